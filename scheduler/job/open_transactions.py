@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from resnap.scheduler.clock import instant
 from resnap.storage.errors import ResnapError
+from resnap.tiering.cluster.producers import describe_producers
 from resnap.tiering.cluster.transactions import describe_transactions
 from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionState
 from resnap.tiering.controller.transactions.state_log import read_transaction_states
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 _GOING_ON = PREPARED | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}
 
 
+class Led(NamedTuple):
+    """A partition and its leader's node id."""
+
+    topic_partition: TopicPartition
+    leader: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
     """Who holds producer ids, as far as that is known."""
@@ -39,6 +47,8 @@ class Holders:
     by_producer_id: dict[int, TransactionMetadata]
     is_complete: bool
     """Whether a producer id without a holder has none: the cluster was asked, which knows all."""
+    open_now: frozenset[tuple[int, int]] | None = None
+    """What is open at the leader now, producer id and first offset; None where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +145,16 @@ class OpenTransaction:
 
 
 def holders_of(
-    log_dirs: Collection[Place],
+    log_dir: Place,
     connect: Callable[[], Cluster] | None,
     producer_ids: Collection[int],
     warn: Callable[[str], None],
+    led: Led | None = None,
 ) -> Holders:
-    """Return who holds ``producer_ids``, by the running cluster, where one is named, else by ``log_dirs``.
+    """Return who holds ``producer_ids``, by the running cluster, where one is named, else by ``log_dir``.
 
-    What cannot be read or asked is warned of: it is about names alone.
+    What cannot be read or asked is warned of: it is about names alone. The leader of the partition ``led`` is asked
+    what is open now, since a log dir may be a copy.
     """
     if not producer_ids:
         return Holders(by_producer_id={}, is_complete=False)
@@ -150,16 +162,24 @@ def holders_of(
         if connect is not None:
             with connect() as cluster:
                 return Holders(
-                    by_producer_id=describe_transactions(cluster, producer_ids).by_producer_id(), is_complete=True
+                    by_producer_id=describe_transactions(cluster, producer_ids).by_producer_id(),
+                    is_complete=True,
+                    open_now=None if led is None else _open_now(cluster, led),
                 )
     except ResnapError as error:
         warn(f"the cluster does not say who holds transactions: {error}")
     try:
-        states = read_transaction_states([path for path in log_dirs if isinstance(path, Path)])
+        states = read_transaction_states([log_dir] if isinstance(log_dir, Path) else [])
     except ResnapError as error:
         warn(f"who holds transactions is not known: {error}")
         return Holders(by_producer_id={}, is_complete=False)
     return Holders(by_producer_id=states.by_producer_id(), is_complete=False)
+
+
+def _open_now(cluster: Cluster, led: Led) -> frozenset[tuple[int, int]] | None:
+    answer = describe_producers(cluster, led.leader, [led.topic_partition])[led.topic_partition]
+    starts = ((one.producer_id, one.current_transaction_start_offset) for one in answer.producers)
+    return None if answer.error else frozenset((pid, start) for pid, start in starts if start is not None)
 
 
 def _held(holder: TransactionMetadata) -> str:

@@ -12,7 +12,7 @@ from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
-from resnap.scheduler.job.open_transactions import Holders, OpenTransaction, holders_of
+from resnap.scheduler.job.open_transactions import Holders, Led, OpenTransaction, holders_of
 from resnap.scheduler.job.reports import explanation_rows
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -42,7 +42,7 @@ class Explained(Result):
     explanation: Explanation
     transactional_id: str | None = None
     open_transaction: OpenTransaction | None = None
-    """The transaction that is open at the offset, unless it ends further on in the log."""
+    """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
 def run(request: Request, context: Context) -> Iterator[Explained]:
@@ -62,7 +62,9 @@ def run(request: Request, context: Context) -> Iterator[Explained]:
     except ResnapError as error:  # of what lies above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
     producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
-    holders = holders_of([selected.log_dir.path], request.scope.connect, producer_ids, context.warn)
+    live = None if selected.live is None else selected.live.partitions.get(request.topic_partition.partition)
+    led = None if live is None or live.leader is None else Led(request.topic_partition, live.leader)
+    holders = holders_of(selected.log_dir.path, request.scope.connect, producer_ids, context.warn, led)
     for one in found:
         holder = holders.by_producer_id.get(one.producer_id)
         yield Explained(
@@ -82,6 +84,8 @@ def explanations(request: Request, sources: Sources) -> list[Explanation]:
 def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) -> OpenTransaction | None:
     start, last, marker = one.roles.get(Role.TRANSACTION_START), one.last, one.roles.get(Role.LAST_MARKER)
     if start is None or last is None or one.ended_at is not None:
+        return None
+    if holders.open_now is not None and (one.producer_id, start.base_offset) not in holders.open_now:
         return None
     return OpenTransaction(
         topic_partition=of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -135,22 +136,26 @@ def test_who_holds_a_hanging_transaction_is_named_and_the_command_as_printed_end
         known.produce(going_on)
         live = ("--bootstrap-server", broker.address)
 
-        def explained(partition: TopicPartition, *more: object) -> dict[str, Any]:
-            ran = command("explain", data, partition, 1, *more, "--output", "json")
+        def explained(place: Path, partition: TopicPartition, *more: object) -> dict[str, Any]:
+            ran = command("explain", place, partition, 1, *more, "--output", "json")
             assert ran.code == 0, ran.err
             (row,) = [row for row in ran.document["batches"] if row["role"] == "transaction-start"]
             return dict(row)
 
         for asked in ((), live):
-            row = explained(going_on, *asked)
+            row = explained(data, going_on, *asked)
             assert (row["transactionalId"], row["openTransaction"]["hanging"]) == ("audit", False)
             assert (row["openTransaction"]["state"], row["openTransaction"]["abortCommand"]) == ("Ongoing", None)
-            row = explained(hung, *asked)
+            row = explained(data, hung, *asked)
             assert (row["transactionalId"], row["openTransaction"]["hanging"]) == ("ledger", True)
             assert row["openTransaction"]["since"] == row["timestamp"]
         said = command("explain", data, hung, 1, *live).out
         assert "It hangs: transactional id 'ledger', which held it, is Empty" in said
+        copy = tmp_path / "copy"
+        shutil.copytree(data, copy)
         (typed,) = re.findall(r"kafka-transactions\.sh ([^(]*) \(", said)
         assert typed in row["openTransaction"]["abortCommand"]
         release("3.9.1").script("org.apache.kafka.tools.TransactionsCommand", *typed.split())
-        eventually(lambda: "openTransaction" not in explained(hung, *live), "the transaction is open still")
+        eventually(lambda: "openTransaction" not in explained(data, hung), "the transaction is open still")
+        assert "openTransaction" in explained(copy, hung)
+        assert "openTransaction" not in explained(copy, hung, *live)
