@@ -119,7 +119,7 @@ def session() -> Iterator[SparkSession]:
 @pytest.mark.parametrize(
     "options",
     mostly_slow(
-        [{}, {"roll": True}, {"full": True}, {"high_watermark": 400}, {"max_reach_back_ms": 0}], {}, {"full": True}
+        [{}, {"roll": True}, {"full": True}, {"high_watermark": 400}, {"max_reach_back_ms": 0}], {"full": True}
     ),
     ids=["now", "roll", "full", "high watermark", "limited"],
 )
@@ -141,6 +141,7 @@ def test_spark_says_and_writes_what_the_local_engine_does(
         assert outcomes == {Outcome.REBUILT, Outcome.DAMAGED, Outcome.ILLEGAL, Outcome.UNREADABLE}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     session: SparkSession, tmp_path: Path
@@ -230,6 +231,7 @@ def test_a_wave_that_nobody_waits_for_any_more_is_cancelled(
     assert time.monotonic() - begun < PATIENCE_S
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_progress_adds_up_to_all_segments_and_bytes(session: SparkSession, tmp_path: Path) -> None:
     plans = [planned(log_dir(tmp_path / "log")["sound"], now_ms=NOW_MS, full=True)]
@@ -275,6 +277,7 @@ def test_a_worker_killed_in_the_middle_of_a_scan_costs_time_and_nothing_else(
     assert mark.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_destination_that_cannot_be_written_fails_the_run_with_its_name(
     session: SparkSession, tmp_path: Path
@@ -286,6 +289,7 @@ def test_a_destination_that_cannot_be_written_fails_the_run_with_its_name(
         list(SparkRebuild(context=session.sparkContext, sink_url=in_the_way.as_uri()).run(plans))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_no_plan_is_no_job(session: SparkSession, tmp_path: Path) -> None:
     assert list(SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri()).run([])) == []
