@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.benchmarks.tables import amount
 
-LIBRARIES = ("numpy", "numba", "pyspark", "pyarrow", "pandas", "awscrt")
+LIBRARIES = ("numpy", "numba", "pyspark", "pyarrow", "awscrt")
 
 
 def cores() -> list[int]:
