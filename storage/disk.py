@@ -266,7 +266,8 @@ def refuse_unwritable(path: Path) -> None:
     nearest = next(one for one in (path, *path.parents) if is_there(one))
     if not is_directory(nearest):
         raise UsageError(f"{path}: {nearest} is not a directory", hint="give another place")
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    is_read_only = os.statvfs(nearest).f_flag & os.ST_RDONLY  # which the system says when it is written to
+    if not is_read_only and not os.access(nearest, os.W_OK | os.X_OK):
         raise UsageError(f"{path}: {nearest} cannot be written to", hint="give another place, or run as another user")
 
 
