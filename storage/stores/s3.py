@@ -44,7 +44,7 @@ from resnap.storage.stores.s3_upload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from datetime import datetime
 
     from botocore.response import StreamingBody
@@ -281,13 +281,18 @@ class S3ObjectStore:
         must = self._caller.must_say
         while True:
             asked = dict(markers)
-            page = self._caller.call(
-                None,
-                lambda asked=asked: self._client.list_multipart_uploads(  # type: ignore[misc]
-                    Bucket=self._bucket, Prefix=self._prefix, **asked
-                ),
-            )
-            is_truncated = must(None, page, "IsTruncated")
+            try:
+                page: Mapping[str, Any] = self._caller.call(
+                    None,
+                    lambda asked=asked: self._client.list_multipart_uploads(  # type: ignore[misc]
+                        Bucket=self._bucket, Prefix=self._prefix, **asked
+                    ),
+                )
+            except UploadGoneError:  # so `rclone serve s3` says that there is none
+                return
+            # `rclone serve s3` leaves it out; without both the answer may be anything but a listing.
+            if "IsTruncated" not in page:
+                must(None, page, "Bucket")
             for upload in page.get("Uploads", ()):
                 key = must(None, upload, "Key").removeprefix(self._prefix)
                 yield Unfinished(
@@ -295,7 +300,7 @@ class S3ObjectStore:
                     begun_ms=_modified_ms(must(key, upload, "Initiated")),
                     handle=must(key, upload, "UploadId"),
                 )
-            if not is_truncated:
+            if not page.get("IsTruncated"):
                 return
             markers = {
                 "KeyMarker": must(None, page, "NextKeyMarker"),

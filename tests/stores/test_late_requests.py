@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
 
-import boto3
 import pytest
 
 from resnap.storage.errors import ResnapError
 from resnap.storage.stores.s3 import S3ObjectStore
-from resnap.storage.stores.s3_settings import S3Settings
 from tests.stores.fault_proxy import Call, Fault, Reply, proxying
-from tests.stores.servers import ACCESS, MINIO, SECRET, VERSITYGW
+from tests.stores.servers import GARAGE, MINIO, RCLONE, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys
 from tests.tiering.test_two_holders import Actor, check_all
 from tests.tiering.test_uploader import a_cargo
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixture_sets import FixtureSet
-    from tests.stores.servers import Kind, Server
+    from tests.stores.servers import Server
 
 pytestmark = pytest.mark.stores
 
@@ -41,10 +38,9 @@ def is_change_of(ending: str) -> Callable[[Call], bool]:
     return lambda call: call.method in {"PUT", "DELETE"} and call.path.partition("?")[0].endswith(ending)
 
 
-@pytest.fixture(params=[VERSITYGW, MINIO], ids=lambda kind: kind.name)
-def upstream(request: pytest.FixtureRequest, server_of: Callable[..., Server]) -> str:
-    kind: Kind = request.param
-    return server_of(kind).url
+@pytest.fixture(params=[VERSITYGW, MINIO, GARAGE, RCLONE], ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest, server_of: Callable[..., Server]) -> Server:
+    return server_of(request.param)
 
 
 @pytest.fixture
@@ -65,32 +61,30 @@ def actor(fixture_set: Callable[[str], FixtureSet]) -> Actor:
         Scene("leave", "gc", ".log", "tier"),
     ],
 )
-def test_what_comes_late_tells_no_lie_and_takes_nothing(scene: Scene, upstream: str, actor: Actor) -> None:
-    bucket = f"bucket-{uuid4()}"
-    client = boto3.client("s3", endpoint_url=upstream, region_name="us-east-1", aws_access_key_id=ACCESS,
-                          aws_secret_access_key=SECRET)  # fmt: skip
-    client.create_bucket(Bucket=bucket)
+def test_what_comes_late_tells_no_lie_and_takes_nothing(scene: Scene, server: Server, actor: Actor) -> None:
+    """Without conditional writes a late manifest may lie; then the next run repairs it."""
+    bucket = server.new_bucket()
 
     def store_at(url: str) -> S3ObjectStore:
-        return S3ObjectStore(bucket, "", S3Settings(endpoint_url=url, region="us-east-1", access_key_id=ACCESS,
-                                                    secret_access_key=SECRET, addressing_style="path"))  # fmt: skip
+        return S3ObjectStore(bucket, "", server.settings(endpoint_url=url))
 
-    store = store_at(upstream)
+    store = store_at(server.url)
     actor.do(store, scene.before)
     said: list[str | None] = []
 
-    def hold(call: Call, server: Callable[[Call], Reply]) -> Reply:
+    def hold(call: Call, answer: Callable[[Call], Reply]) -> Reply:
         with suppress(ResnapError):
             said.append(actor.do(store, scene.meanwhile))
-        return server(call)
+        return answer(call)
 
-    with proxying(upstream) as proxy:
+    with proxying(server.url) as proxy:
         proxy.set(Fault(name="held", harm=hold), is_change_of(scene.held))
         with suppress(ResnapError):
             actor.do(store_at(proxy.url), scene.late)
         assert proxy.struck, "nothing was held"
-    check_all(store)
-    assert all(key in manifest_keys(store) for key in said if key is not None)
+    if server.kind in STRICT:
+        check_all(store)
+        assert all(key in manifest_keys(store) for key in said if key is not None)
     with suppress(ResnapError):
         actor.do(store, "tier")
     check_all(store)
