@@ -69,7 +69,8 @@ def broker_blockers(
 ) -> BrokerBlockers:
     """Return where a stock broker's own tiering stops for good, and what it ships that nobody can load.
 
-    Only segments are looked at that it would try: above the log start and, where a high watermark is known, below it.
+    Only segments are looked at that it would try, those above the log start: the high watermark will pass them all,
+    but what is above it now may be open without hanging.
 
     Args:
         inventory: of the partition.
@@ -79,7 +80,7 @@ def broker_blockers(
     """
     if high_watermark is None:
         high_watermark = inventory.partition.high_watermark
-    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, high_watermark)]
+    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory)]
     if inventory.compaction is Compaction.COMPACTED:
         detail, hint = why_compacted(inventory)
         return BrokerBlockers(
@@ -87,7 +88,8 @@ def broker_blockers(
         )
     first: dict[Reason, Refusal] = {}
     for boundary in tried:
-        for refusal in _refusals(boundary, inventory, hanging):
+        is_committed = high_watermark is None or boundary.offset <= high_watermark
+        for refusal in _refusals(boundary, inventory, hanging if is_committed else None):
             first.setdefault(refusal.reason, refusal)
     return BrokerBlockers(
         found=tuple(sorted(first.values(), key=attrgetter("base_offset"))),
@@ -178,10 +180,9 @@ def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
     return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
 
 
-def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, high_watermark: int | None) -> bool:
-    below = high_watermark is None or boundary.offset <= high_watermark
+def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory) -> bool:
     is_local = inventory.partition.is_local(boundary.segment.base_offset)
-    return is_local and below and boundary.offset > inventory.partition.log_start_offset
+    return is_local and boundary.offset > inventory.partition.log_start_offset
 
 
 def _refusals(

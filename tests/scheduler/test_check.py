@@ -177,3 +177,17 @@ def test_no_segment_is_read_but_for_first_headers(
     assert command("check", broker_log).code == 4
     logs = [path for path in opened() if path.endswith(".log")]
     assert {path.split("/")[-2] for path in logs} <= {"legacy-0"}
+
+
+def test_what_is_above_the_high_watermark_blocks_too_since_it_will_pass(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = shutil.copytree(fixture_set("kafka-2.7.2").data, tmp_path / "data")
+    wanted = command("check", data, "--topic", "payments", "--output", "json").document["topics"]
+    assert wanted[0]["verdict"] == "blocked"
+    flags = ("--partition", "payments-0", "--high-watermark", "5")
+    assert command("check", data, *flags, "--output", "json").code == 4
+    (data / "replication-offset-checkpoint").write_text("0\n1\npayments 0 0\n")
+    ran = command("check", data, "--topic", "payments", "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], row["tierableBytes"]) == (4, "blocked", wanted[0]["tierableBytes"])

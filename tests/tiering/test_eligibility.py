@@ -439,12 +439,12 @@ def test_a_stock_broker_stops_at_the_first_boundary_without_a_snapshot(
         pytest.param((10, 30), {}, 10, id="a hole"),
         pytest.param((20, 30), {"log_start_offset": 10}, None, id="missing below the log start"),
         pytest.param((20, 30), {"log_start_offset": 9}, 0, id="missing where the log start lies"),
-        pytest.param((10, 20), {"high_watermark": 20}, None, id="missing above the high watermark"),
+        pytest.param((10, 20), {"high_watermark": 20}, 20, id="missing above the high watermark"),
         pytest.param((10, 20), {"high_watermark": 30}, 20, id="missing at the high watermark"),
         pytest.param((10, 20), {"high_watermark": None}, 20, id="no high watermark known"),
     ],
 )
-def test_a_stock_broker_tries_what_lies_between_log_start_and_high_watermark(
+def test_a_stock_broker_comes_to_try_all_that_lies_above_the_log_start(
     there: tuple[int, ...], options: dict[str, Any], stop: int | None, tmp_path: Path
 ) -> None:
     found = broker_blockers(with_snapshots(tmp_path, dict.fromkeys(there, GOOD), **options))
