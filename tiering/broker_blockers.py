@@ -87,6 +87,9 @@ def broker_blockers(
             found=tuple(refuse(one.segment, Reason.COMPACTED, detail, hint=hint) for one in tried[:1]), shipped_as_is=()
         )
     first: dict[Reason, Refusal] = {}
+    unread = inventory.leader_epochs.unread
+    if unread is not None and tried:
+        first[Reason.UNREADABLE] = refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint)
     for boundary in tried:
         is_committed = high_watermark is None or boundary.offset <= high_watermark
         for refusal in _refusals(boundary, inventory, hanging if is_committed else None):
@@ -175,7 +178,8 @@ def why_compacted(inventory: PartitionInventory) -> tuple[str, str | None]:
 def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
     """Return what to say of a segment whose leader epochs are not known."""
     begins = inventory.leader_epochs.checkpointed_from
-    said = "has none" if begins is None else f"begins at offset {begins}"
+    damage = inventory.leader_epochs.damage
+    said = f"is damaged ({damage})" if damage else "has none" if begins is None else f"begins at offset {begins}"
     start = max(segment.base_offset, inventory.partition.log_start_offset)
     return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
 

@@ -36,6 +36,10 @@ class KnownEpochs:
     """Offset at which the checkpoint begins; None where it is empty, lost or damaged."""
     unknown_below: int
     """Segments whose base offset is lower have epochs neither in the checkpoint nor in their batches."""
+    damage: str | None = None
+    """What is wrong with a damaged checkpoint."""
+    unread: LogDirError | None = None
+    """Why the checkpoint, which is there, could not be read; nothing is known then."""
 
 
 ALL_KNOWN: Final = KnownEpochs(checkpointed_from=0, unknown_below=0)
@@ -49,10 +53,14 @@ def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
         StoreError: the store that the partition lies in failed.
 
     """
+    epochs: tuple[LeaderEpoch, ...] = ()
+    damage: str | None = None
     try:
-        epochs = checkpointed_epochs(partition.leader_epochs, sources)
-    except LogDirError:
-        return ALL_KNOWN  # nothing says that they are not: what cannot be read is reported by whoever ships
+        epochs = _read_checkpoint(partition.leader_epochs, sources)
+    except FormatError as error:
+        damage = str(error)
+    except LogDirError as error:
+        return KnownEpochs(checkpointed_from=0, unknown_below=0, unread=error)
     first = epochs[0] if epochs else None
     start = partition.log_start_offset
     uncovered = [
@@ -69,7 +77,7 @@ def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
         below = uncovered[index].base_offset
     else:
         below = uncovered[-1].base_offset + 1
-    return KnownEpochs(checkpointed_from=first.start_offset if first else None, unknown_below=below)
+    return KnownEpochs(checkpointed_from=first.start_offset if first else None, unknown_below=below, damage=damage)
 
 
 def checkpointed_epochs(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
@@ -80,12 +88,19 @@ def checkpointed_epochs(checkpoint: str | None, sources: Sources) -> tuple[Leade
         StoreError: the store it lies in failed.
 
     """
+    try:
+        return _read_checkpoint(checkpoint, sources)
+    except FormatError:
+        return ()
+
+
+def _read_checkpoint(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
     if checkpoint is None:
         return ()
     try:
         with in_file(checkpoint):
             return read_leader_epochs(sources.read(checkpoint))
-    except (FormatError, *GONE):
+    except GONE:
         return ()
 
 

@@ -90,6 +90,7 @@ class _Judge:
         blockers: list[Row] = []
         warnings: list[Row] = []
         readiness: Counter[str] = Counter()
+        unknown = [str(problem.error) for problem in unread]
         for selected in partitions:
             judged = judge_partition(
                 selected.inventory,
@@ -106,10 +107,10 @@ class _Judge:
             number = selected.topic_partition.partition
             if answer.readiness.verdict is Verdict.BLOCKED:
                 blockers += _blocker_rows(number, judged, answer)
+            unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
             warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
             warnings += _lost_state_rows(selected)
         by_setting = self._setting_rows(partitions)
-        unknown = [str(problem.error) for problem in unread]
         unknown += self.unanswered
         verdict = Verdict.UNKNOWN if unknown else Verdict.READY
         live = next((selected.live for selected in partitions), None)
@@ -213,7 +214,9 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
 
 def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[Row]:
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
-    found = list(judged.blockers.found)
+    found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
+    if judged.blockers.found and not found:
+        return  # what could not be read makes the topic unknown
     blocking = judged.candidates.blocking
     if blocking is not None and all(one.reason is not blocking.reason for one in found):
         found.append(blocking)

@@ -191,3 +191,21 @@ def test_what_is_above_the_high_watermark_blocks_too_since_it_will_pass(
     ran = command("check", data, "--topic", "payments", "--output", "json")
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], row["tierableBytes"]) == (4, "blocked", wanted[0]["tierableBytes"])
+
+
+def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(command: Resnap, ready_log: Path) -> None:
+    checkpoint = ready_log / "payments-0" / "leader-epoch-checkpoint"
+    checkpoint.write_text("garbage\n")
+    [row] = command("check", ready_log, "--output", "json").document["topics"]
+    [blocker] = row["blockers"]
+    assert blocker["reason"] == "leader-epochs-unknown"
+    assert "is damaged" in blocker["detail"]
+    assert str(checkpoint) in blocker["detail"]
+    checkpoint.unlink()
+    checkpoint.mkdir()  # nobody can read that, whatever the user may
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
+    assert str(checkpoint) in row["unknown"][0]
+    [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
+    assert seen["brokerStops"]["reason"] == "unreadable"
