@@ -386,6 +386,9 @@ def verify(
     """
     if (sources or snapshots) and store:
         raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
+    if store and context.flags.get("remote") is not None:
+        hint = "`resnap verify SOURCE --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
+        raise UsageError("--remote is joined with a log dir, and --store takes none", hint=hint)
     if since and not store:
         raise UsageError("--since is of what was shipped", hint="give --store URL with it")
     if store is None:

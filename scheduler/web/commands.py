@@ -164,6 +164,10 @@ class Shell:
         """Return the command that looks at what the overview is of."""
         return self.line("scan", *self._places(source), settings=_topic(topic))
 
+    def census(self) -> str:
+        """Return the command that counts who holds producer ids."""
+        return self.line("producer census", *self.log_dirs)
+
     def regenerate(self, source: str, topic: str) -> str:
         """Return the command that makes what is missing in what the overview is of."""
         return self.line("regenerate", *self._places(source), "--into", STAGED, settings=_topic(topic))

@@ -43,7 +43,7 @@ def show_producers(request: Request, services: Serving, who: Viewer) -> Response
                 for spec in services.settings.schedules
                 if spec.run == "census"
             ),
-            Command(says="the same in a shell", line=Shell.of(services).line("producer census")),
+            Command(says="the same in a shell", line=Shell.of(services).census()),
             *([] if run is None else [api_command(request, services, f"/v1/runs/{run.id}", "its totals from the API")]),
         ],
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
 _BY_S3: Final = dict.fromkeys(
     ("gs", "gcs"),
-    "a bucket of Google's is reached as S3: s3://BUCKET[/PREFIX] with --s3-endpoint https://storage.googleapis.com"
+    "a bucket of Google's is reached as S3: s3://BUCKET[/PREFIX] with --s3-endpoint-url https://storage.googleapis.com"
     " and an HMAC key",
 )
 """What to do with schemes whose stores speak S3, too."""

@@ -328,3 +328,10 @@ def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap,
     ran = command(*flags)
     assert ran.code == 13
     assert [line.split()[-1] for line in ran.out.splitlines() if ".manifest" in line] == ["different"]
+
+
+def test_a_remote_part_is_no_matter_of_reading_a_store_back(verify: Callable[..., Ran], store: Path) -> None:
+    ran = verify("--remote", store.as_uri())
+    assert (ran.code, ran.out) == (2, "")
+    assert "--remote" in ran.err
+    assert "`resnap verify SOURCE --remote URL`" in ran.err

@@ -6,12 +6,19 @@ import re
 from html import unescape
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.daemon.app import create_app
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.service.services import services_of
+from tests.scheduler.api.serving import listening
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
 
@@ -55,3 +62,18 @@ def test_a_page_shows_the_last_census_of_a_schedule_and_names_who_stands_out(ser
     assert re.search(r'<svg class="bar"[^>]*><title>1,050 producers</title>', text)
     assert "resnap producer census" in text
     assert f'href="{location.removeprefix("/v1")}"' in text
+
+
+def test_without_a_configuration_file_the_command_names_the_log_dirs_of_the_service(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    log_dir = fixture_set("kafka-2.7.2").data
+    flags = {"state_dir": str(tmp_path / "state"), "log_dirs": [log_dir], "engine": "local"}
+    services = services_of(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+    try:
+        with listening(create_app(services, "0")) as address:
+            text = unescape(httpx.get(f"{address}/producers", headers={"Accept": "text/html"}, timeout=60).text)
+    finally:
+        services.database.close()
+    assert f"resnap producer census {log_dir} --engine local" in text
+    assert "in the configuration" not in text

@@ -108,4 +108,4 @@ def test_a_bucket_of_google_is_reached_as_s3() -> None:
     with pytest.raises(UsageError) as caught:
         open_store("gs://bucket/prefix")
     assert "s3://BUCKET" in (caught.value.hint or "")
-    assert "--s3-endpoint https://storage.googleapis.com" in (caught.value.hint or "")
+    assert "--s3-endpoint-url https://storage.googleapis.com" in (caught.value.hint or "")
