@@ -25,7 +25,7 @@ from resnap.tiering.refusal import Reason, Refusal, refuse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
 
@@ -87,6 +87,8 @@ def broker_blockers(
             found=tuple(refuse(one.segment, Reason.COMPACTED, detail, hint=hint) for one in tried[:1]), shipped_as_is=()
         )
     first: dict[Reason, Refusal] = {}
+    if not inventory.partition.segments:
+        return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
     unread = inventory.leader_epochs.unread
     if unread is not None and tried:
         first[Reason.UNREADABLE] = refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint)
@@ -204,7 +206,21 @@ def _refusals(
         yield refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
     if boundary.state is SnapshotState.MISSING:
         yield _without_snapshot(boundary)
+    gone = next((one for one in inventory.partition.without_log if segment.base_offset < one < boundary.offset), None)
+    if gone is not None:
+        detail = f"the log of the segment at offset {gone} has gone from {inventory.partition.path}, where its index is"
+        yield refuse(segment, Reason.DAMAGED, f"{detail}: its records are lost here")
     yield from _damage(segment)
+
+
+def _without_segments(partition: PartitionDir) -> Refusal:
+    return Refusal(
+        base_offset=partition.log_start_offset,
+        next_base_offset=None,
+        reason=Reason.UNREADABLE,
+        detail=f"{partition.path} has no segment",
+        hint="run again if the partition has only just been made; else take it from the log dir of another replica",
+    )
 
 
 def _damage(segment: Segment) -> Iterator[Refusal]:

@@ -101,6 +101,8 @@ class PartitionDir:
     """Up to here the log has been compacted; None where the cleaner never was."""
     local_from: int | None = None
     """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
+    without_log: tuple[int, ...] = ()
+    """Base offsets, between those of the first and the last segment, of which only indexes are left."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -190,7 +192,16 @@ def partition_of_files(
         log_start_offset=checkpoints.log_start_offsets.get(topic_partition, first_base_offset),
         recovery_point=checkpoints.recovery_points.get(topic_partition),
         cleaner_offset=checkpoints.cleaner_offsets.get(topic_partition),
+        without_log=_without_log(listing.live, segments),
     )
+
+
+def _without_log(live: Mapping[FileKind, Mapping[int, str]], segments: tuple[Segment, ...]) -> tuple[int, ...]:
+    """Return where a log has gone out of the middle, which no broker does: it deletes from the lowest offset up."""
+    if not segments:
+        return ()
+    orphans = (live[FileKind.INDEX].keys() | live[FileKind.TIMEINDEX].keys()) - live[FileKind.LOG].keys()
+    return tuple(sorted(one for one in orphans if segments[0].base_offset < one < segments[-1].base_offset))
 
 
 @contextmanager

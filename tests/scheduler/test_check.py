@@ -209,3 +209,20 @@ def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(comma
     assert str(checkpoint) in row["unknown"][0]
     [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
     assert seen["brokerStops"]["reason"] == "unreadable"
+
+
+def test_logs_that_are_gone_are_damage_and_a_directory_without_any_is_unknown(command: Resnap, ready_log: Path) -> None:
+    partition = ready_log / "payments-0"
+    below, gone, *_ = bases(partition)
+    file_at(partition, gone, "log").unlink()
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    [blocker] = row["blockers"]
+    assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", below)
+    assert f"offset {gone} " in blocker["detail"]
+    for path in partition.glob("*.log"):
+        path.unlink()
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
+    assert str(partition) in row["unknown"][0]
