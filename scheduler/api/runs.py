@@ -84,7 +84,8 @@ def create_scan(
         sources=tuple(body.sources),
         settings={"topics": list(body.topics)} if body.topics else {},
     )
-    run, _ = submit_request(services, services.within_places(asked), who, key=idempotency_key)
+    asked = services.of_scanned_sources(services.within_places(asked))
+    run, _ = submit_request(services, asked, who, key=idempotency_key)
     return accepted(request, run)
 
 

@@ -123,6 +123,10 @@ class Selection:
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
 
+class NothingMatchesError(UsageError):
+    """Topics or partitions were named, and none of the sources has any of them."""
+
+
 def look(
     scope: Scope,
     sources: Sources = PLAIN,
@@ -165,10 +169,10 @@ def nothing_in(scope: Scope) -> UsageError:
     where = ", ".join(scope.sources)
     if scope.partitions:
         what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
-        return UsageError(what, hint="`resnap scan SOURCE` lists what is there")
+        return NothingMatchesError(what, hint="`resnap scan SOURCE` lists what is there")
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
-        return UsageError(what, hint="`resnap scan SOURCE` without --topic lists what is there")
+        return NothingMatchesError(what, hint="`resnap scan SOURCE` without --topic lists what is there")
     return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
 
 

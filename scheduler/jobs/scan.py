@@ -19,7 +19,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, sizes_row
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import NothingMatchesError, Scope, look
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count
@@ -97,6 +97,8 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
                 context.check()
         except CancelledError:
             raise
+        except NothingMatchesError:
+            pass  # no fault of the source: what is gone of what was named is no longer known
         except ResnapError as error:
             context.observer.not_scanned(source, error)
             yield Unread(faults=(error,), partly_done=True)

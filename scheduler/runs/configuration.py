@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.access.places import Places
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.loading import load_settings, settings_file
-from resnap.storage.stores.urls import is_store_url
+from resnap.storage.disk import is_directory
+from resnap.storage.errors import UsageError
+from resnap.storage.log.names import parse_partition_dir_name
+from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,6 +102,48 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
         sources=tuple(sources.admit(place) for place in asked.sources),
         destination=None if asked.destination is None else destinations.admit(asked.destination),
         settings=asked.settings if remote is None else {**asked.settings, "remote": sources.admit(str(remote))},
+    )
+
+
+def scanned_sources(settings: Settings) -> tuple[str, ...]:
+    """Return the sources that are looked at regularly, as the configuration names them."""
+    scheduled = [place for spec in settings.schedules if spec.run == "scan" for place in spec.sources]
+    return tuple(dict.fromkeys([*map(str, settings.log_dirs), *scheduled]))
+
+
+def place_of(source: str) -> Path | str:
+    """Return what ``source`` leads to, by which two names of one place are known."""
+    path = local_path(source) if is_store_url(source) else Path(source)
+    return source.rstrip("/") if path is None else Path(realpath(path))
+
+
+def of_scanned_sources(settings: Settings, asked: RunRequest) -> RunRequest:
+    """Return ``asked``, a scan, with partitions' directories in configured sources as partitions of these.
+
+    Raises:
+        UsageError: a directory that is not there.
+
+    """
+    configured = {place_of(source) for source in scanned_sources(settings)}
+    sources: list[str] = []
+    partitions: list[str] = []
+    for source in asked.sources:
+        above, _, name = source.rstrip("/").rpartition("/")
+        if place_of(source) in configured:
+            sources.append(source)
+            continue
+        path = local_path(source) if is_store_url(source) else Path(source)
+        if path is not None and not is_directory(path):
+            raise UsageError(f"{source} is not a directory", hint="give a log dir, or a partition's directory in one")
+        parsed = parse_partition_dir_name(name)
+        is_partition = parsed is not None and str(parsed.topic_partition) == name and place_of(above) in configured
+        sources.append(above if is_partition else source)
+        partitions += [name] if is_partition else []
+    is_whole = len(partitions) < len(asked.sources)  # what else lies in the log dirs is looked at, too
+    return replace(
+        asked,
+        sources=tuple(dict.fromkeys(sources)),
+        partitions=asked.partitions if is_whole else tuple(dict.fromkeys(partitions)),
     )
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.jobs import census, regenerate, replicas, scan, tier, verify
-from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.runs.configuration import scanned_sources
+from resnap.scheduler.runs.run import BY_API, RunKind
 from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
 from resnap.storage.errors import UsageError
 from resnap.tiering.planning import read_saved_plan
@@ -52,11 +53,16 @@ class Execution:
             self.shared.observer.warn(warning)
         saved = self._saved(run)
         scope = scope_for(settings, run.request, saved)
-        observer = RunObserver(run=run, scope=scope, shared=self.shared)
+        configured = scanned_sources(settings)
+        observer = RunObserver(run=run, scope=scope, shared=self.shared, configured=configured)
         context = ServiceContext(settings=settings, observer=observer, report=report, shared=self.shared)
         match run.kind:
             case RunKind.SCAN:
-                return context.keep(scan.run(scan.Request(scope=scope, separately=True), context), scan.ScanView())
+                look = scan.Request(scope=scope, separately=True)
+                totals = context.keep(scan.run(look, context), scan.ScanView())
+                if run.origin != BY_API:
+                    self.shared.sightings.forget_others(configured)
+                return totals
             case RunKind.CENSUS:
                 count = census.Request(scope=scope)
                 return context.keep(census.run(count, context), census.CensusView(count, context))

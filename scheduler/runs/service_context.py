@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.job.sources import is_of
 from resnap.scheduler.jobs.scan import scan_row
+from resnap.scheduler.runs.configuration import place_of
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
@@ -91,22 +92,38 @@ class RunObserver:
     run: Run
     scope: Scope
     shared: Shared
+    configured: tuple[str, ...]
+    """Sources that are looked at regularly: of others nothing is kept but the run."""
+
+    def _kept_as(self, source: str) -> str | None:
+        """Return the configuration's name for ``source``, which may have been asked for by another; None without."""
+        if source in self.configured:
+            return source
+        place = place_of(source)
+        return next((one for one in self.configured if place_of(one) == place), None)
 
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed."""
-        self.shared.sightings.saw(source, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
+        kept_as = self._kept_as(source)
+        if kept_as is None:
+            return
+        self.shared.sightings.saw(kept_as, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
+        if not partitions:
+            return
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         self.shared.observer.scanned(
             next((one.selected.log_dir.cluster_id for one in partitions if one.selected.log_dir.cluster_id), None)
             or UNKNOWN_CLUSTER,
-            source,
+            kept_as,
             segments=sum(len(inventory.partition.segments) for inventory in tierable),
             missing=sum(inventory.lost for inventory in tierable),
         )
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""
-        self.shared.sightings.could_not_see(source, str(error))
+        kept_as = self._kept_as(source)
+        if kept_as is not None:
+            self.shared.sightings.could_not_see(kept_as, str(error))
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
         """Count what became of the snapshots of one partition."""

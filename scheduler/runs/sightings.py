@@ -139,6 +139,13 @@ class Sightings:
         with self.database.write() as connection:
             _tried(connection, source, self.now_ms(), error=error, was_seen=False)
 
+    def forget_others(self, sources: Sequence[str]) -> None:
+        """Forget what was seen of any source but these."""
+        others = f"source NOT IN ({', '.join('?' * len(sources))})"
+        with self.database.write() as connection:
+            for table in ("partitions", "sources"):
+                connection.execute(f"DELETE FROM {table} WHERE {others}", tuple(sources))  # noqa: S608
+
     def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
         """Note what a run has made of a partition; the answer for it is found again."""
         kept = {

@@ -15,7 +15,7 @@ from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.observing.metrics import Metrics, Watched
-from resnap.scheduler.runs.configuration import check_still_within_places, within_places
+from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import Execution
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.hub import Hub
@@ -144,6 +144,10 @@ class Services:
 
         """
         return self.reads.run(partial(within_places, self.settings, asked))
+
+    def of_scanned_sources(self, asked: RunRequest) -> RunRequest:
+        """Return ``asked``, a scan, with partitions of configured sources by their names; raises as within_places."""
+        return self.reads.run(partial(of_scanned_sources, self.settings, asked))
 
     def catch_up(self) -> None:
         """Do what could not be done while the service's file took nothing.
