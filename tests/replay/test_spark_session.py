@@ -29,11 +29,11 @@ from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 from resnap.storage.errors import UsageError
 
-def facts(batches):
+def facts(numbers):
     came_with = sorted(sys.modules)
-    import pyarrow, pyspark, resnap.replay, resnap.storage.errors
+    import pyspark, resnap.replay, resnap.storage.errors
     from resnap.replay.spark.worker import freeze_worker
-    for batch in batches:
+    for _ in numbers:
         freeze_worker()
         frozen = gc.get_freeze_count()
         kept = [object() for _ in range(1000)]
@@ -41,11 +41,10 @@ def facts(batches):
         told = {"replay": resnap.replay.__file__, "storage": resnap.storage.errors.__file__, "pid": os.getpid(),
                 "frozen": frozen, "frozen again": gc.get_freeze_count(), "python": sys.executable,
                 "pyspark": pyspark.__file__, "came with": [name for name in came_with if name in ("numba", "numpy")]}
-        yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
+        yield told
 
 def run(session):
-    tasks = session.range(0, 2, 1, 2).mapInArrow(facts, "fact string").collect()
-    return [json.loads(task.fact) for task in tasks]
+    return session.sparkContext.parallelize(range(2), 2).mapPartitions(facts).collect()
 
 environment, path, handler = dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)
 with spark_session(SparkSettings(master="local[2]"), os.environ) as session:
@@ -97,18 +96,17 @@ from resnap.replay.spark.packages import ship_packages
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 
-def facts(batches):
-    import pyarrow, resnap.storage.errors
-    for batch in batches:
-        told = {"storage": resnap.storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
-        yield pyarrow.RecordBatch.from_pydict({"fact": [json.dumps(told)]})
+def facts(numbers):
+    import resnap.storage.errors
+    for _ in numbers:
+        yield {"storage": resnap.storage.errors.__file__, "directory": os.getcwd(), "path": sys.path}
 
 conf = {"spark.executor.memory": "512m", "spark.pyspark.python": os.environ["PYTHON"], **json.loads(os.environ["CONF"])}
 with spark_session(SparkSettings(master=os.environ["MASTER"], conf=conf), os.environ) as session:
     ship_packages(session.sparkContext)
-    task = session.range(0, 1, 1, 1).mapInArrow(facts, "fact string").collect()[0]
+    task = session.range(0, 1, 1, 1).rdd.mapPartitions(facts).collect()[0]
     shipped = [entry for entry in sys.path if "resnap.zip" in entry]
-print(json.dumps({**json.loads(task.fact), "shipped on the driver": shipped}))
+print(json.dumps({**task, "shipped on the driver": shipped}))
 """
 
 
