@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final, Literal
 from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.inventory import Compaction
-from resnap.tiering.refusal import Reason
+from resnap.tiering.lost_producer_state import lost_state
+from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.cluster.facts import PartitionFacts
@@ -43,7 +45,7 @@ class Readiness(StrEnum):
     PREPARED = "prepared"
     """It would stop; the snapshots it lacks are made, and are to be put beside the segments."""
     BLOCKED = "blocked"
-    """It stops; a replay makes what it lacks."""
+    """It stops, or would tier what a replica without its producer state wrote; a replay makes what it lacks."""
     UNFIT = "unfit"
     """It stops, and something stands in the way of a replay, too."""
     EXCLUDED = "excluded"
@@ -104,6 +106,7 @@ class ScanFacts:
         lost: boundaries without a usable snapshot.
         broker_stop: where a broker's own tiering stops.
         blocking: where Resnap stops.
+        lost_state: what shows that the replica has lost its producer state.
 
     """
 
@@ -111,6 +114,7 @@ class ScanFacts:
     lost: frozenset[int]
     broker_stop: Stop | None
     blocking: Stop | None
+    lost_state: Stop | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,7 @@ class JudgedPartition:
             lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
             broker_stop=_stop_of(self.blockers.stop),
             blocking=_stop_of(self.candidates.blocking),
+            lost_state=_without_state(inventory.partition),
         )
 
     def sizes(self, remote_end_offset: int | None = None) -> TieringSizes:
@@ -223,12 +228,20 @@ def _stop_of(refusal: Refusal | None) -> Stop | None:
     return Stop(reason=refusal.reason.value, detail=refusal.detail, hint=refusal.hint)
 
 
+def _without_state(partition: PartitionDir) -> Stop | None:
+    lost, reason = lost_state(partition), Reason.LOST_PRODUCER_STATE
+    return None if lost is None else Stop(reason=reason.value, detail=lost.detail, hint=HINTS[reason])
+
+
 def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
     """Return the answer for a partition, by what a scan showed and what runs have made of it since."""
     stop, blocking = facts.broker_stop, facts.blocking
     if facts.is_compacted:
         why = blocking or Stop(reason="", detail="compacted topics cannot be tiered", hint="leave the topic out")
         return _answer(Readiness.EXCLUDED, "compacted", why.detail, why.hint)
+    if facts.lost_state is not None:  # nothing stops a broker, which would tier snapshots that lack producers
+        lost = facts.lost_state
+        return _answer(Readiness.BLOCKED, lost.reason, lost.detail, lost.hint)
     if stop is None:
         return _answer(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
     lacks_snapshots = stop.reason == Reason.MISSING_SNAPSHOT
@@ -241,10 +254,11 @@ def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
         if lacks_snapshots:
             step = f"stop the broker, then `resnap install {repair.destination} LOG_DIR`"
             return _answer(Readiness.PREPARED, stop.reason, stop.detail, step)
-    if blocking is not None:
-        return _answer(Readiness.UNFIT, blocking.reason, blocking.detail, blocking.hint)
+    readiness = Readiness.BLOCKED
     step = "start a replay: `resnap regenerate`, or `resnap tier`" if lacks_snapshots else stop.hint
-    return _answer(Readiness.BLOCKED, stop.reason, stop.detail, step)
+    if blocking is not None:
+        readiness, stop, step = Readiness.UNFIT, blocking, blocking.hint
+    return _answer(readiness, stop.reason, stop.detail, step)
 
 
 def _answer(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:

@@ -29,9 +29,8 @@ from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.inventory import INTERNAL_COMPACTED_TOPICS
-from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
-from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.refusal import Reason
 from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
 
 if TYPE_CHECKING:
@@ -109,7 +108,6 @@ class _Judge:
                 blockers += _blocker_rows(number, judged, answer)
             unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
             warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
-            warnings += _lost_state_rows(selected)
         by_setting = self._setting_rows(partitions)
         unknown += self.unanswered
         verdict = Verdict.UNKNOWN if unknown else Verdict.READY
@@ -215,7 +213,10 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
 def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[Row]:
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
     found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
-    if judged.blockers.found and not found:
+    lost = judged.facts.lost_state
+    if lost is not None:
+        yield {"partition": partition, "reason": lost.reason, "detail": lost.detail, "hint": lost.hint}
+    if not found and (lost is not None or judged.blockers.found):
         return  # what could not be read makes the topic unknown
     blocking = judged.candidates.blocking
     if blocking is not None and all(one.reason is not blocking.reason for one in found):
@@ -224,14 +225,6 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
         yield _refusal_row(partition, one)
     if not found:
         yield {"partition": partition, "reason": answer.reason, "detail": answer.detail, "hint": answer.next_step}
-
-
-def _lost_state_rows(selected: SelectedPartition) -> Iterator[Row]:
-    """Yield the mark of a replica without its producer state: it would tier snapshots that lack producers."""
-    lost = lost_state(selected.inventory.partition)
-    if lost is not None:
-        reason, number = Reason.LOST_PRODUCER_STATE, selected.topic_partition.partition
-        yield {"partition": number, "reason": reason.value, "detail": lost.detail, "hint": HINTS[reason]}
 
 
 def _refusal_row(partition: int, refusal: Refusal) -> Row:

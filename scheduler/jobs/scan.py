@@ -189,6 +189,7 @@ def facts_in(row: Mapping[str, Any]) -> ScanFacts:
         lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),
         blocking=_stop_in(row["blocking"]),
+        lost_state=_stop_in(row.get("lostProducerState")),
     )
 
 

@@ -146,7 +146,7 @@ def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_lo
     assert 0 < row["tierableBytes"] < row["freeableBytes"]
 
 
-def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_a_warning(command: Resnap, ready_log: Path) -> None:
+def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_blocked(command: Resnap, ready_log: Path) -> None:
     partition = ready_log / "payments-0"
     first, second, *_ = bases(partition)
     for path in partition.glob(f"{first:020d}.*"):
@@ -155,9 +155,17 @@ def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_a_warning(command: 
     (ready_log / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 0\n")
     ran = command("check", ready_log, "--output", "json")
     [row] = ran.document["topics"]
-    [warning] = row["warnings"]
-    assert (ran.code, row["verdict"], warning["reason"]) == (0, "ready", "lost-producer-state")
-    assert "lost-producer-state: payments-0: " in command("check", ready_log).out
+    [blocker] = row["blockers"]
+    assert (ran.code, row["verdict"], blocker["reason"]) == (4, "blocked", "lost-producer-state")
+    assert "keep it from leading" in blocker["hint"]
+    told = command("check", ready_log).out
+    assert "lost-producer-state: payments-0: " in told
+    assert "remote.storage.enable" not in told
+    [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
+    answer = judge(facts_in(seen), ())
+    assert (answer.readiness.verdict, answer.reason, answer.next_step) == (
+        "blocked", "lost-producer-state", blocker["hint"],
+    )  # fmt: skip
 
 
 def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
