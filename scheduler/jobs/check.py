@@ -25,7 +25,7 @@ from resnap.scheduler.job.sources import look
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, human_bytes, human_count
 from resnap.scheduler.settings.layers import static_properties
-from resnap.storage.errors import ClusterError
+from resnap.storage.errors import ClusterError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.inventory import INTERNAL_COMPACTED_TOPICS
@@ -171,6 +171,9 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
         selection, brokers = look(scope, sources), []
+    if any(selected.log_dir.is_shipped for selected in selection.partitions):
+        hint = "give a broker's log dir; `resnap verify --store URL` reads back what was tiered"
+        raise UsageError(f"{', '.join(scope.sources)} holds what was tiered already, and is no log dir", hint=hint)
     unanswered += [broker.error for broker in brokers if broker.error is not None]
     told = [broker.values for broker in brokers if broker.error is None] or told
     judged_by = _Judge(

@@ -25,13 +25,13 @@ from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.protocol import Tiered
 from resnap.storage.log.checkpoints import read_offset_checkpoint
-from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.log_dir import NoLogDirError, load_log_dir
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.properties import is_topic_id
 from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import tiered_part
+from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.installing.stopped_broker import refuse_running
@@ -98,7 +98,10 @@ def restored(
         raise UsageError(f"{request.log_dir} is not a directory",
                          hint="give an entry of log.dirs, or a new directory in one that is there")  # fmt: skip
     scope = replace(request.scope, topic_ids=request.topic_ids)
-    selected = look(scope, sources)
+    try:
+        selected = look(scope, sources)
+    except NoLogDirError as error:
+        raise nothing_tiered(scope.sources[0]) from error
     if any(not one.log_dir.is_shipped for one in selected.partitions):
         hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)

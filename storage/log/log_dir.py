@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _PARTITION_MARKS: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 
+class NoLogDirError(UsageError):
+    """Nothing there looks like a log dir, or like anything else that is read as one."""
+
+
 def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], bool] | None = None) -> LogDir:
     """Return the log dir at ``path``; where that is one partition's directory, the log dir above with it alone.
 
@@ -57,7 +61,7 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
         if _is_partition(names):
             return _load_lone_partition(path, topics)
         if not _holds_partitions(path, names):
-            raise UsageError(
+            raise NoLogDirError(
                 f"{path} is neither a Kafka log dir nor a partition's directory",
                 hint="give an entry of the broker's log.dirs, or one <topic>-<partition> directory in it",
             )

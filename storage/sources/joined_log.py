@@ -21,7 +21,7 @@ from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.side_by_side import each
 from resnap.storage.sources.cut_log import cut_locator
-from resnap.storage.sources.log_dirs import open_source
+from resnap.storage.sources.log_dirs import open_tiered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
     """
     wanted = {one.topic_partition: one for one in log_dir.partitions}
     ids = {key.topic: one.topic_id for key, one in wanted.items() if one.topic_id is not None}
-    stored = open_source(remote, sources, topics=wanted.__contains__, topic_ids=ids)
+    stored = open_tiered(remote, sources, topics=wanted.__contains__, topic_ids=ids)
     if stored.cluster_id is not None and log_dir.cluster_id not in {None, stored.cluster_id}:
         raise UsageError(
             f"{remote} holds segments of the cluster {stored.cluster_id}, {log_dir.path} is of {log_dir.cluster_id}",

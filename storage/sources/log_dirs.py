@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import UsageError
-from resnap.storage.log.log_dir import open_log_dir_or_partition
+from resnap.storage.log.log_dir import NoLogDirError, open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
@@ -72,10 +72,33 @@ def open_source(
             return read_in(layout, depth)
     if path is not None:
         return open_log_dir_or_partition(path, topics=topics)
-    raise UsageError(
+    raise NoLogDirError(
         f"{url} holds neither a copy of a Kafka log dir nor segments that Resnap has shipped",
         hint="give the prefix right above the <topic>-<partition> folders, or what `resnap tier --to` was given",
     )
+
+
+def open_tiered(
+    url: str,
+    sources: Sources,
+    *,
+    topics: Callable[[TopicPartition], bool] | None = None,
+    topic_ids: Mapping[str, str] | None = None,
+) -> LogDir:
+    """Return what ``open_source`` does of a store that is to hold what was tiered; raises as it does."""
+    try:
+        return open_source(url, sources, topics=topics, topic_ids=topic_ids)
+    except NoLogDirError as error:
+        raise nothing_tiered(url) from error
+
+
+def nothing_tiered(url: str) -> UsageError:
+    """Return the error of a store without anything that was tiered."""
+    hint = (
+        "give the prefix that brokers tier to, or the URL that `resnap tier --to` was given; with the plugin of Aiven"
+        " its key.prefix, too: --key-prefix PREFIX where there is the flag, else as part of the URL"
+    )
+    return UsageError(f"nothing that was tiered lies in {url}", hint=hint)
 
 
 class TieredPart(NamedTuple):

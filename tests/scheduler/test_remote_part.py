@@ -237,3 +237,22 @@ def test_a_store_of_another_cluster_is_refused_and_what_is_whole_in_the_log_dir_
     assert "BBBBBBBBQACAAAAAAAAAAQ" in text
     other = command("scan", data, "--partition", "payments-1", "--remote", (tmp_path / "store").as_uri())
     assert other.code == 0, other.err
+
+
+def test_a_place_where_nothing_was_tiered_is_told_from_a_log_dir(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
+) -> None:
+    fixture, local, remote = tiered
+    (tmp_path / "empty").mkdir()
+    for ran in (
+        command("scan", local, "--remote", (tmp_path / "empty").as_uri()),
+        command("scan", local, "--remote", fixture.remote.as_uri()),  # without --key-prefix
+        command("restore", (tmp_path / "empty").as_uri(), "--into", tmp_path / "restored"),
+    ):
+        text = refused(ran)
+        assert "nothing that was tiered lies in" in text
+        assert "prefix that brokers tier to" in text
+        assert "--key-prefix" in text
+    text = refused(command("check", remote))
+    assert "holds what was tiered already" in text
+    assert "`resnap verify --store URL`" in text
