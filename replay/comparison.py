@@ -34,7 +34,7 @@ class Verdict(StrEnum):
     PROVEN = "proven"
     """The replay gives the same."""
     UNPROVEN = "unproven"
-    """Nothing contradicts it, but some of its entries depend on batches that are gone."""
+    """Nothing contradicts it, but entries of it, or producers that it may lack, depend on batches that are gone."""
     FALSE_EMPTY = "false-empty"
     """Valid, no entries, though producers are alive below it."""
     FALSE_PARTIAL = "false-partial"
@@ -149,7 +149,7 @@ def compare(
     unread = unrecorded[(unrecorded["last_offset"] >= begins) & (read_from > begins)]
     verdict = _verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty)
     return Comparison(
-        verdict=Verdict.UNPROVEN if verdict is Verdict.PROVEN and len(unrecorded) else verdict,
+        verdict=Verdict.UNPROVEN if verdict is Verdict.PROVEN and (len(unrecorded) or left_out) else verdict,
         missing=_ids(missing),
         different=_ids(different),
         swept=_ids(absent[swept]),

@@ -21,6 +21,7 @@ from resnap.replay.boundary_state import (
     undoubted_state,
     with_a_past,
 )
+from resnap.replay.comparison import Verdict
 from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.made_snapshot import make_snapshot
 from resnap.replay.plan import Coverage
@@ -184,7 +185,10 @@ class RunCombine:
             return found
         named = with_a_past(self._state, found.boundary.offset, self.plan.evidence.open)
         self._given_up = self._given_up or (self.run.anchor is not None and bool(named))
-        return replace(found, left_out=fewest((*found.left_out, *named)))
+        comparison = found.comparison
+        if named and comparison is not None and comparison.verdict is Verdict.PROVEN:
+            comparison = replace(comparison, verdict=Verdict.UNPROVEN)
+        return replace(found, left_out=fewest((*found.left_out, *named)), comparison=comparison)
 
     def _count(self, split: SplitSummary) -> None:
         self._batches += split.facts.batches

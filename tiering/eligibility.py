@@ -114,6 +114,12 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
     )
 
 
+def refusing_all(candidates: Candidates, reason: Reason, detail: str, *, hint: str) -> Candidates:
+    """Return ``candidates`` with no segment left, each refused for one reason."""
+    refused = [refuse(segment, reason, detail, hint=hint) for segment in candidates.segments]
+    return replace(candidates, segments=(), refusals=_in_order([*candidates.refusals, *refused]))
+
+
 def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility:
     """Return what remains of ``candidates`` after the replay of their partition.
 

@@ -49,7 +49,7 @@ class Reason(StrEnum):
     TOPIC_NAME_TOO_LONG = "topic-name-too-long"
     """The layout has it in its keys as it is."""
     LOST_PRODUCER_STATE = "lost-producer-state"
-    """The replica started from remote storage without producer state; never a reason of ours."""
+    """The replica started from remote storage without producer state; with its remote part it can be shipped."""
     MISSING_SNAPSHOT = "missing-snapshot"
     """Stops a stock broker; never a reason of ours."""
     UNUSABLE_SNAPSHOT = "unusable-snapshot"
@@ -59,7 +59,9 @@ class Reason(StrEnum):
 _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
 """In the nature of a log: nobody waits for these segments."""
 
-FAULTS: Final = frozenset({Reason.DAMAGED, Reason.UNREADABLE, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE})
+FAULTS: Final = frozenset({
+    Reason.DAMAGED, Reason.UNREADABLE, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE, Reason.LOST_PRODUCER_STATE,
+})  # fmt: skip
 """No later run will ship the segment unless somebody mends what is wrong: an error; other refusals are an answer."""
 
 _ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"

@@ -40,7 +40,8 @@ EXIT_CODES: Final = {
     OK: "ok",
     FAILED: "failed",
     USAGE: "usage",
-    PARTIAL: "partly done: some of the work was done, and an error was printed; or `check` could not judge a topic",
+    PARTIAL: "partly done: some of the work was done, and an error was printed; `check` could not judge a topic;"
+    " or `install` left wrong files that only `--replace` lets go",
     MISSING_FOUND: "`scan --exit-code` found missing snapshots, `check` a topic that is blocked, or `replicas` one that"
     " lost producer state",
     ConfigurationError.exit_code: "configuration",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -23,7 +23,9 @@ from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.eligibility import before_replay
+from resnap.tiering.eligibility import before_replay, refusing_all
+from resnap.tiering.lost_producer_state import lost_state
+from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.delivery import Verification
 
 STAGING_PREFIX: Final = ".staging"
+_JOIN_REMOTE: Final = (
+    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots are made right"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,10 @@ class TierRun:
     def _order(self, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
         candidates = before_replay(selected.inventory, high_watermark=high_watermark)
         left = remainder(candidates, shipped, self.planner.engine.reading.sources)
+        lost = lost_state(selected.inventory.partition)
+        if lost is not None:
+            refused = refusing_all(left.candidates, Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE)
+            left = replace(left, candidates=refused)
         held = shipped.with_origins(left.held)
         cached = None
         if self.planner.run_cache is not None and left.candidates.segments:

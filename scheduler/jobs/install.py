@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from resnap.scheduler.cli.failures import PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -19,7 +20,8 @@ from resnap.scheduler.jobs import install_undo
 from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
 from resnap.scheduler.output.rendering import PARTITION, Column, Row, human_count
 from resnap.storage.errors import UsageError
-from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace
+from resnap.storage.log.names import FileKind
+from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -82,10 +84,14 @@ class InstallView(View[Installed]):
 
     def __init__(self, *, dry_run: bool, is_table: bool) -> None:
         self._dry_run, self._is_table = dry_run, is_table
+        self._unasked: list[Decision] = []
+        """What is wrong, and stays because nobody asked for its replacement."""
 
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""
         self._result = result
+        every = (decision for one in result.partitions for decision in one.decisions)
+        self._unasked = [decision for decision in every if decision.outcome is Outcome.NOT_ASKED]
         for one in result.partitions:
             outcomes = Counter(decision.outcome for decision in one.decisions)
             yield {
@@ -122,7 +128,9 @@ class InstallView(View[Installed]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
         number = self._counts()
-        counts = f"{human_count(number['installed'])} snapshots installed, {human_count(number['replaced'])} replaced"
+        every = [decision for one in self._result.partitions for decision in one.decisions]
+        noun = "snapshots" if all(one.kind is FileKind.SNAPSHOT for one in every) else "files"
+        counts = f"{human_count(number['installed'])} {noun} installed, {human_count(number['replaced'])} replaced"
         if number["setAside"]:
             counts += f", {human_count(number['setAside'])} at the log end set aside"
         already = human_count(number["alreadyThere"])
@@ -131,11 +139,20 @@ class InstallView(View[Installed]):
             yield f"would be: {counts}; {already} were there already. Nothing was written."
         elif manifest is None:
             what = "Nothing was installed" if number["refused"] else "Nothing to install"
-            yield f"{what}: {already} snapshots are there already."
+            yield f"{what}: {already} {noun} are there already."
         else:
             yield f"{counts}; {already} were there already."
             yield f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
+        if self._unasked:
+            flags = replace_flags(decision.needs for decision in self._unasked)
+            yield f"{human_count(len(self._unasked))} files left as they are: run again with {flags}."
+        if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()
+
+    def exit_code(self, code: int) -> int:
+        """Return ``code``, or that wrong files were left where nothing else was wrong."""
+        is_partial = self._unasked and not (code or self._dry_run or self._result.faults)
+        return PARTIAL if is_partial else code
 
     def _what_next(self) -> str:
         """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
@@ -182,11 +199,12 @@ def install(
     undo_dir: UndoDirectory = None,
     undo: Manifest = None,
     plan_file: PlanFile = None,
-) -> None:
+) -> int:
     """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
 
     The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
-    false-partial, where the replay proves it wrong; --undo restores what was before.
+    false-partial, where the replay proves it wrong. Where wrong files stay since --replace did not ask for them, the
+    exit code is 3. --undo restores what was before.
     """
     dry_run = context.settings.dry_run
     if undo is not None:
@@ -194,8 +212,7 @@ def install(
             hint = "the manifest names the log dir and all that is to be done there"
             raise UsageError("--undo stands alone", hint=hint)
         undo_request = install_undo.Request(manifest=undo, dry_run=dry_run)
-        context.show(install_undo.run(undo_request, context), install_undo.UndoView(dry_run=dry_run))
-        return
+        return context.show(install_undo.run(undo_request, context), install_undo.UndoView(dry_run=dry_run))
     if staged is None or log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
                          hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
@@ -207,7 +224,8 @@ def install(
         undo_dir=undo_dir,
         dry_run=dry_run,
     )
-    context.show(run(request, context), InstallView(dry_run=dry_run, is_table=context.output.form == "table"))
+    view = InstallView(dry_run=dry_run, is_table=context.output.form == "table")
+    return view.exit_code(context.show(run(request, context), view))
 
 
 def _replace(text: str) -> Replace:

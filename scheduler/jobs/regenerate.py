@@ -5,7 +5,7 @@ With the snapshots goes what they were made for, so that whoever installs them s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -114,7 +114,7 @@ def _regenerate(
             if planner.run_cache is not None and one.cached is not None:
                 planner.run_cache.keep(one.cached, replayed.result)
             _notify(replayed, into, sink_url, context)
-            yield Rebuilt.of(replayed)
+            yield replace(Rebuilt.of(replayed), wrong_indexes=len(indexes))
 
 
 def _indexes(

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
@@ -13,6 +14,8 @@ from resnap.scheduler.job.reports import count_of, identity
 from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
 from resnap.storage.errors import DataError
+from resnap.tiering.installing.installation import Replace, replace_flags
+from resnap.tiering.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +37,8 @@ class Rebuilt(Result):
     """One partition, and what its replay gave."""
 
     replayed: Replayed
+    wrong_indexes: int = 0
+    """Transaction indexes that were staged because the batches contradict those that are there, or are not."""
 
     @classmethod
     def of(cls, replayed: Replayed, *more: ResnapError, counts: bool = True) -> Self:
@@ -85,6 +90,23 @@ def _left_out(topic_partition: TopicPartition, offset: int, left_out: tuple[Left
             f"{topic_partition}: {len(left_out)} producers are left out of the snapshot at {offset}, their past is not"
             f" in what could be read: {ids}"
         )
+
+
+def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
+    """Yield what the files that are there must be replaced as, where they are wrong."""
+    if rebuilt.wrong_indexes:
+        yield Replace.TXNINDEX
+    inventory = rebuilt.replayed.planned.selected.inventory
+    states = {one.offset: one.state for one in inventory.boundaries}
+    for found in rebuilt.replayed.result.boundaries:
+        state = states.get(found.boundary.offset, SnapshotState.MISSING)
+        if state is not SnapshotState.MISSING and not state.is_usable:
+            yield Replace.CORRUPT
+        verdict = None if found.comparison is None else found.comparison.verdict
+        if verdict is Verdict.FALSE_EMPTY:
+            yield Replace.FALSE_EMPTY
+        elif verdict in {Verdict.FALSE_PARTIAL, Verdict.DIFFERENT} and not found.left_out:
+            yield Replace.FALSE_PARTIAL
 
 
 def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
@@ -165,6 +187,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         self._results: list[PartitionResult] = []
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
+        self._to_replace: set[Replace] = set()
 
     def row(self, result: Result) -> Row | None:
         """Return all boundaries of a partition."""
@@ -179,6 +202,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         if not isinstance(result, Rebuilt):
             return
         topic_partition, found = result.replayed.result.topic_partition, result.replayed.result
+        self._to_replace.update(_to_replace(result))
         for known in result.replayed.planned.still_valid:
             self._known.append((topic_partition, known))
             yield known_row(topic_partition, known)
@@ -212,7 +236,8 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
                 known_from[result.topic_partition] = found.known_from_offset
         yield from beginnings_gone(known_from)
         if self._into is not None and (self._known or self.totals()["snapshots"]):
-            yield f"Next: stop the broker, then `resnap install {shlex.quote(self._into)} LOG_DIR --dry-run`."
+            flags = " ".join(["--dry-run", *filter(None, [replace_flags(self._to_replace)])])
+            yield f"Next: stop the broker, then `resnap install {shlex.quote(self._into)} LOG_DIR {flags}`."
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was not made again, because it is there and nothing that it depends on has changed."""

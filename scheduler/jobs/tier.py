@@ -42,7 +42,7 @@ from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, hu
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import Eligibility
-from resnap.tiering.refusal import FAULTS
+from resnap.tiering.refusal import FAULTS, Reason
 from resnap.tiering.shipping.shipment import PartitionShipment
 
 if TYPE_CHECKING:
@@ -158,6 +158,10 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
 def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned]) -> Iterator[WouldReplay]:
     for one in planned:
         yield WouldReplay.of(one)
+    for order in orders:
+        if any(refusal.reason is Reason.LOST_PRODUCER_STATE for refusal in order.candidates.refusals):
+            faults = tuple(_refusals_at_fault(_nothing_left(order)))
+            yield WouldReplay(topic_partition=order.topic_partition, state=PartitionState.FAILED, faults=faults)
     for order in (one for one in orders if one.doubted):
         what = (
             f"{order.topic_partition}: {len(order.doubted)} segments that the store holds, from offset"

@@ -91,7 +91,7 @@ def test_wrong_files_are_replaced_only_on_request_and_all_of_it_comes_back(
     )
     kept = {row["offset"]: row["outcome"] for row in unasked.document["partitions"][0]["snapshots"]
             if row["file"] == "snapshot"}  # fmt: skip
-    assert (kept[425], kept[LAST_BASE], kept[LOG_END]) == ("good-file-there",) * 3
+    assert (kept[425], kept[LAST_BASE], kept[LOG_END]) == ("not-asked",) * 3
     assert command("install", "--undo", unasked.document["undoManifest"]).code == 0
     assert look(replica) == before
 
@@ -267,3 +267,47 @@ def test_a_transaction_that_hangs_for_long_is_not_forgotten_with_the_state_of_a_
     assert len(names) >= 8
     for name in names:
         assert entries(made[name]) == entries(expected[name]), name
+
+
+def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_tiered_with_its_remote_part_alone(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    how = ("--to", (tmp_path / "store").as_uri(), *LATER[:-1], "--fresh", "--state-dir", "none")
+    for more in ([], ["--dry-run"]):
+        refused = command("tier", replica, *how, *more, "--output", "json")
+        assert refused.code in {1, 3}, refused.err
+        assert "lost-producer-state" in refused.error["message"]
+        assert "--remote URL" in refused.error["hint"]
+        assert not (tmp_path / "store").exists() or not files_of(tmp_path / "store")
+    for job in (("verify",), ("plan", "--prove")):
+        ran = command(*job, replica, *LATER[:-1], "--output", "json")
+        verdicts = {row["offset"]: row["verdict"] for row in ran.document["boundaries"]}
+        assert "proven" not in {verdicts[offset] for offset in (425, LAST_BASE)}, ran.out
+    shipped = command("tier", replica, *how, "--remote", remote.as_uri(), "--output", "json")
+    assert shipped.code == 0, shipped.err
+    [stored] = (tmp_path / "store").rglob(f"*{LOCAL_FROM:020}*snapshot*")
+    expected = fixture_set(LOST).expected / "t-0" / f"{425:020}.snapshot"
+    assert entries(stored.read_bytes()) == entries(expected.read_bytes())
+
+
+def test_an_installation_names_the_flags_for_wrong_files_that_it_left_and_is_done_in_part(
+    command: Resnap, replica: Path, remote: Path, tmp_path: Path
+) -> None:
+    staged = tmp_path / "staged"
+    made = command(
+        "regenerate", replica, "--remote", remote.as_uri(), "--boundaries", "all", "--into", staged, *LATER[:-1]
+    )
+    every = "--replace false-empty --replace false-partial --replace txnindex"
+    assert f"LOG_DIR --dry-run {every}`." in made.out
+    unasked = command("install", staged, replica)
+    assert unasked.code == 3
+    assert f"5 files left as they are: run again with {every}." in unasked.out
+    assert "good-file-there" not in unasked.out
+
+    half = command("install", staged, replica, "--replace", "false-partial")
+    assert half.code == 3
+    assert "1 files left as they are: run again with --replace txnindex." in half.out
+    assert "start the broker" not in half.out
+    assert command("install", staged, replica, "--replace", "txnindex").code == 0
+    again = command("install", staged, replica)
+    assert (again.code, "5 files are there already" in again.out) == (0, True)

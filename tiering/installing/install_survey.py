@@ -86,15 +86,17 @@ def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collect
     bases = {segment.base_offset for segment in inventory.partition.segments}
     for index in fingerprint.indexes if fingerprint is not None else ():
         there = digest_of_file(_path(inventory, index.base_offset, FileKind.TXNINDEX))
+        needs = None
         if there == FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
             outcome, detail = Outcome.ALREADY_THERE, None
         elif index.base_offset not in bases:
             outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
         elif Replace.TXNINDEX not in asked:
             outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index that is there, or is not"
+            needs = Replace.TXNINDEX
         else:
             outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
-        yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX)
+        yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX, needs=needs)
 
 
 def _compared(
@@ -117,8 +119,20 @@ def _compared(
         return decision
     what = f"the one that is there lacks what the replay found of {len(lacking)} producers"
     if Replace.FALSE_PARTIAL in asked:
-        return replace(decision, outcome=Outcome.REPLACED, detail=what, must_be_whole=True)
-    return replace(decision, detail=f"{what}; --replace false-partial replaces it")
+        return replace(decision, outcome=Outcome.REPLACED, detail=what, must_be_whole=True, needs=None)
+    if decision.outcome is Outcome.GOOD_FILE_THERE and _is_whole(decision.offset, inventory, area):
+        decision = replace(decision, outcome=Outcome.NOT_ASKED, needs=Replace.FALSE_PARTIAL)
+    return replace(decision, detail=what)
+
+
+def _is_whole(offset: int, inventory: PartitionInventory, area: StagingArea) -> bool:
+    """Whether no producer was left out of the snapshot that is staged at ``offset``: else it proves no other wrong."""
+    try:
+        fingerprint = area.fingerprint(inventory.partition.topic_partition)
+    except FormatError:
+        return False
+    known = None if fingerprint is None else fingerprint.at(offset)
+    return known is not None and not known.left_out
 
 
 def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:

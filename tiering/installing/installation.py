@@ -52,7 +52,7 @@ class Outcome(StrEnum):
     ALREADY_THERE = "already-there"
     """A valid file with the same entries is there; it stays."""
     GOOD_FILE_THERE = "good-file-there"
-    """Another valid one; it stays."""
+    """Another valid one, which the replay has not proven wrong; it stays."""
     NOT_ASKED = "not-asked"
     """A file is there that only ``--replace`` lets go."""
     BELOW_LOG_START = "below-log-start"
@@ -92,7 +92,7 @@ HINTS: Final = {
     Outcome.INDEX_MISSING: _START_ONCE,
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
     Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
-    Outcome.NOT_ASKED: "--replace with corrupt, false-empty or txnindex replaces such files, and keeps them aside",
+    Outcome.NOT_ASKED: "--replace with corrupt, false-empty, false-partial or txnindex replaces it, and keeps the old",
 }
 
 
@@ -113,6 +113,8 @@ class Decision:
     """Of a transaction index, ``offset`` is the base offset of its segment."""
     must_be_whole: bool = False
     """Whether the staged file counts only if no producer was left out of it, since it replaces a valid one."""
+    needs: Replace | None = None
+    """What must be asked for, of one that was not."""
 
     @property
     def is_change(self) -> bool:
@@ -141,6 +143,12 @@ class PartitionInstallation:
         """
         changes = [decision for decision in self.decisions if decision.is_change]
         return tuple(sorted(changes, key=lambda decision: (decision.outcome is Outcome.SET_ASIDE, -decision.offset)))
+
+
+def replace_flags(needs: Iterable[Replace | None]) -> str:
+    """Return the flags of `resnap install` that ask for all that ``needs`` names."""
+    named = set(needs)
+    return " ".join(f"--replace {one}" for one in Replace if one in named)
 
 
 def decisions_beside(
@@ -177,12 +185,14 @@ def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
         case SnapshotState.PRESENT:
             return Decision(offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which stays")
         case SnapshotState.EMPTY:
-            outcome = Outcome.REPLACED if Replace.FALSE_EMPTY in asked else Outcome.NOT_ASKED
+            needs = Replace.FALSE_EMPTY
             detail = "the one that is there has no entries, the staged one has"
         case _:
-            outcome = Outcome.REPLACED if Replace.CORRUPT in asked else Outcome.NOT_ASKED
+            needs = Replace.CORRUPT
             detail = f"the one that is there is {boundary.state}"
-    return Decision(offset=boundary.offset, outcome=outcome, detail=detail)
+    if needs in asked:
+        return Decision(offset=boundary.offset, outcome=Outcome.REPLACED, detail=detail)
+    return Decision(offset=boundary.offset, outcome=Outcome.NOT_ASKED, detail=detail, needs=needs)
 
 
 def refuse_all(decisions: Iterable[Decision], outcome: Outcome, detail: str) -> list[Decision]:
