@@ -1,4 +1,4 @@
-"""The engine without Spark: the same plan, scanned and combined in this process. The oracle of ``spark_job``."""
+"""The engine without Spark: the same plan, scanned and combined in this process. The oracle of ``spark.job``."""
 
 from __future__ import annotations
 

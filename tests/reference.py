@@ -1,4 +1,4 @@
-"""Makes ``docs/reference.md`` from what the code declares: ``python -m tests.reference`` writes it anew."""
+"""Makes ``docs/reference.md`` from what the code declares: ``python -m tests.reference`` writes it again."""
 
 from __future__ import annotations
 
