@@ -15,7 +15,7 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, 
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
 from resnap.storage.layouts.flat.topics import topic_ids_of
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
-from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, ROOT
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
     ClosedSegment,
@@ -119,10 +119,9 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 
 
 def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
-    """Return what describes an object that was not listed: those that brokers read do not lie beside the manifest."""
-    if key.startswith(f"{ROOT}/"):
-        with suppress(ObjectNotFoundError):
-            return infos.setdefault(key, store.head(key))
+    """Return what describes an object that was not listed, since not all layouts have theirs beside the manifest."""
+    with suppress(ObjectNotFoundError):
+        return infos.setdefault(key, store.head(key))
     return None
 
 
