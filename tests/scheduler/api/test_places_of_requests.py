@@ -103,7 +103,7 @@ def test_what_waited_while_the_configuration_was_made_narrower_is_not_taken_up(
     assert refused is not None
     assert tried is not None
     assert [error.code for error in refused.errors] == ["PlaceForbiddenError"]
-    assert [error.code for error in tried.errors] == ["UsageError"], "there is nothing in the log dir"
+    assert [error.code for error in tried.errors] == ["NoLogDirError"], "there is nothing in the log dir"
     assert 'resnap_runs_total{kind="regenerate",state="failed"} 2.0' in after.observation.metrics.render()[0].decode()
 
 
