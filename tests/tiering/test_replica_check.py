@@ -165,3 +165,35 @@ def test_a_partition_without_a_leader_is_not_known() -> None:
     (found,) = cluster.check().findings()
     assert (found.state, found.broker_id, found.leads, found.why) == (
         ReplicaState.UNKNOWN, None, False, "the partition has no leader")  # fmt: skip
+
+
+def test_the_time_of_an_alarm_begins_again_under_another_leader() -> None:
+    cluster = quiet()
+    partition = cluster.cluster_partitions[0]
+    loser, other = sorted(partition.in_sync - {partition.leader})
+    partition.replicas[loser].producers.clear()
+    check, moved_ms = cluster.check(), cluster.now_ms + LAG_MS * 3 // 2
+
+    def pause(seconds: float) -> None:
+        cluster.now_ms += int(seconds * 1000)
+        if partition.leader_epoch == 0 and cluster.now_ms >= moved_ms:
+            partition.lead(other)
+
+    partition.leader_epoch, check.pause = 0, pause
+    assert [(one.broker_id, one.state) for one in check.findings()] == [(loser, ReplicaState.LOST)]
+    assert cluster.now_ms - moved_ms >= 2 * LAG_MS
+
+
+def test_who_falls_out_of_sync_while_it_is_compared_is_lagging_and_no_loser() -> None:
+    cluster = quiet()
+    partition = cluster.cluster_partitions[0]
+    late = min(partition.in_sync - {partition.leader})
+    partition.replicas[late].producers.clear()
+    check = cluster.check()
+
+    def pause(seconds: float) -> None:
+        cluster.now_ms += int(seconds * 1000)
+        partition.in_sync.discard(late)
+
+    check.pause = pause
+    assert [(one.broker_id, one.state) for one in check.findings()] == [(late, ReplicaState.LAGGING)]
