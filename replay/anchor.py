@@ -104,7 +104,7 @@ KEPT_BACK = (1, 2, 4, 16)
 
 
 def keep_state(
-    plan: PartitionPlan, run: Run, seen: Piece, offset: int, *, oldest_clock_ms: int | None, compacted: bool
+    plan: PartitionPlan, run: Run, seen: Piece, offset: int, *, oldest_clock_ms: int | None, lacks_records: bool
 ) -> Anchor | None:
     """Write the state ``seen`` at ``offset`` as an anchor; None if that cannot be, which only costs later reading."""
     if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
@@ -125,7 +125,7 @@ def keep_state(
         cut_through=run.cut_through,
         oldest_clock_ms=oldest_clock_ms,
         clock_ms=seen.clock_ms,
-        compacted=compacted,
+        lacks_records=lacks_records,
         certain_silence_ms=plan.rules.written_under.certain_silence_ms,
         pruned_ms=pruned_ms,
         states=(state,),

@@ -97,7 +97,7 @@ def boundary_state(
     doubt_transaction &= ~begun
     doubt_coordinator &= ~coordinated
     doubtful = doubt_batch | doubt_transaction | doubt_coordinator
-    # An unknown coordinator epoch alone harms nobody: once nothing more can be read, the entry is kept without one.
+    # An unknown coordinator epoch alone does no harm: once nothing more can be read, the entry is kept without one.
     shown = _not_replayed(_believed(plan, run, boundary), state, rows["producer_id"][doubtful])
     still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
@@ -139,7 +139,7 @@ def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
 
 
 MOST_NAMED: Final = 1000
-"""Of a log that retention has cut nearly everybody may have a past: what a driver holds is bounded."""
+"""Of a log that retention has cut nearly every producer may have a past: what a driver holds is bounded."""
 
 
 def _known_below(state: Array, base: Base, moved: IntArray, kept_after_ms: int) -> Array:
@@ -281,10 +281,12 @@ def in_doubt(rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | 
 
 
 def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
-    """Tell which producers have a transaction open that may have begun below the run."""
-    begun: BoolArray = (
-        (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE) & (state["first_sequence"] != 0)
-    )
+    """Tell which producers have a transaction open that may have begun below the run.
+
+    While one is open, a broker takes nothing from its producer that is not transactional (``ProducerAppendInfo``).
+    """
+    is_open = (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE)
+    begun: BoolArray = is_open & state["first_is_transactional"] & (state["first_sequence"] != 0)
     if not run.read_from(plan):
         return np.zeros(len(state), dtype=bool)
     if run.seen_since_ms is None:

@@ -4,8 +4,9 @@ A broker's own snapshot may rightly hold producers whose records are gone, may h
 check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that
 retention has cut it may also know the coordinator epoch of a marker, and the first offset of a transaction, that are
 gone. Everything else is a difference: of a log that was read from offset 0 nothing is gone, nor is any batch that an
-entry names among what was read. What only snapshots show is not proven by them. Only entries that survive at T
-count, on both sides: what a loading broker drops harms nobody.
+entry names among what was read. Where batches are missing inside what was read, as a cleaner or a loss leaves it, an
+entry may also be of one of those: only an entry that is behind what is left is a difference. What only snapshots show
+is not proven by them. Only entries that survive at T count, on both sides: what a loading broker drops does no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array
 
 MOST_NAMED: Final = 1000
-"""A false-empty snapshot lacks everybody, and a log may have thousands of them: what a driver holds is bounded."""
+"""A false-empty snapshot lacks all producers, and a log may have thousands of them: what a driver holds is bounded."""
 
 
 class Verdict(StrEnum):
@@ -61,7 +62,7 @@ class Producers(NamedTuple):
         return Producers(sum(part.total for part in parts), tuple(named))
 
 
-NOBODY: Final = Producers()
+NO_PRODUCERS: Final = Producers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +70,28 @@ class Comparison:
     """Differences between a snapshot and the rebuilt entries, by producer."""
 
     verdict: Verdict
-    missing: Producers = NOBODY
-    different: Producers = NOBODY
-    swept: Producers = NOBODY
+    missing: Producers = NO_PRODUCERS
+    different: Producers = NO_PRODUCERS
+    swept: Producers = NO_PRODUCERS
     """Absent there because the broker had found them expired; rebuilt all the same, since that is not certain."""
-    coordinator_lost: Producers = NOBODY
+    coordinator_lost: Producers = NO_PRODUCERS
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
-    coordinator_kept: Producers = NOBODY
+    coordinator_kept: Producers = NO_PRODUCERS
     """Of those that differ: equal but for a coordinator epoch that the broker had forgotten, and which stands there."""
-    older_rules: Producers = NOBODY
+    older_rules: Producers = NO_PRODUCERS
     """Of those that differ: as a broker before 2.4.1, or before 1.0, left an entry at the marker of a transaction."""
-    unrecorded: Producers = NOBODY
+    unrecorded: Producers = NO_PRODUCERS
     """There without any record left in what was read."""
     unread_since_ms: int | None = None
     """Oldest timestamp of those that name a batch which is there and was not read; None if there are none."""
     sha256: str = ""
     """SHA-256 of the file that was compared, which may be replaced meanwhile."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing contradicts the snapshot but what the rules of older brokers explain."""
+        explained = not self.missing.total and self.different.total == self.older_rules.total
+        return explained or self.verdict in {Verdict.PROVEN, Verdict.UNPROVEN}
 
 
 _VALUE_FIELDS = (
@@ -108,6 +115,7 @@ def compare(
     begins: int = 0,
     left_out: Sequence[int] = (),
     is_empty: bool | None = None,
+    lacks_records: bool = False,
 ) -> Comparison:
     """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
@@ -122,6 +130,7 @@ def compare(
         begins: first offset of the log that is at hand.
         left_out: producer ids that were not rebuilt since something of them is unknown.
         is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
+        lacks_records: as in ``PartitionResult``.
 
     """
     ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
@@ -136,17 +145,19 @@ def compare(
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
     kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
     equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
+    ahead = ~equal & ~_is_behind(matched, ours) if lacks_records else np.zeros(len(ours), dtype=bool)
     absent = rebuilt[~present]
-    swept = _is_idle(absent) & (written_ms - absent["timestamp"] >= expiration_ms)
+    swept = (_is_idle(absent) | lacks_records) & (written_ms - absent["timestamp"] >= expiration_ms)
     extra = theirs[~np.isin(ids, rebuilt["producer_id"])]
     extra = extra[~_is_idle(extra) | (extra["timestamp"] > kept_after_ms)]
     # What was left out is no contradiction to a snapshot that has it.
     contradicted = np.isin(extra["producer_id"], seen) | (extra["last_offset"] >= read_from) | (not read_from)
-    contradicted &= ~np.isin(extra["producer_id"], left_out)
-    missing, different = absent[~swept], np.concatenate((ours[~equal], extra[contradicted]))
+    contradicted &= ~np.isin(extra["producer_id"], left_out) & (not lacks_records)
+    missing, different = absent[~swept], np.concatenate((ours[~equal & ~ahead], extra[contradicted]))
     only_shown = ours[equal & ~np.isin(ours["producer_id"], seen)]
-    unrecorded = np.concatenate((extra[~contradicted], only_shown))
-    unread = unrecorded[(unrecorded["last_offset"] >= begins) & (read_from > begins)]
+    unrecorded = np.concatenate((extra[~contradicted], only_shown, matched[ahead]))
+    is_unread = (unrecorded["last_offset"] >= begins) & (read_from > begins)
+    unread = unrecorded[is_unread & ((unrecorded["last_offset"] < read_from) | (not lacks_records))]
     verdict = _verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty)
     return Comparison(
         verdict=Verdict.UNPROVEN if verdict is Verdict.PROVEN and (len(unrecorded) or left_out) else verdict,
@@ -154,8 +165,8 @@ def compare(
         different=_ids(different),
         swept=_ids(absent[swept]),
         coordinator_lost=_ids(ours[lost]),
-        coordinator_kept=_ids(ours[kept]),
-        older_rules=_ids(ours[~equal & _by_older_rules(ours, matched)]),
+        coordinator_kept=_ids(ours[kept & ~ahead]),
+        older_rules=_ids(ours[~equal & ~ahead & _by_older_rules(ours, matched)]),
         unrecorded=_ids(unrecorded),
         unread_since_ms=int(unread["timestamp"].min()) if len(unread) else None,
     )
@@ -181,6 +192,16 @@ def _equal_transactions(ours: Array, theirs: Array, read_from: int) -> BoolArray
     mine, other = ours["current_txn_first_offset"], theirs["current_txn_first_offset"]
     equal: BoolArray = (mine == other) | ((mine != NONE) & (other != NONE) & (other < read_from))
     return equal
+
+
+def _is_behind(theirs: Array, ours: Array) -> BoolArray:
+    """Return which of ``theirs`` contradict ``ours``; others may be of batches that are gone."""
+    # A batch that is gone may have been later, a marker, or the first of a transaction.
+    first = ours["current_txn_first_offset"]
+    behind: BoolArray = (first == NONE) | (theirs["current_txn_first_offset"] >= first)
+    for name in ("coordinator_epoch", "timestamp", "last_offset", "producer_epoch"):
+        behind = np.where(theirs[name] == ours[name], behind, theirs[name] < ours[name])
+    return behind
 
 
 def _by_older_rules(ours: Array, theirs: Array) -> BoolArray:

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -25,11 +26,12 @@ from resnap.replay.window import SegmentSpan
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
-from resnap.storage.side_by_side import each
+from resnap.storage.packed import packed
+from resnap.storage.small_pieces import each
 from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -127,7 +129,7 @@ def _between(offsets: Sequence[int], above: int, up_to: int) -> Sequence[int]:
     return offsets[bisect_right(offsets, above) : bisect_right(offsets, up_to)]
 
 
-def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[SegmentSpan, ...]:
+def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> Sequence[SegmentSpan]:
     """Return the segments of ``partition`` with their largest timestamps.
 
     Raises:
@@ -135,7 +137,7 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[Se
 
     """
     largest = largest_timestamps(partition.segments, sources, remote=partition.is_remote)
-    return tuple(
+    spans = (
         SegmentSpan(
             locator=segment.path,
             base_offset=segment.base_offset,
@@ -146,6 +148,7 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> tuple[Se
         )
         for segment, largest_ms in zip(partition.segments, largest, strict=True)
     )
+    return packed(spans, "base_offset")
 
 
 def load_evidence(
@@ -154,18 +157,20 @@ def load_evidence(
     *,
     others: Sequence[SnapshotFile] = (),
     distrusted: Collection[str] = (),
+    aborted_in: Mapping[str, Sequence[AbortedTxn]] = MappingProxyType({}),
 ) -> Evidence:
     """Read the transaction indexes and the snapshots of ``partition``, and ``others`` of the same log.
 
-    Those at the locators ``distrusted`` are left out: snapshots, and logs whose transaction indexes are meant.
+    Those at the locators ``distrusted`` are left out: snapshots, and logs whose transaction indexes are meant. Of the
+    logs in ``aborted_in`` it is known what was aborted in them, whatever their indexes say.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
     is_remote = partition.is_remote
-    indexed = [segment for segment in partition.segments if segment.path not in distrusted]
-    aborted = list(each(partial(_aborted, sources), indexed, remote=is_remote))
+    indexed = [one for one in partition.segments if one.path not in distrusted and one.path not in aborted_in]
+    aborted = [*aborted_in.values(), *each(partial(_aborted, sources), indexed, remote=is_remote)]
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
     begins = partition.segments[0].base_offset if partition.segments else 0
@@ -175,7 +180,7 @@ def load_evidence(
     below = []
     for snapshot, found in zip(snapshots, shown, strict=True):
         if found is not None:
-            if snapshot not in others:  # what is ours vouches for nobody
+            if snapshot not in others:  # our own snapshots are no evidence
                 newest[found.has_entries] = snapshot.offset
             seen_open |= dict.fromkeys(found.open, snapshot.offset)
             below.append(found.below)

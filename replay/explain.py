@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.producer_events import scan
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    import numpy as np
-
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.window import SegmentSpan
     from resnap.storage.sources.files import Sources
 
@@ -131,13 +132,39 @@ def find_ends(
                 waiting.pop(pid).ended_at = int(event["offset"])
 
 
+def log_end(segments: Sequence[SegmentSpan], *, sources: Sources = PLAIN) -> int:
+    """Return one past the last offset of the log, for which its last segment is read.
+
+    Raises:
+        FormatError: it is damaged.
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    facts = ScanFacts()
+    for _ in _blocks(segments[-1], facts, sources):
+        pass
+    return facts.end_offset
+
+
+def batches_of(segment: SegmentSpan, producer_ids: Collection[int], sources: Sources) -> Iterator[tuple[int, Batch]]:
+    """Yield the batches of ``producer_ids`` in a segment, each with its producer; raises as ``explain`` does."""
+    wanted = np.array(list(producer_ids), dtype=np.int64)
+    for events in _blocks(segment, ScanFacts(), sources):
+        for event in events[np.isin(events["producer_id"], wanted)]:
+            yield int(event["producer_id"]), _batch(segment.base_offset, event)
+
+
 def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:
+    for events in _blocks(segment, ScanFacts(), sources):
+        yield from events
+
+
+def _blocks(segment: SegmentSpan, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
     whole = SegmentRange(
         locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
     )
     with sources.open(segment.locator) as reader:
-        for events in scan(reader, whole, ScanFacts()):
-            yield from events
+        yield from scan(reader, whole, facts)
 
 
 def _batch(segment_base_offset: int, event: np.void) -> Batch:

@@ -21,7 +21,7 @@ from resnap.replay.window import TRANSACTION_MARGIN_MS
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TimeIndexEntry, last_time_index_entries
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, read_header
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,9 +179,7 @@ def _entries(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int
 
 def _by_all_headers(segment: Segment, sources: Sources) -> int:
     """Return the largest timestamp of all batches; the file's time where none has one."""
-    whole = SegmentRange(
-        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
+    whole = SegmentRange.whole(segment)
     facts = ScanFacts()
     with sources.open(segment.path) as log:
         for _ in read_blocks(log, whole, facts):

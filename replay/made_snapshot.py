@@ -35,6 +35,7 @@ def make_snapshot(
     known_from_offset: int,
     ids: IdRange | None = None,
     sources: Sources = PLAIN,
+    lacks_records: bool = False,
 ) -> BoundaryResult:
     """Write the snapshot of ``boundary``, and compare the one that is there with it, as far as ``ids`` go."""
     return BoundaryResult(
@@ -55,6 +56,7 @@ def make_snapshot(
             window_start_offset=window_start_offset,
             ids=ids,
             sources=sources,
+            lacks_records=lacks_records,
         ),
     )
 
@@ -69,6 +71,7 @@ def _compare_existing(
     window_start_offset: int | None,
     ids: IdRange | None,
     sources: Sources,
+    lacks_records: bool,
 ) -> Comparison | None:
     if boundary.existing is None:
         return None
@@ -89,6 +92,7 @@ def _compare_existing(
         begins=plan.known_from(),
         left_out=[producer.producer_id for producer in found.left_out],
         is_empty=theirs.is_empty,
+        lacks_records=lacks_records,
     )
     return replace(comparison, sha256=theirs.sha256)
 
@@ -98,7 +102,7 @@ class _Existing(NamedTuple):
 
     entries: Array
     is_empty: bool
-    """Whether nobody at all is in it."""
+    """Whether it has no entry."""
     sha256: str
 
 

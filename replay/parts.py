@@ -2,7 +2,7 @@
 
 That the parts fit costs nothing to check, and stands in for trust in the index that said where to cut: each must end at
 the very byte where the next begins, with offsets that go on from it. Where that does not hold, or a part is damaged,
-the segment is scanned again, whole, and what is wrong is said as it is said of a segment that nobody cut.
+the segment is scanned again, whole, and what is wrong is reported as for a segment that was not cut.
 """
 
 from __future__ import annotations
@@ -189,6 +189,6 @@ def _join_facts(left: ScanFacts, part: SplitSummary) -> ScanFacts:
         oldest_server_clock_ms=min(clocks, default=None),
         clock_since_event_ms=right.clock_since_event_ms,
         max_timestamp_ms=max(left.max_timestamp_ms, right.max_timestamp_ms),
-        compacted=left.compacted or right.compacted or gap,
+        lacks_records=left.lacks_records or right.lacks_records or gap,
         leader_epochs=[*left.leader_epochs, *(known for known in right.leader_epochs if known[0] > newest)],
     )

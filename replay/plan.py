@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.base_state import base_of
 from resnap.replay.evidence import BoundaryEvidence, Evidence
 from resnap.replay.window import earliest_roll_ms, window_start
+from resnap.storage.packed import packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +63,7 @@ class Run:
 
     start: int
     end: int
-    boundaries: tuple[Boundary, ...] = ()
+    boundaries: Sequence[Boundary] = ()
     seen_since_ms: int | None = None
     """Every batch below the run's end and later than this is in the run; None: the run starts at the log start."""
     touched_until_ms: int | None = None
@@ -86,11 +87,11 @@ class PartitionPlan:
     """What to read and to make of one partition."""
 
     topic_partition: TopicPartition
-    segments: tuple[SegmentSpan, ...]
+    segments: Sequence[SegmentSpan]
     rules: ReplayRules
     runs: tuple[Run, ...]
     """Ascending and apart from each other; the last one is the window, where there is one."""
-    idle: tuple[Boundary, ...]
+    idle: Sequence[Boundary]
     """Boundaries for which nothing need be read."""
     evidence: Evidence
     high_watermark: int | None
@@ -113,7 +114,7 @@ class PartitionPlan:
     @property
     def bytes_in_segments(self) -> int:
         """Size of the segments that are read; headers alone are fewer bytes."""
-        return sum(self.segments[i].size_bytes for run in self.runs for i in range(run.start, run.end))
+        return sum(one.size_bytes for run in self.runs for one in self.segments[run.start : run.end])
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
@@ -150,7 +151,6 @@ def plan_partition(
         to_end: read on to the log end, as the last stable offset asks for.
 
     """
-    segments = tuple(segments)
     evidence = evidence or Evidence()
     boundaries = _boundaries(segments, set(wanted), rules, evidence, existing or {})
     read_for = high_watermark if to_end else None
@@ -166,13 +166,13 @@ def plan_partition(
     )
 
 
-def window_begin(segments: tuple[SegmentSpan, ...], rules: ReplayRules) -> int:
+def window_begin(segments: Sequence[SegmentSpan], rules: ReplayRules) -> int:
     """Return the index of the segment from whose end on boundaries are made in full."""
     return 0 if rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
 
 
 def _boundaries(
-    segments: tuple[SegmentSpan, ...],
+    segments: Sequence[SegmentSpan],
     wanted: set[int],
     rules: ReplayRules,
     evidence: Evidence,
@@ -200,14 +200,14 @@ def _boundaries(
 
 
 def _runs(
-    segments: tuple[SegmentSpan, ...],
+    segments: Sequence[SegmentSpan],
     boundaries: list[Boundary],
     rules: ReplayRules,
     evidence: Evidence,
     *,
     to_end: bool,
     high_watermark: int | None,
-) -> tuple[tuple[Run, ...], tuple[Boundary, ...]]:
+) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
     """Cover the boundaries by runs; also return those that need none."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
     older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
@@ -239,7 +239,7 @@ def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
     return rules.kept_after_ms(as_of_ms if rules.as_of.roll else rules.as_of.now_ms) - rules.transaction_reach_ms
 
 
-def _begun_in(segments: tuple[SegmentSpan, ...], full: list[Boundary]) -> int:
+def _begun_in(segments: Sequence[SegmentSpan], full: list[Boundary]) -> int:
     """Return the index of the segment where the transactions begin that are open at the first boundary made in full."""
     begun = _begun_at(full[0]) if full else None
     return len(segments) if begun is None else segment_at(segments, begun)
@@ -261,7 +261,7 @@ def _before_aborted(segments: Sequence[SegmentSpan], start: int, earliest: int, 
     return start
 
 
-def _start_for(segments: tuple[SegmentSpan, ...], high_watermark: int | None, rules: ReplayRules) -> int:
+def _start_for(segments: Sequence[SegmentSpan], high_watermark: int | None, rules: ReplayRules) -> int:
     """Return the index of the first segment in which a transaction open at ``high_watermark`` can have begun."""
     if high_watermark is None:
         return len(segments)
@@ -282,7 +282,7 @@ def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
-def _spanning_stretch(segments: tuple[SegmentSpan, ...], boundary: Boundary) -> tuple[int, int] | None:
+def _spanning_stretch(segments: Sequence[SegmentSpan], boundary: Boundary) -> tuple[int, int] | None:
     begun = _begun_at(boundary)
     if begun is None:
         return None
@@ -334,14 +334,14 @@ def _newest_ms(segment: SegmentSpan) -> int:
 
 def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
     first, end = (bisect_left(boundaries, index, key=lambda b: b.segment_index) for index in (run.start, run.end))
-    return replace(run, boundaries=tuple(boundaries[first:end]))
+    return replace(run, boundaries=packed(boundaries[first:end], "offset"))
 
 
-def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], tuple[Boundary, ...]]:
+def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
     """Give each boundary to the run that passes it; also return those that no run passes."""
     placed = tuple(_with_boundaries(run, boundaries) for run in runs)
     made = {boundary.offset for run in placed for boundary in run.boundaries}
-    return placed, tuple(boundary for boundary in boundaries if boundary.offset not in made)
+    return placed, packed((boundary for boundary in boundaries if boundary.offset not in made), "offset")
 
 
 def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:

@@ -23,7 +23,7 @@ silence had been dropped by the broker in between and starts afresh, without a c
 when certain, and only server clocks can make it so: the producer's last batch was a marker, and between that marker and
 the data stands a reading that much later. A reading is a marker's timestamp or a LogAppendTime, of the data itself too.
 Clients' clocks never count: one that runs ahead would forge silence, one that runs behind an entry that is born
-expired. In doubt the coordinator epoch is kept, since an older one harms nobody. The rule was found by comparing with
+expired. In doubt the coordinator epoch is kept, since an older one does no harm. The rule was found by comparing with
 brokers; no text mentions it.
 
 Source: ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` in Kafka's storage module.

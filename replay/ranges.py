@@ -88,7 +88,7 @@ def _at_boundary(evidence: BoundaryEvidence, ids: IdRange) -> BoundaryEvidence:
 
 
 def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
-    """Return ``summary`` with the rows of ``ids`` alone; clocks and facts are everybody's."""
+    """Return ``summary`` with the rows of ``ids`` alone; clocks and facts are those of all."""
     return replace(summary, pieces=(piece._replace(rows=ids.of(piece.rows)) for piece in summary.pieces))
 
 
@@ -153,7 +153,7 @@ def join_runs(ranges: Sequence[RunResult]) -> RunResult:
         ranges[0],
         boundaries=(),
         first_unstable_offset=min(unstable, default=None),
-        compacted=any(one.compacted for one in ranges),
+        lacks_records=any(one.lacks_records for one in ranges),
         error=next((one.error for one in ranges if one.error is not None), None),
         anchors=_join_anchors(ranges),
     )

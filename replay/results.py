@@ -80,7 +80,7 @@ class RunResult:
 
     boundaries: tuple[BoundaryResult, ...]
     first_unstable_offset: int | None
-    compacted: bool
+    lacks_records: bool
     batches: int
     bytes_read: int
     segments_read: int
@@ -98,8 +98,8 @@ class PartitionResult:
     """By offset."""
     first_unstable_offset: int | None
     """First offset of the oldest transaction without a marker below the high watermark; None if all have one."""
-    compacted: bool = False
-    """Batches were seen that only a cleaner leaves behind."""
+    lacks_records: bool = False
+    """Records are missing inside what was read, as only a cleaner, or a loss, leaves it."""
     batches: int = 0
     bytes_read: int = 0
     segments_read: int = 0
@@ -139,7 +139,7 @@ def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Seque
         topic_partition=plan.topic_partition,
         boundaries=tuple(sorted(results, key=lambda result: result.boundary.offset)),
         first_unstable_offset=runs[-1].first_unstable_offset if runs else None,
-        compacted=any(run.compacted for run in runs),
+        lacks_records=any(run.lacks_records for run in runs),
         batches=sum(run.batches for run in runs),
         bytes_read=sum(run.bytes_read for run in runs),
         segments_read=sum(run.segments_read for run in runs),

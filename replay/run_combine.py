@@ -58,7 +58,7 @@ class RunCombine:
     _table: ProducerTable = field(init=False)
     _results: list[BoundaryResult] = field(default_factory=list)
     _first_unstable_offset: int | None = None
-    _compacted: bool = False
+    _lacks_records: bool = False
     _batches: int = 0
     _bytes_read: int = 0
     _segments_read: int = 0
@@ -112,7 +112,7 @@ class RunCombine:
     def _begin(self, kept: SplitSummary) -> None:
         """Take the state that the run begins with."""
         self._given_up = kept.error is not None
-        self._compacted = kept.facts.compacted
+        self._lacks_records = kept.facts.lacks_records
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
         unknown = np.concatenate((self._base.shown, self._base.begun))
         for piece in kept.pieces:
@@ -125,7 +125,12 @@ class RunCombine:
         if segment_index not in self._kept_places or offset is None or self._is_given_up():
             return
         anchor = keep_state(
-            self.plan, self.run, self._seen, offset, oldest_clock_ms=self._oldest_clock_ms, compacted=self._compacted
+            self.plan,
+            self.run,
+            self._seen,
+            offset,
+            oldest_clock_ms=self._oldest_clock_ms,
+            lacks_records=self._lacks_records,
         )
         if anchor is not None:
             self._anchors.append(anchor)
@@ -152,7 +157,7 @@ class RunCombine:
             boundaries=boundaries,
             anchors=() if self._given_up else tuple(self._anchors),
             first_unstable_offset=self._first_unstable_offset,
-            compacted=self._compacted,
+            lacks_records=self._lacks_records,
             batches=self._batches,
             bytes_read=self._bytes_read,
             segments_read=self._segments_read,
@@ -194,7 +199,7 @@ class RunCombine:
         self._batches += split.facts.batches
         self._bytes_read += split.facts.bytes_read
         self._segments_read += split.ends_segment
-        self._compacted = self._compacted or split.facts.compacted
+        self._lacks_records = self._lacks_records or split.facts.lacks_records
         self._error = self._error or split.error
         clocks = (self._oldest_clock_ms, split.facts.oldest_server_clock_ms)
         self._oldest_clock_ms = min((clock for clock in clocks if clock is not None), default=None)
@@ -238,7 +243,7 @@ class RunCombine:
         made = make_snapshot(
             self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._producers_read(),
             window_start_offset=self._start_offset, known_from_offset=self.plan.known_from(self.run), ids=self.ids,
-            sources=self.sources,
+            sources=self.sources, lacks_records=self._lacks_records,
         )  # fmt: skip
         unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
         if unread_since_ms is not None and boundary.coverage is Coverage.WINDOW and not self.run.last_chance:

@@ -1,8 +1,8 @@
 """Directories for the time of one run, which do not stay for ever where a run was killed.
 
 A process that is killed removes nothing. So every directory is locked by the process that it belongs to, which the
-system undoes whatever way that process ends, and the next run removes those that nobody holds any more. A lock, unlike
-a process id, means the same in every container that shares the temporary directory.
+system undoes whatever way that process ends, and the next run removes those that are not locked any more. A lock,
+unlike a process id, means the same in every container that shares the temporary directory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,8 @@ from resnap.storage.errors import LogDirError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_TRIES: Final = 40
+_PAUSE_S: Final = 0.05
 _HINT: Final = "free some space, or let TMPDIR name a directory that can be written; then run the same command again"
 
 
@@ -39,14 +42,23 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove(directory)
         os.close(lock)
+
+
+def _remove(directory: Path) -> None:
+    """Remove ``directory``, once more where processes that are just ending have written into it meanwhile."""
+    for _ in range(_TRIES):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(_PAUSE_S)
 
 
 def sweep(parent: Path, prefix: str) -> None:
     """Remove the directories of this user in ``parent`` whose names begin so and whose owners have ended."""
     for directory in parent.glob(f"{prefix}*"):
-        # Somebody else may be sweeping, too.
+        # Another process may be sweeping, too.
         with suppress(OSError):
             if directory.lstat().st_uid == os.geteuid():
                 _remove_unless_held(directory)
@@ -69,7 +81,7 @@ def _made(prefix: str) -> tuple[Path, int]:
 
 
 def _make(prefix: str) -> tuple[Path, int]:
-    """Return a new directory with the lock on it; somebody who sweeps may get hold of it before we do."""
+    """Return a new directory with the lock on it; a process that sweeps may lock it before we do."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError, BlockingIOError):

@@ -125,7 +125,7 @@ class StoreSink:
 
 
 class DiscardSink:
-    """Snapshots that nobody keeps."""
+    """Snapshots that are not kept."""
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:  # noqa: ARG002
         """Return what the snapshot would have been."""

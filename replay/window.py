@@ -112,7 +112,7 @@ def window_start(segments: Sequence[SegmentSpan], cut_ms: int) -> int:
 def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
     """Return a time at or before which a boundary cannot have been rolled, from file facts alone.
 
-    One record stamped ten days ahead must not wipe everybody out: the largest timestamp counts only as far as the
+    One record stamped ten days ahead must not expire all producers: the largest timestamp counts only as far as the
     file's modification time and the time of the run bear it out. The newest server clock, known after the scan, can
     only move the time later (``roll_time_ms``).
     """

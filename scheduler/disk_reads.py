@@ -1,8 +1,8 @@
 """Reads of log dirs and stores for those who wait for an answer, and must not wait for a disk that has gone.
 
-What the system does not give back from a call, as on a network mount whose server is gone, nobody can end. So each read
-has a thread of its own, of which there are few, and who asked waits for a time and no longer. Where all of them are
-stuck the next one is refused at once, and whatever reads no log dir goes on. The threads keep no process from its end.
+A system call that does not return, as on a network mount whose server is gone, cannot be ended. So each read has a
+thread of its own, of which there are few, and the caller waits for a time and no longer. Where all of them are stuck
+the next one is refused at once, and whatever reads no log dir goes on. The threads keep no process from its end.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class DiskReads:
         self._moved_s = time.monotonic()
         self._awaited.add(future)
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._read, read, future), name="resnap-read", daemon=True).start()
-        if self._is_closed:
-            self.close()
+        work = threading.Thread(target=context.run, args=(self._read, read, future), name="resnap-read", daemon=True)
         try:
+            self._begin(work)
             return future.result(within_s)
         except TimeoutError:
             if future.done():  # what was read has raised it
@@ -73,18 +72,28 @@ class DiskReads:
             with suppress(InvalidStateError):
                 future.set_exception(CancelledError("the service ends", hint="ask again when it is back"))
 
+    def _begin(self, work: threading.Thread) -> None:
+        try:
+            work.start()
+        except BaseException:  # the system gives no thread
+            self._turns.release()
+            raise
+        if self._is_closed:
+            self.close()
+
     def _read(self, read: Callable[[], _T], future: Future[_T]) -> None:
         try:
-            result = read()
-        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            try:
+                result = read()
+            finally:  # before the caller hears of it, who may have the next read at once
+                self._moved_s = time.monotonic()
+                self._turns.release()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             with suppress(InvalidStateError):
                 future.set_exception(error)
         else:
             with suppress(InvalidStateError):
                 future.set_result(result)
-        finally:
-            self._moved_s = time.monotonic()
-            self._turns.release()
 
 
 def _no_answer(why: str) -> LogDirError:

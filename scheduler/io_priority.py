@@ -17,10 +17,10 @@ IoPriority: TypeAlias = Literal["normal", "low", "idle"]
 _SYSTEM_CALLS: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 """Number of ``ioprio_set``, for which C libraries have no function."""
 _THIS_THREAD: Final = (1, 0)
-"""``IOPRIO_WHO_PROCESS``, and 0 for whoever calls."""
+"""``IOPRIO_WHO_PROCESS``, and 0 for the calling process."""
 _CLASS_SHIFT: Final = 13
 _VALUES: Final[dict[str, int]] = {"low": 2 << _CLASS_SHIFT | 7, "idle": 3 << _CLASS_SHIFT}
-"""The last of the levels of ``best-effort``, and the class that reads when nobody else does."""
+"""The last of the levels of ``best-effort``, and the class that reads when no other process does."""
 
 
 def set_io_priority(priority: IoPriority) -> bool:

@@ -57,7 +57,7 @@ class Disk:
     """The file system of this machine; each method is one step, and raises ``OSError``."""
 
     def create(self, path: Path) -> int:
-        """Open ``path`` for writing, empty, and for nobody but us as yet; return its descriptor."""
+        """Open ``path`` for writing, empty, and for this user alone as yet; return its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
 
@@ -150,7 +150,7 @@ def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
 
 
 def write_new_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
-    """Write ``chunks`` as the file ``path`` at once, in a directory that nobody sees yet; its name is not durable.
+    """Write ``chunks`` as the file ``path`` at once, in a directory that is not visible yet; its name is not durable.
 
     Raises:
         LogDirError: it cannot be written; a part of it may be there.
@@ -260,15 +260,42 @@ def refuse_unwritable(path: Path) -> None:
     """Refuse a directory in which, or in the nearest of those above that is there, nothing could be written.
 
     Raises:
-        UsageError: that is so.
+        UsageError: that is so for this user.
+        LogDirError: the file system is mounted read-only.
 
     """
-    nearest = next(one for one in (path, *path.parents) if is_there(one))
-    if not is_directory(nearest):
-        raise UsageError(f"{path}: {nearest} is not a directory", hint="give another place")
-    is_read_only = os.statvfs(nearest).f_flag & os.ST_RDONLY  # which the system says when it is written to
-    if not is_read_only and not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: {nearest} cannot be written to", hint="give another place, or run as another user")
+    with legible(path):
+        found = why_unwritable(path)
+    if found is None:
+        return
+    if found.errno == errno.EROFS:
+        with writable(path):
+            raise found
+    if found.errno == errno.ENOTDIR:
+        where = "" if str(path) == found.filename else f"{path}: "
+        raise UsageError(f"{where}{found.filename} is not a directory", hint="give another place")
+    raise UsageError(
+        f"{path}: {found.filename} cannot be written to", hint="give another place, or run as another user"
+    )
+
+
+def why_unwritable(path: Path) -> OSError | None:
+    """Return the error with which a write below a directory would fail, as far as can be known without one.
+
+    Raises:
+        OSError: what is there cannot be found out.
+
+    """
+    nearest = next(one for one in (path, *path.parents) if one.exists())
+    is_effective = os.access in os.supports_effective_ids
+    number = None
+    if not nearest.is_dir():
+        number = errno.ENOTDIR
+    elif os.statvfs(nearest).f_flag & os.ST_RDONLY:
+        number = errno.EROFS
+    elif not os.access(nearest, os.W_OK | os.X_OK, effective_ids=is_effective):
+        number = errno.EACCES
+    return None if number is None else OSError(number, os.strerror(number), str(nearest))
 
 
 def is_directory(path: Path) -> bool:
@@ -290,7 +317,7 @@ def legible(path: Path) -> Iterator[None]:
 
 
 def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
-    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until somebody repairs it."""
+    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until it is repaired."""
     if error.errno in _NOT_NOW:
         hint = "run the same command again; if it stays so, check the disk"
     elif error.errno in _TOO_MANY:

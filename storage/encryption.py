@@ -87,7 +87,7 @@ class KeyRing:
                 hint=f"give the file of the key pair that brokers call {key.key_id!r}; if it opens other segments, the"
                 " manifest of this one is damaged",
             )
-        return SegmentCipher(data_key, aad)
+        return SegmentCipher(data_key, aad, hmac.digest(data_key, b"resnap: initialization vectors", hashlib.sha256))
 
 
 NO_KEYS: Final = KeyRing()
@@ -105,7 +105,7 @@ class SegmentCipher:
     def seal(self, piece: bytes, place: str) -> bytes:
         """Return ``piece`` encrypted, under an IV of its own.
 
-        An IV is drawn from the piece and its place in the segment, under a secret that nobody else has: what is read
+        An IV is drawn from the piece and its place in the segment, under a secret of this process alone: what is read
         and sealed once more, as for an upload that is repeated, is the same, and nothing else ever has the same IV.
         """
         digest = hmac.new(self._iv_key, place.encode() + b"\0", hashlib.sha256)

@@ -23,7 +23,7 @@
       LostProducerStateError   a replica lacks producer state that another one has (exit 4)
       StalePlanError           the plan depends on something that has changed (exit 15)
       LockedError              another run is at the same work (exit 11)
-      CancelledError           somebody asked for the work to end (exit 130)
+      CancelledError           the work was asked to end (exit 130)
       LimitError               this process may have no more files, threads or memory (exit 1)
 
 Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
@@ -144,7 +144,7 @@ class FileGoneError(LogDirError):
 
 
 class LogDirInUseError(LogDirError):
-    """Somebody else holds the lock of a log directory that is to be changed."""
+    """Another process holds the lock of a log directory that is to be changed."""
 
     exit_code = 14
 
@@ -192,7 +192,7 @@ class StoreUnavailableError(StoreError):
 
 
 class UploadGoneError(StoreError):
-    """A multipart upload is not known any more: completed, where the answer was lost, or aborted by somebody."""
+    """A multipart upload is not known any more: completed, where the answer was lost, or aborted."""
 
     transient = True
 
@@ -222,7 +222,7 @@ class StalePlanError(ResnapError):
 
 
 class CancelledError(ResnapError):
-    """Somebody asked for the work to end; no part of it may take this for a failure of its own and go on."""
+    """The work was asked to end; no part of it may take this for a failure of its own and go on."""
 
     exit_code = 130
 
@@ -240,7 +240,7 @@ class LimitError(ResnapError):
 def limit_met(error: BaseException) -> LimitError | None:
     """Return what ``error`` says of a limit that the system sets, None where it says nothing of one.
 
-    Such errors come from anywhere, also from imports, and are nobody's bug.
+    Such errors come from anywhere, also from imports, and are not a bug.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in {errno.EMFILE, errno.ENFILE}:

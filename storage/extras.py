@@ -1,4 +1,4 @@
-"""How a part of Resnap is installed that not everybody needs, for hints.
+"""How an optional part of Resnap is installed, for hints.
 
 ``INSTALLED_FROM`` is what installers are given: a clone, until a release is published. Then it becomes the name of the
 distribution, and README.md, CONTRIBUTING.md (*A release*) and this are what changes.

@@ -1,7 +1,7 @@
-"""Keys that nobody else may see: they stay in the process that has read them, and travel as the name of their file.
+"""Secret keys: they stay in the process that has read them, and travel as the name of their file.
 
 What goes to Spark's tasks lies in blocks of memory and disk that are handed on between processes. So a key is not part
-of it: whoever needs the key reads the file itself, and makes sure by a digest that it is the same.
+of it: each process that needs the key reads the file itself, and makes sure by a digest that it is the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files that are read or written whole: any that is read is a regular file, and no larger than it may be.
 
-Whoever writes into a directory that is read may put a pipe there, at which a reader would wait for ever, or a link to a
-device that never ends. Small files of our own, plans, memories and states, are each written whole or not at all. Files
-of a broker's log dir are changed by ``disk`` instead, which also keeps their owner and mode.
+A user who may write into a directory that is read may put a pipe there, at which a reader would wait for ever, or a
+link to a device that never ends. Small files of our own, such as plans and states, are each written whole or not at
+all. Files of a broker's log dir are changed by ``disk`` instead, which also keeps their owner and mode.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
 
 
-def write_whole(path: Path, parts: tuple[bytes, ...]) -> None:
+def write_whole(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
     """Write ``parts`` one after the other to ``path``, durably: all of them, or nothing.
 
     Raises:

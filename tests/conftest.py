@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
 import shutil
 import signal
 import sys
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.disks import as_nobody, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
+from tests.processes import forget_processes, listen_to_processes, said_by_processes
 from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here
     botocore_reads_once,
     no_aws_of_this_machine,
@@ -25,7 +28,7 @@ from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their nam
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 
@@ -46,9 +49,22 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What the owner of this machine has set is no part of a test, and no proxy stands before its servers.
+os.umask(0o022)
+for name in [name for name in os.environ if re.match("AWS_|XDG_|RESNAP_(?!TEST_)", name)]:
+    del os.environ[name]
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
+
+listen_to_processes()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="of the traffic that tests let real brokers take")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are cores: quick tests also wait for deadlines, servers and processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,6 +78,19 @@ def pytest_collection_finish() -> None:
     """Keep thousands of tests and all modules out of each later garbage collection, which takes 0.2 s with them."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_logstart() -> None:
+    forget_processes()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show beside a failure what processes of the test have said."""
+    report = yield
+    if report.failed:
+        report.sections += said_by_processes()
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from resnap.scheduler.cli import run
 from tests.fixture_sets import unpack
 
 PICTURE: Final = Path(__file__).parent.parent / "docs" / "check.svg"
-COMMAND: Final = "resnap check demo/kafka-2.7.2/data"
+LOG_DIR: Final = "demo/kafka-2.7.2/data"
 _WIDTH, _ROW, _LEFT = 8.43, 20, 20
 _TONES: Final = {"ready": "#1a7f37", "blocked": "#cf222e"}
 
@@ -22,15 +22,16 @@ _TONES: Final = {"ready": "#1a7f37", "blocked": "#cf222e"}
 def printed() -> list[str]:
     """Return the lines of the table that the command prints for the log of the README, and its verdict."""
     with tempfile.TemporaryDirectory() as directory, redirect_stdout(StringIO()) as out:
-        run(["check", str(unpack("kafka-2.7.2", Path(directory)).data)])
-    table, _, rest = out.getvalue().partition("\n\n")
+        data = str(unpack("kafka-2.7.2", Path(directory)).data)
+        run(["check", data])
+    table, _, rest = out.getvalue().replace(data, LOG_DIR).partition("\n\n")
     closing = rest[rest.index("blocked: 1 ready") :].splitlines()
     return [*table.splitlines(), "", *(line for line in closing if not line.startswith("Not checked"))]
 
 
 def picture(lines: list[str]) -> str:
     """Return a terminal with the command and these lines as SVG."""
-    shown = [f"$ {COMMAND}", *lines]
+    shown = [f"$ resnap check {LOG_DIR}", *lines]
     width = round(max(map(len, shown)) * _WIDTH) + 2 * _LEFT
     height = (len(shown) + 2) * _ROW + 10
     text = "\n".join(

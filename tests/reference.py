@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from resnap.replay.comparison import Verdict
-from resnap.scheduler.cli.commands import COMMANDS, all_commands
+from resnap.scheduler.cli.commands import COMMANDS, all_commands, written
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.settings import DECLARED
@@ -62,11 +62,10 @@ def commands() -> Iterator[str]:
         yield f"```sh\n{COMMANDS[name].example}\n```\n"
         context = typer.Context(command, info_name=name)
         others = [one for one in command.params if one.name not in DECLARED]
-        records = [record for record in (one.get_help_record(context) for one in others) if record]
+        found = [(written(one, context), one.get_help_record(context)) for one in others]
+        records = [(name or record[0], record[1]) for name, record in found if record]
         if records:
-            yield from table(
-                ("argument or flag", ""), ((f"`{given.replace(' <list[str]>', '')}`", says) for given, says in records)
-            )
+            yield from table(("argument or flag", ""), ((f"`{given}`", says) for given, says in records))
         offered = [DECLARED[one.name] for one in command.params if one.name in DECLARED]
         offered.sort(key=lambda one: list(DECLARED).index(one.name))
         for title, some in groupby(offered, lambda one: one.group.title):
@@ -87,7 +86,8 @@ def settings() -> Iterator[str]:
         "A flag wins over the environment, that over the configuration file (`--config`, else `resnap.toml` in the"
         " working\ndirectory), that over the cluster's metadata log, that over the broker's `server.properties`, and"
         " that over the default.\nA switch has a `--no-` form. In the file a setting may also be spelled with dots or"
-        " underscores, and in tables. Settings\nwith a star may be set by a schedule or a request for its own runs.\n"
+        " underscores, and in tables. Settings\nwith a star may be set by a schedule or a request for its own runs; of"
+        " those with a dagger a running service\nkeeps the value until it is started anew.\n"
     )
     for title, some in groupby(DECLARED.values(), lambda one: one.group.title):
         yield f"### {title}\n"
@@ -99,10 +99,10 @@ def setting_row(one: Declared) -> list[str]:
     flag = " ".join(filter(None, (one.flag, one.setting.metavar))) if one.flag else ""
     variable = one.flag.removeprefix("--").replace("-", "_") or one.name
     keys = one.setting.kafka or (one.key,)
-    star = " \\*" if one.setting.for_runs else ""
+    marks = " \\*" * one.setting.for_runs + " †" * one.at_start
     return [
-        f"`{flag}`{star}" if flag else "",
-        "" if one.name == "schedules" else f"`RESNAP_{variable.upper()}`",
+        (f"`{flag}`" if flag else "") + marks,
+        "" if one.name in {"schedules", "fleet"} else f"`RESNAP_{variable.upper()}`",
         ", ".join(f"`{key}`" for key in keys),
         f"`{one.default}`" if one.default else "",
         one.setting.description,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -41,8 +42,17 @@ def no_aws_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, boto
 @pytest.fixture(scope="session")
 def s3_endpoint(botocore_reads_once: None) -> Iterator[str]:  # noqa: ARG001
     """URL of moto's server: right about keys, ranges, conditions and races; it accepts wrong checksums and any key."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - takes seconds to import, for the few that ask
+    from moto.s3.responses import S3Response  # noqa: PLC0415 - takes seconds to import, for the few that ask
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415
 
+    put_object, one_at_a_time = S3Response.put_object, Lock()
+
+    def put_alone(self: S3Response) -> Any:
+        # moto looks whether the condition holds, and then writes: two that come at once would both find that it does.
+        with one_at_a_time:
+            return put_object(self)
+
+    S3Response.put_object = put_alone  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()

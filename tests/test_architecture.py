@@ -52,12 +52,13 @@ DOORS: Final = {
     "Crypto": "storage/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",
-    "matplotlib": "scheduler/jobs/quota_plot.py",
-    "mmh3": "tiering/quota/bloom_store.py",
-    "rbloom": "tiering/quota/bloom_store.py",
-    "prometheus_client": "scheduler/observing/*.py",
+    "matplotlib": "scheduler/jobs/plots.py",
+    "mmh3": "tiering/quota/stores.py",
+    "rbloom": "tiering/quota/stores.py",
+    "opentelemetry": "scheduler/telemetry/traces.py",
+    "prometheus_client": "scheduler/telemetry/*.py",
     "sqlite3": "scheduler/runs/*.py scheduler/state/*.py",
-    "structlog": "scheduler/observing/*.py",
+    "structlog": "scheduler/telemetry/*.py",
     "typer": "scheduler/cli/*.py scheduler/commands/*.py scheduler/jobs/**/*.py",
 }
 """The only modules that may import a library, as globs."""
@@ -71,22 +72,28 @@ def modules() -> Iterator[Path]:
 
 
 @cache
-def imported_by(module: Path) -> set[str]:
-    """Return the top-level names that a module imports, anywhere in it, save for annotations alone."""
+def nodes_of(module: Path) -> list[ast.AST]:
+    """Return the nodes of a module's syntax tree, without what stands there for annotations alone."""
     tree = ast.parse(module.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
-    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Attribute)]
+
+
+@cache
+def imported_by(module: Path) -> set[str]:
+    """Return the top-level names that a module imports, anywhere in it, save for annotations alone."""
+    nodes = nodes_of(module)
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     return {name.partition(".")[0] for name in plain | named}
 
 
 @cache
-def calls(module: Path) -> set[str]:
-    """Return the dotted names that are looked up in a module, such as ``os.environ``."""
-    nodes = ast.walk(ast.parse(module.read_bytes()))
-    return {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+def looked_up(module: Path) -> dict[str, ast.expr]:
+    """Return the dotted names that are looked up in a module, such as ``os.environ``, and of what, ``os``."""
+    return {ast.unparse(node): node.value for node in nodes_of(module) if isinstance(node, ast.Attribute)}
 
 
 def relative(paths: Iterator[Path]) -> set[str]:
@@ -126,14 +133,25 @@ def test_a_library_has_one_door(library: str) -> None:
     assert importers <= relative(path for door in DOORS[library].split() for path in ROOT.glob(door))
 
 
+def test_no_address_is_taken_of_an_array_that_nothing_keeps_alive() -> None:
+    addresses = {
+        (module, name): array
+        for module in modules()
+        for name, array in looked_up(module).items()
+        if name.endswith(".ctypes")
+    }
+    assert addresses
+    assert {where for where, array in addresses.items() if not isinstance(array, ast.Name | ast.Attribute)} == set()
+
+
 def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> None:
-    users = relative(module for module in modules() if calls(module) & {"os.environ", "os.getenv"})
+    users = relative(module for module in modules() if looked_up(module).keys() & {"os.environ", "os.getenv"})
     assert users == {"scheduler/settings/environment.py", "replay/spark/context.py"}
 
 
 def test_only_clocks_ask_what_time_it_is() -> None:
     asking = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
-    assert relative(module for module in modules() if calls(module) & asking) == CLOCKS
+    assert relative(module for module in modules() if looked_up(module).keys() & asking) == CLOCKS
 
 
 def test_the_service_runs_exactly_the_jobs_that_declare_it_as_a_caller() -> None:

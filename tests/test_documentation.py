@@ -99,6 +99,8 @@ def test_the_table_of_folders_has_every_folder_and_no_other() -> None:
         "docs/controller.md",
         "docs/kafka-versions.md",
         "docs/quota.md",
+        "docs/python.md",
+        "docs/api.md",
         "docs/SECURITY.md",
         "docs/runbook.md",
         "docs/stores.md",

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 import pytest
 
+from tests.kafka.brokers import free_port
 from tests.scheduler.conftest import FORGETFUL, PROJECT
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Newcomer:
     """Types commands in a directory that has of the project what they name, at a port of the test's own."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.port = root, _free_port()
+        self.root, self.port = root, free_port()
         (root / "tests").mkdir()
         (root / "tests" / "fixtures").symlink_to(PROJECT / "tests" / "fixtures")
         (root / "bin").mkdir()
@@ -74,7 +74,8 @@ class Newcomer:
         return process
 
     def page(self) -> str:
-        return httpx.get(f"http://127.0.0.1:{self.port}/", timeout=60).text
+        """Return the page that lists each partition, with what stops it."""
+        return httpx.get(f"http://127.0.0.1:{self.port}/?topic=*", timeout=60).text
 
     def _has_looked(self) -> bool:
         try:
@@ -82,12 +83,6 @@ class Newcomer:
         except httpx.TransportError:
             return False
         return bool(answer.json()["partitions"])
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def answers(printed: str) -> list[dict[str, object]]:

@@ -1,10 +1,11 @@
 """Where a stock broker's own tiering stops, 3.6 or later, judged by the directory and without a replay.
 
 A broker looks at little before it copies a segment: it asks for leader epochs, then for the producer snapshot, and goes
-no higher than the last stable offset. What else is wrong it copies as it is. Where nobody can read the copy, and the
+no higher than the last stable offset. What else is wrong it copies as it is. Where the copy cannot be read, and the
 broker then deletes its own, tiering is as good as stopped, so that counts as a blocker, too: an offset or time index
-whose size is not a multiple of its entries, and a segment that has lost its records. A missing index does not count:
-brokers make one when they start. The rules are those that brokers of 3.9.1 showed (``tests/kafka/test_check.py``).
+whose size is not a multiple of its entries, and a segment that has lost records: it has no byte, ends before its offset
+index does, or is gone where its index is. A missing index does not count: brokers make one when they start. The rules
+are those that brokers of 3.9.1 showed (``tests/kafka/test_check.py``).
 
 Source: ``RemoteLogManager.RLMCopyTask``, ``RemoteIndexCache``; KAFKA-15195.
 """
@@ -13,17 +14,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.sources.files import GONE
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
-from resnap.tiering.refusal import Reason, Refusal, refuse
+from resnap.tiering.refusal import HINTS, Reason, Refusal, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
@@ -50,6 +53,8 @@ class BrokerBlockers:
     """The first segment of each reason for which tiering stops, ascending."""
     shipped_as_is: tuple[Refusal, ...]
     """Useless snapshots that it ships without having looked into them, should it come that far."""
+    damaged: frozenset[int] = frozenset()
+    """Base offsets of all segments that have lost records."""
 
     @property
     def stop(self) -> Refusal | None:
@@ -58,16 +63,20 @@ class BrokerBlockers:
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that has been open for longer than any may be: nobody will end it."""
+    """A transaction that has been open for longer than any may be: nothing will end it."""
 
     first_offset: int
     detail: str
 
 
 def broker_blockers(
-    inventory: PartitionInventory, *, high_watermark: int | None = None, hanging: HangingTransaction | None = None
+    inventory: PartitionInventory,
+    *,
+    high_watermark: int | None = None,
+    hanging: HangingTransaction | None = None,
+    in_files: Iterable[Refusal] = (),
 ) -> BrokerBlockers:
-    """Return where a stock broker's own tiering stops for good, and what it ships that nobody can load.
+    """Return where a stock broker's own tiering stops for good, and what it ships that cannot be loaded.
 
     Only segments are looked at that it would try, those above the log start: the high watermark will pass them all,
     but what is above it now may be open without hanging.
@@ -76,6 +85,7 @@ def broker_blockers(
         inventory: of the partition.
         high_watermark: in place of what the checkpoint says; None to use the checkpoint.
         hanging: the first transaction of the partition that hangs, if one does.
+        in_files: what the files of segments show that sizes alone do not (``short_logs``).
 
     """
     if high_watermark is None:
@@ -86,23 +96,26 @@ def broker_blockers(
         return BrokerBlockers(
             found=tuple(refuse(one.segment, Reason.COMPACTED, detail, hint=hint) for one in tried[:1]), shipped_as_is=()
         )
-    first: dict[Reason, Refusal] = {}
     if not inventory.partition.segments:
         return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
+    refusals = [*_gone_at_the_ends(inventory), *in_files]
     unread = inventory.leader_epochs.unread
     if unread is not None and tried:
-        first[Reason.UNREADABLE] = refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint)
+        refusals.append(refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint))
     for boundary in tried:
         is_committed = high_watermark is None or boundary.offset <= high_watermark
-        for refusal in _refusals(boundary, inventory, hanging if is_committed else None):
-            first.setdefault(refusal.reason, refusal)
+        refusals += _refusals(boundary, inventory, hanging if is_committed else None)
+    first: dict[Reason, Refusal] = {}
+    for refusal in sorted(refusals, key=attrgetter("base_offset")):
+        first.setdefault(refusal.reason, refusal)
     return BrokerBlockers(
-        found=tuple(sorted(first.values(), key=attrgetter("base_offset"))),
+        found=tuple(first.values()),
         shipped_as_is=tuple(
             _with_useless_snapshot(boundary)
             for boundary in tried
             if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
         ),
+        damaged=frozenset(one.base_offset for one in refusals if one.reason is Reason.DAMAGED),
     )
 
 
@@ -208,9 +221,66 @@ def _refusals(
         yield _without_snapshot(boundary)
     gone = next((one for one in inventory.partition.without_log if segment.base_offset < one < boundary.offset), None)
     if gone is not None:
-        detail = f"the log of the segment at offset {gone} has gone from {inventory.partition.path}, where its index is"
-        yield refuse(segment, Reason.DAMAGED, f"{detail}: its records are lost here")
+        yield refuse(segment, Reason.DAMAGED, _has_gone(inventory, gone))
     yield from _damage(segment)
+
+
+def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
+    """Yield the first and the last segments whose log has gone; leader epochs say whether the log began below."""
+    partition, known_from = inventory.partition, inventory.leader_epochs.checkpointed_from
+    if not partition.segments:
+        return
+    first, last = partition.segments[0].base_offset, partition.segments[-1].base_offset
+    for offset in partition.without_log:
+        is_first = offset < first and known_from is not None and known_from <= offset
+        if (is_first or offset > last) and partition.is_local(offset):
+            yield Refusal(
+                base_offset=offset,
+                next_base_offset=first if is_first else None,
+                reason=Reason.DAMAGED,
+                detail=_has_gone(inventory, offset),
+                hint=HINTS[Reason.DAMAGED],
+            )
+
+
+def _has_gone(inventory: PartitionInventory, offset: int) -> str:
+    detail = f"the log of the segment at offset {offset} has gone from {inventory.partition.path}, where its index is"
+    return f"{detail}: its records are lost here"
+
+
+def short_logs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
+    """Yield the segments on this machine, the active one among them, whose log ends before its offset index does.
+
+    The last entry of the index alone is read; of an index that is filled with zeros ahead of time it says nothing. That
+    is a read for each segment, so ``check`` alone asks for it: scans, which are scheduled, open no index.
+    """
+    if not isinstance(partition.path, Path):
+        return
+    for segment in partition.segments:
+        end = segment.next_base_offset
+        if partition.is_local(segment.base_offset) and (end is None or end > partition.log_start_offset):
+            yield from _short(segment, sources)
+
+
+def _short(segment: Segment, sources: Sources) -> Iterator[Refusal]:
+    index, size_bytes = segment.sibling("index"), segment.index_bytes
+    if not size_bytes or size_bytes % OFFSET_ENTRY.size:
+        return
+    try:
+        last = sources.read_range(index, size_bytes - OFFSET_ENTRY.size, size_bytes)
+        position = OFFSET_ENTRY.unpack(last)[1] if len(last) == OFFSET_ENTRY.size else 0
+        if position <= 0 or position < segment.size_bytes:
+            return
+        now_bytes = sources.facts(segment.path).size_bytes  # a broker may have appended to it since it was listed
+    except GONE:
+        return
+    except LogDirError as error:
+        yield refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
+        return
+    is_named = not now_bytes and segment.next_base_offset is not None  # ``_damage`` sees closed ones without a byte
+    if now_bytes <= position and not is_named:
+        detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at {position}"
+        yield refuse(segment, Reason.DAMAGED, f"{detail}: records are lost here, and brokers ship it all the same")
 
 
 def _without_segments(partition: PartitionDir) -> Refusal:
@@ -237,7 +307,7 @@ def _damage(segment: Segment) -> Iterator[Refusal]:
             yield refuse(
                 segment,
                 Reason.INDEX_UNUSABLE,
-                f"{detail}: brokers ship it as it is, and nobody can read the segment from remote storage",
+                f"{detail}: brokers ship it as it is, and the segment cannot be read from remote storage",
             )
             break
 

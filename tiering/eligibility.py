@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
+from resnap.storage.packed import packed
 from resnap.tiering.broker_blockers import no_epoch, why_compacted
 from resnap.tiering.inventory import Compaction
 from resnap.tiering.refusal import Reason, Refusal, first_blocking, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.log.partition_dir import PartitionDir, Segment
@@ -47,7 +48,7 @@ class Candidates:
     inventory: PartitionInventory
     high_watermark: int | None
     """As it was judged by; where it is unknown there is no candidate."""
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     """Ascending."""
     refusals: tuple[Refusal, ...]
     """By base offset."""
@@ -62,7 +63,7 @@ class Candidates:
 class Eligibility:
     """The last word on a partition's segments, but for what is found while they are bundled."""
 
-    eligible: tuple[Segment, ...]
+    eligible: Sequence[Segment]
     """Ascending."""
     refusals: tuple[Refusal, ...]
     """By base offset."""
@@ -110,7 +111,10 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
         else:
             refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
     return Candidates(
-        inventory=inventory, high_watermark=high_watermark, segments=tuple(segments), refusals=tuple(refusals)
+        inventory=inventory,
+        high_watermark=high_watermark,
+        segments=packed(segments, "base_offset"),
+        refusals=tuple(refusals),
     )
 
 
@@ -205,7 +209,7 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 
 
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
-    if not result.compacted:
+    if not result.lacks_records:
         return None
     detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
     if inventory.compaction is Compaction.NOT_COMPACTED:
@@ -254,7 +258,7 @@ def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None
 def _by_damage(
     segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
 ) -> _Found | None:
-    """Refuse what nobody asked to rebuild where the replay was blind: transactions may be open there unseen."""
+    """Refuse what was not asked to be rebuilt where the replay was blind: transactions may be open there unseen."""
     if boundary is not None or unread_from is None or _end(segment) <= unread_from:
         return None
     return _blind(blind_outcome(replay.error), str(replay.error), replay)

@@ -1,11 +1,11 @@
 """What a log dir says of its producer snapshots without a replay: what is lost, what is there, what is unproven.
 
 Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be seen without a replay, that it is right
-can not: a valid snapshot without entries is normal where nobody produces idempotently, and is also what a broker
+can not: a valid snapshot without entries is normal where no producer is idempotent, and is also what a broker
 writes, without looking, when it finds no snapshot at all. So ``EMPTY`` and ``PRESENT`` are both unproven.
 
 Compaction is known by the topic's configuration where that is given, else by the cleaner's checkpoint; else it is taken
-to be absent. What batches show of it comes with a replay (``PartitionResult.compacted``).
+to be absent. What batches show of it comes with a replay (``PartitionResult.lacks_records``).
 
 Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for the checkpoint.
 """
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION, read_snapshot_array
 from resnap.storage.log.survey import PartitionProblem
-from resnap.storage.side_by_side import each
+from resnap.storage.packed import packed
+from resnap.storage.small_pieces import each
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.log.survey import LogDir
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Compacted by nature: brokers create them so."""
+NEVER_TIERED: Final = INTERNAL_COMPACTED_TOPICS | {"__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
+"""Brokers tier none of these, whatever their settings say (``UnifiedLog.isRemoteLogEnabled``)."""
 PROBE_BYTES: Final = 4096
 """Read of a snapshot that is not checked; what is not longer than this is checked all the same."""
 
@@ -110,7 +113,7 @@ class PartitionInventory:
     """What one partition's directory says."""
 
     partition: PartitionDir
-    boundaries: tuple[BoundaryStatus, ...]
+    boundaries: Sequence[BoundaryStatus]
     """One for each closed segment, ascending."""
     log_end: SnapshotFile | None
     """The newest snapshot where it lies above all segment bases: a clean stop wrote it at the log end."""
@@ -212,10 +215,12 @@ def take_partition_inventory(
     closed = [(segment, end) for segment in partition.segments if (end := segment.next_base_offset) is not None]
     at_ends = [snapshots.get(end) for _, end in closed]
     looks = each(partial(_look, sources, known, check=check), at_ends, remote=partition.is_remote)
-    boundaries = tuple(
+    statuses = (
         _status(segment, end, snapshot, look)
         for (segment, end), snapshot, look in zip(closed, at_ends, looks, strict=True)
     )
+    # The active segment, which has none, comes last.
+    boundaries = packed(statuses, "offset", segment=partition.segments)
     log_end, strays = _apart_from_bases(partition)
     compaction, origin = _compaction(partition, cleanup_policy)
     return PartitionInventory(

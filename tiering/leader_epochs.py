@@ -108,7 +108,7 @@ def _has_epoch(segment: Segment, first: LeaderEpoch | None, sources: Sources) ->
     """Return whether the first batch has an epoch, and, where there is a checkpoint, the one that this begins with.
 
     A checkpoint that begins later in the same epoch was cut off where the log starts by now. One that begins with
-    another epoch has lost what was before. What cannot be read is for whoever reads the segment to judge.
+    another epoch has lost what was before. What cannot be read is judged where the segment is read.
     """
     try:
         head = sources.read_range(segment.path, 0, _BATCH_START.size)

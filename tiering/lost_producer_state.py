@@ -6,7 +6,9 @@ of their coordinators; its transaction indexes lack what was aborted of those. W
 these snapshots. So a snapshot is compared with the last one below it that is known to be right: a producer that had not
 expired when it was written must be there. Right below the first local offset that is the remote one.
 
-Nothing of the kind is evidence for a replay.
+Nothing of the kind is evidence for a replay. Nor does a replay begin at a remote snapshot, whatever is in it: of a
+producer that was lost and has written again there is an entry, and its open transaction begins too late. That no other
+snapshot shows, and only batches do.
 
 Source: ``TierStateMachine.buildProducerSnapshotFile``, ``ProducerStateManager.truncateFullyAndReloadSnapshots``.
 """
@@ -20,11 +22,9 @@ import numpy as np
 
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
@@ -52,6 +52,10 @@ class Judged:
     losses: tuple[Loss, ...] = ()
     distrusted: frozenset[str] = frozenset()
     """Locators of snapshots that are no evidence, and of logs whose transaction indexes are none."""
+    without_entries: frozenset[str] = frozenset()
+    """Locators of snapshots without an entry."""
+    unread: frozenset[str] = frozenset()
+    """Locators of snapshots that cannot be read, or that no broker could load; they show nothing."""
 
 
 NOTHING_LOST: Final = Judged()
@@ -60,13 +64,13 @@ NOTHING_LOST: Final = Judged()
 def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: int) -> Judged:
     """Return which snapshots of ``partition``, in order of their offsets, lack producers that were still alive.
 
-    After a loss a snapshot counts again once it has everybody of the last right one, of whom somebody must be left.
+    After a loss a snapshot counts again once it has all producers of the last right one, of whom one must be left.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
-    read = each(lambda one: _entries(one, sources), partition.snapshots, remote=partition.is_remote)
+    read = [*each(lambda one: _entries(one, sources), partition.snapshots, remote=partition.is_remote)]
     right: tuple[SnapshotFile, Entries] | None = None
     losses: list[Loss] = []
     distrusted: set[str] = set()
@@ -91,7 +95,14 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
         right = snapshot, entries
     if lost_from is not None:
         distrusted |= _logs(partition, lost_from, None)
-    return Judged(losses=tuple(losses), distrusted=frozenset(distrusted))
+    found = zip(partition.snapshots, read, strict=True)
+    sizes = {one.path: None if entries is None else len(entries) for one, entries in found}
+    return Judged(
+        losses=tuple(losses),
+        distrusted=frozenset(distrusted),
+        without_entries=frozenset(path for path, size in sizes.items() if size == 0),
+        unread=frozenset(path for path, size in sizes.items() if size is None),
+    )
 
 
 def lost_producers(due: Entries, after: Entries) -> list[int]:
@@ -169,37 +180,75 @@ class LostState:
     detail: str
 
 
-def lost_state(partition: PartitionDir, losses: Sequence[Loss] = ()) -> LostState | None:
+def state_of_replica(partition: PartitionDir, sources: Sources, expiration_ms: int) -> LostState | None:
+    """Return ``lost_state`` of a directory, judged by its remote part where it is joined with that.
+
+    Raises:
+        StoreError: the store that it lies in failed.
+
+    """
+    is_joined = partition.local_from is not None
+    return lost_state(partition, judge_snapshots(partition, sources, expiration_ms) if is_joined else NOTHING_LOST)
+
+
+def lost_state(partition: PartitionDir, judged: Judged | None = None) -> LostState | None:
     """Return the mark that a replica without its state leaves in its directory; None without one.
+
+    A log dir that begins above the log start has its beginning in remote storage. Where its first snapshot has no
+    entries, and later ones have some, the replica began without state, or no producer had produced before: only remote
+    snapshots show which.
 
     Args:
         partition: the directory, alone or joined with its remote part.
-        losses: as ``judge_snapshots`` found them.
-
-    A log dir that begins above the log start has its beginning in remote storage. Where its first snapshot has no
-    entries, and later ones have some, the replica began without state, or nobody had produced before: only a remote
-    snapshot that has more proves which.
+        judged: as ``judge_snapshots`` found; None to leave a directory with its remote part to a replay.
 
     """
-    own = next((one for one in losses if partition.is_local(one.snapshot.offset) and _is_own(partition, one)), None)
+    losses = () if judged is None else judged.losses
+    own = next(
+        (one for one in losses if partition.is_local(one.snapshot.offset) and _is_own(partition, one.snapshot)), None
+    )
     if own is not None:
-        what = f"{own.snapshot.path} lacks {len(own.producers)} producers that {own.before.path} has"
+        what = f"{own.snapshot.path} lacks producers that {own.before.path} has: {len(own.producers)} of them"
         return LostState(offset=own.snapshot.offset, is_proven=True, producers=own.producers, detail=what)
     begins = partition.local_from
     if begins is None:
         begins = partition.segments[0].base_offset if partition.segments else 0
-    if begins <= partition.log_start_offset or partition.local_from is not None:
+    elif judged is None or _is_as_remote(partition, judged, begins):
         return None
-    sizes = {one.offset: one.size_bytes for one in partition.snapshots if one.offset >= begins}
+    if begins <= partition.log_start_offset:
+        return None
+    sizes = {
+        one.offset: one.size_bytes for one in partition.snapshots if one.offset >= begins and _is_own(partition, one)
+    }
     if sizes.get(begins) != HEADER.size or max(sizes.values()) == HEADER.size:
         return None
     what = (
         f"the log dir begins at offset {begins}, above the log start {partition.log_start_offset}, with a snapshot"
         " without entries, and later ones have some"
     )
+    unread = next((one.path for one in _remote_at(partition, begins) if judged and one.path in judged.unread), None)
+    if unread is not None:
+        what += f"; {unread}, which would show more, cannot be read"
     return LostState(offset=begins, is_proven=False, producers=(), detail=what)
 
 
-def _is_own(partition: PartitionDir, loss: Loss) -> bool:
-    """Whether the snapshot that lacks producers lies in the directory itself."""
-    return loss.snapshot.path.startswith(f"{partition.path}/")
+def _is_as_remote(partition: PartitionDir, judged: Judged, begins: int) -> bool:
+    """Whether remote snapshots show that the log dir began with the right state.
+
+    One without entries shows it only of a log that is there from its beginning, in which nothing was lost so far: a
+    leader that lost its state tiers such, too, and what was there to be lost may be gone.
+    """
+    there = _remote_at(partition, begins)
+    if not there or there[-1].path in judged.distrusted | judged.unread:
+        return False
+    return there[-1].path not in judged.without_entries or partition.segments[0].base_offset == 0
+
+
+def _remote_at(partition: PartitionDir, offset: int) -> list[SnapshotFile]:
+    """Return the remote snapshots at ``offset``."""
+    return [one for one in partition.snapshots if one.offset == offset and not _is_own(partition, one)]
+
+
+def _is_own(partition: PartitionDir, snapshot: SnapshotFile) -> bool:
+    """Whether the snapshot lies in the directory itself."""
+    return snapshot.path.startswith(f"{partition.path}/")

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.replay.evidence import Evidence, load_evidence, segment_spans
@@ -27,6 +28,7 @@ from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
 
@@ -44,7 +46,7 @@ def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
 class ReplayFacts:
     """What planning needs of a partition beyond its inventory."""
 
-    segments: tuple[SegmentSpan, ...]
+    segments: Sequence[SegmentSpan]
     evidence: Evidence
     sources: Sources | None = None
     """How segments are opened whose largest timestamps decide what is read; None where no plan is carried out."""
@@ -56,22 +58,25 @@ def load_facts(
     *,
     others: Sequence[SnapshotFile] = (),
     expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    is_judged: bool | None = None,
+    aborted_in: Mapping[str, Sequence[AbortedTxn]] = MappingProxyType({}),
 ) -> ReplayFacts:
     """Read the time and transaction indexes and the snapshots of ``partition``.
 
     None of its segments, unless their time indexes contradict themselves or each other.
 
-    So are ``others``, snapshots of the same log that lie elsewhere. Where a part of the log is remote, snapshots that
-    lack producers are left out; ``expiration_ms`` is when brokers forget one.
+    So are ``others``, snapshots of the same log that lie elsewhere. Where a part of the log is remote, or
+    ``is_judged``, snapshots that lack producers are left out; ``expiration_ms`` is when brokers forget one. Of the logs
+    in ``aborted_in`` it is known what was aborted in them.
 
     Raises:
         StoreError: the store they lie in failed.
 
     """
-    is_joined = partition.local_from is not None
-    judged = judge_snapshots(partition, sources, expiration_ms) if is_joined else NOTHING_LOST
+    is_judged = partition.local_from is not None if is_judged is None else is_judged
+    judged = judge_snapshots(partition, sources, expiration_ms) if is_judged else NOTHING_LOST
     spans = segment_spans(partition, sources)
-    evidence = load_evidence(partition, sources, others=others, distrusted=judged.distrusted)
+    evidence = load_evidence(partition, sources, others=others, distrusted=judged.distrusted, aborted_in=aborted_in)
     return ReplayFacts(segments=spans, evidence=evidence, sources=sources)
 
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
 from resnap.tiering.eligibility import before_replay
-from resnap.tiering.inventory import Compaction
-from resnap.tiering.lost_producer_state import lost_state
+from resnap.tiering.inventory import NEVER_TIERED, Compaction
+from resnap.tiering.lost_producer_state import state_of_replica
 from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.cluster.facts import PartitionFacts
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.lost_producer_state import LostState
     from resnap.tiering.refusal import Refusal
 
 
@@ -49,7 +49,7 @@ class Readiness(StrEnum):
     UNFIT = "unfit"
     """It stops, and something stands in the way of a replay, too."""
     EXCLUDED = "excluded"
-    """Compacted: nobody can tier it."""
+    """Compacted, or a topic of the brokers' own: it cannot be tiered."""
 
     @property
     def is_good(self) -> bool:
@@ -88,7 +88,7 @@ class Judgement:
     next_step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Why tiering stops at a segment."""
 
@@ -102,7 +102,7 @@ class ScanFacts:
     """What the answer for one partition depends on.
 
     Attributes:
-        is_compacted: whether it cannot be tiered at all.
+        excluded: why it cannot be tiered at all; None if it can.
         lost: boundaries without a usable snapshot.
         broker_stop: where a broker's own tiering stops.
         blocking: where Resnap stops.
@@ -110,7 +110,7 @@ class ScanFacts:
 
     """
 
-    is_compacted: bool
+    excluded: Stop | None
     lost: frozenset[int]
     broker_stop: Stop | None
     blocking: Stop | None
@@ -126,9 +126,10 @@ class TieringSizes:
     blocked: int = 0
     """It does not get to them."""
     shipped: int | None = None
-    """They are in remote storage already; None where nobody said."""
+    """They are in remote storage already; None where it is not known."""
     freeable: int = 0
-    """All that a broker could delete from its disk once nothing is blocked, if local retention keeps nothing."""
+    """What a broker could delete from its disk once nothing is blocked that can be helped, if local retention keeps
+    nothing: without damaged segments and those whose leader epochs are not known, which retention alone takes."""
 
     def __add__(self, other: TieringSizes) -> TieringSizes:
         known = [one.shipped for one in (self, other) if one.shipped is not None]
@@ -150,39 +151,48 @@ class JudgedPartition:
 
     blockers: BrokerBlockers
     candidates: Candidates
+    lost_state: LostState | None
+    """What shows that the replica has lost its producer state; remote snapshots prove it, where they are."""
 
     @property
     def facts(self) -> ScanFacts:
         """What the answer depends on."""
-        inventory = self.candidates.inventory
+        inventory, blocking = self.candidates.inventory, _stop_of(self.candidates.blocking)
+        topic = inventory.partition.topic_partition.topic
         return ScanFacts(
-            is_compacted=inventory.compaction is Compaction.COMPACTED,
+            excluded=exclusion(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
             lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
             broker_stop=_stop_of(self.blockers.stop),
-            blocking=_stop_of(self.candidates.blocking),
-            lost_state=_without_state(inventory.partition),
+            blocking=blocking,
+            lost_state=_without_state(self.lost_state),
         )
 
     def sizes(self, remote_end_offset: int | None = None) -> TieringSizes:
         """Return the sizes of its segments; those that end at or below ``remote_end_offset`` are shipped."""
         inventory, stop = self.candidates.inventory, self.blockers.stop
-        is_compacted = inventory.compaction is Compaction.COMPACTED
-        tierable = blocked = shipped = 0
+        is_excluded = self.facts.excluded is not None
+        tierable = blocked = shipped = never = 0
         for segment in inventory.partition.segments:
             end = segment.next_base_offset
-            if end is None or end <= inventory.partition.log_start_offset:
+            is_local = inventory.partition.is_local(segment.base_offset)
+            if end is None or end <= inventory.partition.log_start_offset or not is_local:
                 continue
             if remote_end_offset is not None and end <= remote_end_offset:
                 shipped += segment.size_bytes
-            elif is_compacted or (stop is not None and segment.base_offset >= stop.base_offset):
+            elif is_excluded or (stop is not None and segment.base_offset >= stop.base_offset):
                 blocked += segment.size_bytes
+                is_helped_by_none = (
+                    segment.base_offset < inventory.leader_epochs.unknown_below
+                    or segment.base_offset in self.blockers.damaged
+                )
+                never += segment.size_bytes if is_excluded or is_helped_by_none else 0
             else:
                 tierable += segment.size_bytes
         return TieringSizes(
             tierable=tierable,
             blocked=blocked,
             shipped=None if remote_end_offset is None else shipped,
-            freeable=0 if is_compacted else tierable + blocked + shipped,
+            freeable=tierable + blocked + shipped - never,
         )
 
 
@@ -192,8 +202,10 @@ def judge_partition(
     *,
     now_ms: int,
     transaction_max_timeout_ms: int,
+    expiration_ms: int,
     high_watermark: int | None = None,
     facts: PartitionFacts | None = None,
+    in_files: Iterable[Refusal] = (),
 ) -> JudgedPartition:
     """Return what blocks a broker's tiering of a partition, and what blocks Resnap's.
 
@@ -202,8 +214,10 @@ def judge_partition(
         sources: how the newest snapshot is reached, which is read for transactions that hang.
         now_ms: what time it is.
         transaction_max_timeout_ms: of the brokers.
+        expiration_ms: when brokers forget a producer.
         high_watermark: in place of what the checkpoint says; None to use the checkpoint.
         facts: what the running cluster says of the partition, where it was asked.
+        in_files: what the files of segments show that names and sizes do not (``broker_blockers.short_logs``).
 
     Raises:
         StoreError: the store that the partition lies in failed.
@@ -217,9 +231,26 @@ def judge_partition(
         now_ms=now_ms,
     )
     return JudgedPartition(
-        blockers=broker_blockers(inventory, high_watermark=high_watermark, hanging=hanging),
+        blockers=broker_blockers(
+            inventory,
+            high_watermark=high_watermark,
+            hanging=hanging,
+            in_files=in_files,
+        ),
         candidates=before_replay(inventory, high_watermark=high_watermark),
+        lost_state=state_of_replica(inventory.partition, sources, expiration_ms),
     )
+
+
+def exclusion(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
+    """Return why no broker tiers a partition of ``topic``, at which Resnap stops for ``blocking``; None if one may."""
+    leave_out = "leave the topic out"
+    if is_compacted:
+        detail = "compacted topics cannot be tiered"
+        return Stop("compacted", detail, leave_out) if blocking is None else replace(blocking, reason="compacted")
+    if topic in NEVER_TIERED:
+        return Stop("internal-topic", f"brokers never tier {topic}", leave_out)
+    return None
 
 
 def _stop_of(refusal: Refusal | None) -> Stop | None:
@@ -228,17 +259,17 @@ def _stop_of(refusal: Refusal | None) -> Stop | None:
     return Stop(reason=refusal.reason.value, detail=refusal.detail, hint=refusal.hint)
 
 
-def _without_state(partition: PartitionDir) -> Stop | None:
-    lost, reason = lost_state(partition), Reason.LOST_PRODUCER_STATE
+def _without_state(lost: LostState | None) -> Stop | None:
+    reason = Reason.LOST_PRODUCER_STATE
     return None if lost is None else Stop(reason=reason.value, detail=lost.detail, hint=HINTS[reason])
 
 
 def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
     """Return the answer for a partition, by what a scan showed and what runs have made of it since."""
     stop, blocking = facts.broker_stop, facts.blocking
-    if facts.is_compacted:
-        why = blocking or Stop(reason="", detail="compacted topics cannot be tiered", hint="leave the topic out")
-        return _answer(Readiness.EXCLUDED, "compacted", why.detail, why.hint)
+    if facts.excluded is not None:
+        why = facts.excluded
+        return _answer(Readiness.EXCLUDED, why.reason, why.detail, why.hint)
     if facts.lost_state is not None:  # nothing stops a broker, which would tier snapshots that lack producers
         lost = facts.lost_state
         return _answer(Readiness.BLOCKED, lost.reason, lost.detail, lost.hint)

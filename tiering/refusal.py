@@ -16,9 +16,9 @@ class Reason(StrEnum):
     """Why a segment is not shipped; the values are codes that users and programs see, and never change."""
 
     ACTIVE_SEGMENT = "active-segment"
-    """Brokers still write it; in the nature of a log, and blocks nobody."""
+    """Brokers still write it; in the nature of a log, and blocks nothing."""
     BELOW_LOG_START = "below-log-start"
-    """Retention or a deletion of records has passed it; in the nature of a log, and blocks nobody."""
+    """Retention or a deletion of records has passed it; in the nature of a log, and blocks nothing."""
     COMPACTED = "compacted"
     """An internal topic, or one that ``cleanup.policy`` or ``cleaner-offset-checkpoint`` says is compacted, or
     batches that only a cleaner leaves (delete horizon, missing offsets)."""
@@ -57,12 +57,12 @@ class Reason(StrEnum):
 
 
 _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
-"""In the nature of a log: nobody waits for these segments."""
+"""In the nature of a log: nothing waits for these segments."""
 
 FAULTS: Final = frozenset({
     Reason.DAMAGED, Reason.UNREADABLE, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE, Reason.LOST_PRODUCER_STATE,
 })  # fmt: skip
-"""No later run will ship the segment unless somebody mends what is wrong: an error; other refusals are an answer."""
+"""No later run will ship the segment unless what is wrong is repaired: an error; other refusals are an answer."""
 
 _ANOTHER_REPLICA: Final = "take the partition from the log dir of another replica"
 _REBUILD: Final = (
@@ -71,13 +71,13 @@ _REBUILD: Final = (
 )
 HINTS: Final = {
     Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
-    Reason.BELOW_LOG_START: "nothing to do: nobody can read it any more",
+    Reason.BELOW_LOG_START: "nothing to do: it cannot be read any more",
     Reason.COMPACTED: "leave the topic out (--topic): tiered storage does not take compacted topics",
     Reason.DIRECTORY_BUSY: "run again when the broker has finished; if it is stopped, start it once",
     Reason.HW_UNKNOWN: "give --high-watermark, or a log dir whose replication-offset-checkpoint lists the partition",
     Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
     Reason.ABOVE_LAST_STABLE_OFFSET: (
-        "run again when the transaction has ended; `resnap explain SOURCE TOPIC-PARTITION OFFSET` names who holds it,"
+        "run again when the transaction has ended; `resnap explain LOG_DIR TOPIC-PARTITION OFFSET` names who holds it,"
         " and the command that ends one that hangs"
     ),
     Reason.DAMAGED: _ANOTHER_REPLICA,
@@ -131,5 +131,5 @@ def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = 
 
 
 def first_blocking(refusals: Iterable[Refusal]) -> Refusal | None:
-    """Return the first of ``refusals``, which come by base offset, that somebody waits for; None without one."""
+    """Return the first of ``refusals``, which come by base offset, that something waits for; None without one."""
     return next((refusal for refusal in refusals if refusal.reason not in _NOT_BLOCKING), None)

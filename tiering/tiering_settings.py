@@ -41,7 +41,7 @@ class SettingReason(StrEnum):
 _HINTS: Final = {
     SettingReason.TIERING_DISABLED: f"set {SYSTEM}=true in server.properties, and restart the broker",
     SettingReason.PLUGIN_NOT_SET: "set it in server.properties as the plugin's own text says, and restart the broker",
-    SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when whoever paused it is through",
+    SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when its pause is over",
     SettingReason.TOPIC_WITHOUT_ID: "raise inter.broker.protocol.version to 2.8 or later",
 }
 

@@ -124,7 +124,7 @@ def _bare(found: BoundaryResult) -> BoundaryResult:
 
 @dataclass(slots=True)
 class RangeCombine:
-    """The combine of one range of a run, and the sink of its entries, on their way to whoever has the other ranges."""
+    """The combine of one range of a run, and the sink of its entries, for the process that has the other ranges."""
 
     ids: IdRange
     number_of: dict[int, int]

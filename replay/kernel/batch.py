@@ -137,9 +137,9 @@ def note(header: BatchHeader, scan: Record) -> None:
     """Note what the batch says of the segment, and step over it."""
     # What comes before the first batch of a part of a segment stands in the part before.
     has_gap = header.base_offset > scan.end_offset and (scan.batches > 0 or scan.start == 0)
-    is_thinned = header.records_count != header.last_offset_delta + 1
-    if has_gap or is_thinned or header.attributes & DELETE_HORIZON:
-        scan.compacted = 1
+    lacks_records = header.records_count != header.last_offset_delta + 1
+    if has_gap or lacks_records or header.attributes & DELETE_HORIZON:
+        scan.lacks_records = 1
     scan.max_timestamp_ms = max(scan.max_timestamp_ms, header.max_timestamp)
     if header.leader_epoch > scan.leader_epoch:
         scan.leader_epoch = header.leader_epoch

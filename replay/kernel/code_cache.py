@@ -6,7 +6,8 @@ read-only installations and code that runs out of a zip, as on Spark's executors
 is compiled again by each process, and works the same.
 
 numba follows the source of one function, not of those it calls, and names files so that two processes with different
-sources might take each other's. So every state of the sources here has a directory of its own, by its digest.
+sources, processors or releases of numba might take each other's: one writes the index, the other what it points to. So
+all that machine code depends on has a directory of its own, by its digest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -22,6 +24,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Final
 
+import llvmlite.binding  # type: ignore[import-untyped]
+import numba
 from numba.core import caching, config
 
 if TYPE_CHECKING:
@@ -61,6 +65,12 @@ def cache_directory() -> Path | None:
     return None
 
 
+def is_empty() -> bool:
+    """Whether machine code is yet to be made, which takes seconds: none of these sources is kept."""
+    directory = cache_directory()
+    return directory is None or not any(directory.glob("*.nbc"))
+
+
 def _candidates() -> Iterator[Path]:
     chosen = getattr(config, "CACHE_DIR", "")
     if chosen:
@@ -74,7 +84,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def is_ours(directory: Path) -> bool:
-    """Make ``directory``, and say whether nobody else can write there: what is kept there is run."""
+    """Make ``directory``, and say whether no other user can write there: what is kept there is run."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
@@ -85,7 +95,9 @@ def is_ours(directory: Path) -> bool:
 
 
 def _digest() -> str:
-    digest = hashlib.sha256()
+    processor = (config.CPU_NAME, config.CPU_FEATURES, llvmlite.binding.get_host_cpu_name(),  # type: ignore[attr-defined]
+                 sorted(llvmlite.binding.get_host_cpu_features().items()))  # fmt: skip
+    digest = hashlib.sha256(repr((numba.__version__, sys.implementation.cache_tag, processor)).encode())
     for name in SOURCES:
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:

@@ -63,17 +63,13 @@ def settle_pieces(joined_at: int, fold_at: int) -> None:
 
 
 @compiled
-def reorder(rows_at: int, count: int, order_at: int, spare_at: int) -> None:
-    """Put the row ``order[n]`` at place ``n``, by way of one spare row; ``order`` (``JOINED_DTYPE``) is used up."""
+def reorder(rows_at: int, count: int, order_at: int) -> None:
+    """Put the row ``order[n]`` at place ``n``; ``order`` (``JOINED_DTYPE``) is used up."""
     for start in range(count):
         place, source = start, _take(order_at, start)
-        if source == start:
-            continue
-        _copy_row(rows_at, start, spare_at, 0)
         while source != start:
-            _copy_row(rows_at, source, rows_at, place)
+            _swap_rows(rows_at, place, source)
             place, source = source, _take(order_at, source)
-        _copy_row(spare_at, 0, rows_at, place)
 
 
 @inlined
@@ -90,6 +86,15 @@ def _copy_row(source_at: int, source: int, target_at: int, target: int) -> None:
     for number in range(_WORDS_IN_ROW):
         word = _word_at(target_at, target * _WORDS_IN_ROW + number)
         word.word = _word_at(source_at, source * _WORDS_IN_ROW + number).word
+
+
+@inlined
+def _swap_rows(rows_at: int, one: int, other: int) -> None:
+    for number in range(_WORDS_IN_ROW):
+        here, there = _word_at(rows_at, one * _WORDS_IN_ROW + number), _word_at(rows_at, other * _WORDS_IN_ROW + number)
+        word = here.word
+        here.word = there.word
+        there.word = word
 
 
 @inlined

@@ -17,7 +17,7 @@ SCAN_DTYPE: Final = np.dtype(
         # how to read it
         ("descriptor", "i8"), ("cached_from", "i8"), ("header_from", "i8"), ("mean_bytes", "i8"),
         # what has been seen (``ScanFacts``)
-        ("position", "i8"), ("end_offset", "i8"), ("batches", "i8"), ("bytes_read", "i8"), ("compacted", "i8"),
+        ("position", "i8"), ("end_offset", "i8"), ("batches", "i8"), ("bytes_read", "i8"), ("lacks_records", "i8"),
         ("max_timestamp_ms", "i8"), ("server_clock_ms", "i8"), ("oldest_server_clock_ms", "i8"),
         ("clock_since_event_ms", "i8"), ("leader_epoch", "i8"), ("leader_epochs", "i8"),
         # where the leader epochs are noted, and how many fit in; who sets this keeps them alive

@@ -22,7 +22,7 @@ A marker of transactions v2 brings the next epoch. From 4.2 on the leader insist
 epoch is refused with INVALID_PRODUCER_EPOCH while a transaction is open, since it may be meant for the one before. With
 none open it is a coordinator's retry, and taken; from 4.3 on it is taken in the last epoch there is, too.
 
-Which release has which of these rules is told in ``validation_rules``.
+Which release has which of these rules stands in ``validation_rules``.
 
 Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 4.4.0.
 """

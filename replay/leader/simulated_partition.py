@@ -196,7 +196,7 @@ class SimulatedPartition:
         self.manager.log_start_incremented(offset)
         snapshots = self.manager.snapshots
         snapshots.delete([at for at in snapshots.offsets if at < offset])
-        return Verdict(verdict="done", detail=f"{len(self.manager.producers)} producers stay known")
+        return Verdict(verdict="done", detail=f"producers that stay known: {len(self.manager.producers)}")
 
     def _verified(self, batch: ProducerBatch) -> VerificationGuard | None:
         """Ask the coordinator about the transaction that ``batch`` may begin; it knows of it."""
@@ -254,7 +254,7 @@ class SimulatedPartition:
         self.manager.end_offset = self.log_end_offset
         self.manager.take_snapshot()
         loaded = f"loaded the snapshot at {begun}" if begun in self.manager.snapshots else "loaded no snapshot"
-        return Verdict(verdict="done", detail=f"{loaded}, replayed {len(replayed)} batches")
+        return Verdict(verdict="done", detail=f"{loaded}; batches replayed: {len(replayed)}")
 
 
 def _used_up(producer_id: int) -> UsageError:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.storage.crc32c import Buffer
+    from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader
 
 HEADER_DTYPE: Final = np.dtype(
@@ -86,8 +87,8 @@ class ScanFacts:
     clock_since_event_ms: int = -1
     """Newest server clock after the last event that was yielded."""
     max_timestamp_ms: int = -1
-    compacted: bool = False
-    """Something was seen that only a cleaner leaves behind: a delete horizon, offsets without a record or a batch."""
+    lacks_records: bool = False
+    """Only a cleaner, or a loss, leaves what was seen: a delete horizon, offsets without a record or a batch."""
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, first offset) each time a higher leader epoch appears; legacy messages have none."""
 
@@ -106,6 +107,16 @@ class SegmentRange:
     end: int | None = None
     verify_crc: bool = False
     """Read whole batches and compare their checksums."""
+
+    @classmethod
+    def whole(cls, segment: Segment, *, verify_crc: bool = False) -> Self:
+        """Return all of ``segment``."""
+        return cls(
+            locator=segment.path,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            verify_crc=verify_crc,
+        )
 
     @property
     def is_active(self) -> bool:
@@ -168,7 +179,7 @@ def begin(segment: SegmentRange, facts: ScanFacts) -> None:
 def finish(segment: SegmentRange, facts: ScanFacts) -> None:
     """Note what the end of ``segment`` says, now that all of it has been seen."""
     if segment.end is None and segment.next_base_offset is not None:
-        facts.compacted = facts.compacted or facts.end_offset < segment.next_base_offset
+        facts.lacks_records = facts.lacks_records or facts.end_offset < segment.next_base_offset
 
 
 def next_block(
@@ -284,7 +295,7 @@ def _headers(
     _check_sequences(headers, v2 + at)
     gaps = (firsts > floors) & is_v2
     gaps[0] &= segment.start == 0 or facts.batches > 0
-    facts.compacted = facts.compacted or bool(gaps.any())
+    facts.lacks_records = facts.lacks_records or bool(gaps.any())
     facts.batches += len(positions)
     if len(lasts):
         facts.end_offset = int(lasts[-1]) + 1
@@ -340,8 +351,8 @@ def _note_facts(headers: Array, facts: ScanFacts) -> None:
         return
     attributes = headers["attributes"]
     facts.max_timestamp_ms = max(facts.max_timestamp_ms, int(headers["max_timestamp"].max()))
-    thinned = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
-    facts.compacted = facts.compacted or bool((thinned | ((attributes & DELETE_HORIZON) != 0)).any())
+    incomplete = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
+    facts.lacks_records = facts.lacks_records or bool((incomplete | ((attributes & DELETE_HORIZON) != 0)).any())
     _note_leader_epochs(headers, facts)
 
 

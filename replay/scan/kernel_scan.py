@@ -156,7 +156,7 @@ class _KernelScan:
         for name in _SAME_IN_BOTH:
             setattr(facts, name, int(state[name]))
         facts.end_position = int(state["position"])
-        facts.compacted = bool(state["compacted"])
+        facts.lacks_records = bool(state["lacks_records"])
         oldest_ms = int(state["oldest_server_clock_ms"])
         facts.oldest_server_clock_ms = None if facts.server_clock_ms < 0 else oldest_ms
         fresh = self._leader_epochs[: int(state["leader_epochs"])].tolist()
@@ -170,7 +170,7 @@ class _KernelScan:
         for name in _SAME_IN_BOTH:
             state[name] = getattr(facts, name)
         state["position"] = facts.end_position
-        state["compacted"] = facts.compacted
+        state["lacks_records"] = facts.lacks_records
         oldest_ms = facts.oldest_server_clock_ms
         state["oldest_server_clock_ms"] = stretch.NEVER if oldest_ms is None else oldest_ms
         self._seen_leader_epochs = [*facts.leader_epochs]

@@ -13,7 +13,7 @@ import numpy as np
 
 from resnap.replay.kernel import combine, entries
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
-from resnap.replay.scan.producer_fold import FoldArrays, new_rows
+from resnap.replay.scan.producer_fold import FoldArrays
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ProducerTable(FoldArrays):
         rows = self._rows[: len(self)]
         if not self._in_order:
             # This leaves in the order what it now is: each row at its place.
-            combine.reorder(rows.ctypes.data, len(rows), self._order.ctypes.data, new_rows(1).ctypes.data)
+            combine.reorder(rows.ctypes.data, len(rows), self._order.ctypes.data)
             self._hold()
             self._in_order = True
         rows.flags.writeable = False

@@ -68,7 +68,7 @@ class SplitScan:
     def _kept(self, anchor: Anchor) -> Piece:
         """Return the state that an earlier replay kept, as the summary of everything below the split."""
         self.facts.oldest_server_clock_ms = anchor.oldest_clock_ms
-        self.facts.compacted = anchor.compacted
+        self.facts.lacks_records = anchor.lacks_records
         rows = np.concatenate([read_state(state) for state in anchor.states])
         return Piece(rows[np.argsort(rows["producer_id"], kind="stable")], anchor.clock_ms)
 

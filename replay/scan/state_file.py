@@ -2,7 +2,7 @@
 
 A file is written whole or not at all, under a name that its content gives: two runs that write the same state write
 the same file. It carries the layout of its rows and a checksum, so that a file of another version, or one that was cut
-or changed, is distinguished from a state; whoever reads it then does without.
+or changed, is distinguished from a state; the reader then does without.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ MAGIC: Final = b"RSNPSTAT"
 LAYOUT: Final = crc32c(repr(SUMMARY_DTYPE.descr).encode())
 HEADER: Final = struct.Struct("<8sIIQ")
 """Magic, layout of the rows, CRC-32C of the rows, their number."""
+_FIELDS: Final = [np.arange(at, at + kind.itemsize) for kind, at, *_ in (SUMMARY_DTYPE.fields or {}).values()]
+_BETWEEN_FIELDS: Final = np.setdiff1d(np.arange(SUMMARY_DTYPE.itemsize), np.concatenate(_FIELDS))
 MAX_BYTES: Final = 512 << 20
 """Larger states are not kept: reading the log again is then the lesser evil."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A file of rows, as whoever wrote it knows it."""
+    """A file of rows, as its writer knows it."""
 
     path: str
     rows: int
@@ -64,12 +66,12 @@ class Anchor:
     """Oldest server clock in what was read."""
     clock_ms: int
     """Newest server clock; -1 if there was none."""
-    compacted: bool
-    """Batches were seen that only a cleaner leaves behind."""
+    lacks_records: bool
+    """Records are missing inside what was read, as only a cleaner, or a loss, leaves it."""
     certain_silence_ms: int
     """Under which rebirth was judged (``producer_state.Expiry``)."""
     pruned_ms: int | None
-    """Idle producers up to this timestamp may have been left out; None: nobody was."""
+    """Idle producers up to this timestamp may have been left out; None: none was."""
     states: tuple[StateFile, ...]
     """The rows; several files where several tasks combined the run, each of other producers."""
 
@@ -81,7 +83,7 @@ def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
     """
     if rows.nbytes > MAX_BYTES:
         return None
-    body = rows.tobytes()
+    body = _bytes_of(rows)
     checksum = crc32c(body)
     head = HEADER.pack(MAGIC, LAYOUT, checksum, len(rows))
     digest = hashlib.sha256(head)
@@ -93,6 +95,13 @@ def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
     except OSError:
         return None
     return StateFile(path=str(path), rows=len(rows), crc32c=checksum)
+
+
+def _bytes_of(rows: Array) -> memoryview:
+    """Return ``rows`` as bytes, with zeros between the fields, where there may stand whatever memory held before."""
+    lines = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), SUMMARY_DTYPE.itemsize).copy()
+    lines[:, _BETWEEN_FIELDS] = 0
+    return lines.reshape(-1).data
 
 
 def read_state(state: StateFile) -> Array:

@@ -3,7 +3,8 @@
 Half of the time in which a Spark context starts goes into ten thousand classes in three hundred jars. A JVM can leave
 what it made of them in an archive when it ends, for others to map (class-data sharing). That takes it some seconds and
 a hundred megabytes, so the first start on a machine only leaves a mark, and the second makes the archive: who runs once
-does not pay. Where that fails some times it is let be. An archive that does not fit the JVM leaves aside.
+does not pay. Where that fails some times it is let be until the next day: JVMs that were killed say nothing about those
+to come. An archive that does not fit the JVM leaves aside.
 
 Source: JEP 310 and JEP 350.
 """
@@ -11,6 +12,7 @@ Source: JEP 310 and JEP 350.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,8 +33,10 @@ _BASE: Final = "base.jsa"
 """Archive of the JDK's own classes, which the bundled Java does not have; our archive refers to it by its path."""
 _CLASSES: Final = "spark.jsa"
 _UNFINISHED: Final = ".spark.jsa"
-_DUMP_TIMEOUT_S: Final = 60
+_DUMP_TIMEOUT_S: Final = 120
 _MAX_TRIES: Final = 3
+"""Of a day."""
+_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +97,11 @@ def find_archive(
 
 
 def _tries(place: Path) -> list[Path]:
-    return [place / f"try-{number}" for number in range(_MAX_TRIES)]
+    return sorted(place.glob("try-*"))
 
 
 def _new_archive(java: JavaRuntime, arguments: Path, place: Path) -> ClassArchive | None:
-    directory = next(filter(_is_made, _tries(place)), None)
+    directory = _new_try(place)
     if directory is None or not _dump_base(java, directory / _BASE):
         return None
     options = _options(arguments, str(directory / _BASE))
@@ -105,14 +109,24 @@ def _new_archive(java: JavaRuntime, arguments: Path, place: Path) -> ClassArchiv
     return ClassArchive(options=(*options, made), directory=directory, is_new=True)
 
 
-def _is_made(directory: Path) -> bool:
-    """Make the directory of a try; it stays as a mark that there has been one."""
-    try:
+def _new_try(place: Path) -> Path | None:
+    """Make the directory of a try, which stays as a mark of it; None after enough of them within a day.
+
+    Older ones are removed. No name is used again: a JVM may still write there when it ends.
+    """
+    with suppress(OSError):  # the owner of the place only lets us read it, or another start is quicker
+        tries = _tries(place)
+        number = max((int(one.name.removeprefix("try-")) for one in tries), default=-1) + 1
+        directory = place / f"try-{number}"
         directory.mkdir()
-    except OSError:
-        # It is from another attempt, or its owner only lets us read it.
-        return False
-    return True
+        forgotten_s = directory.stat().st_mtime - _DAY_S
+        old = [one for one in tries if one.stat().st_mtime < forgotten_s]
+        if len(tries) - len(old) < _MAX_TRIES:
+            for one in old:
+                shutil.rmtree(one, ignore_errors=True)
+            return directory
+        directory.rmdir()
+    return None
 
 
 def _options(arguments: Path, archives: str) -> tuple[str, ...]:

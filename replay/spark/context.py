@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _JVM_EXIT_TIMEOUT_S: Final = 30
+_ARCHIVE_TIMEOUT_S: Final = 300
+"""For a JVM that leaves an archive of its classes, for which it needs seconds of a whole core."""
 _PROPERTIES: Final = "spark.properties"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 
@@ -114,7 +116,7 @@ def spark_context(
             # A JVM that is killed leaves no archive.
             warming.join()
             _end_context(context, files)
-            _end_jvm(gateway)
+            _end_jvm(gateway, within_s=_ARCHIVE_TIMEOUT_S)
             archive.keep(ended_in_order=gateway.proc.returncode == 0)
 
 
@@ -127,7 +129,7 @@ def spark_variables(
         "JAVA_HOME": str(java.home),
         # Another Spark of this machine would not fit the installed pyspark.
         "SPARK_HOME": str(SPARK_HOME),
-        # Somebody else's JVM and the remote mode both leave our settings without effect.
+        # A JVM that was not started here and the remote mode both leave our settings without effect.
         "PYSPARK_GATEWAY_PORT": None,
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
@@ -187,7 +189,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _pass_on(number: int) -> None:
-    """Have a signal taken that has waited; without sending it again, which whoever counts signals would count."""
+    """Have a signal taken that has waited; without sending it again, which would be counted twice."""
     handler = signal.getsignal(number)
     if callable(handler):
         handler(number, None)
@@ -251,16 +253,21 @@ def _kill_jvm(context: SparkContext, gateway: ClientServer) -> None:
     if gateway.proc.poll() is not None:
         return
     listener, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 - stop() would wait for it
-    threading.Thread(target=listener.shutdown, name="resnap-accumulators", daemon=True).start()
+
+    def shut_down() -> None:
+        with suppress(FileNotFoundError):  # its socket lies in the scratch directory, which may be gone by then
+            listener.shutdown()
+
+    threading.Thread(target=shut_down, name="resnap-accumulators", daemon=True).start()
     gateway.proc.kill()
 
 
-def _end_jvm(gateway: ClientServer) -> None:
+def _end_jvm(gateway: ClientServer, *, within_s: float = _JVM_EXIT_TIMEOUT_S) -> None:
     """End the JVM by closing its standard input, as the end of this process would."""
     try:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(_JVM_EXIT_TIMEOUT_S)
+        gateway.proc.wait(within_s)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()

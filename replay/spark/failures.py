@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resnap.replay.spark.jvm import JavaRuntime
     from resnap.replay.spark.jvm_output import JvmOutput
 
-_LAST_GASP_S: Final = 2
+_LAST_GASP_S: Final = 30
 _CONNECT_TIMEOUT_S: Final = 10
 _ENDED_HINT: Final = "see the logs of the master and the workers: executors that cannot start are the usual reason"
 
@@ -55,7 +55,7 @@ def jvm_of(context: SparkContext) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def death_told(context: SparkContext) -> Iterator[None]:
-    """Tell a JVM that has died from an error that it reports: pyspark knows only that nobody answers.
+    """Tell a JVM that has died from an error that it reports: pyspark knows only that there is no answer.
 
     Raises:
         ResnapError: it died while the context lasted.
@@ -90,8 +90,16 @@ def job_failure_told(context: SparkContext) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         if has_ended(context):
-            raise _ended(context._gateway.output.ended_by) from error  # noqa: SLF001 - as above
+            raise _ended(_reason_of_the_end(context)) from error
         raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error
+
+
+def _reason_of_the_end(context: SparkContext) -> str | None:
+    """Return why the cluster ended the application; the JVM has written it, but it may not be read yet."""
+    output: JvmOutput = context._gateway.output  # noqa: SLF001 - as above
+    with suppress(Py4JError, OSError):
+        output.catch_up(context._jvm.java.lang.System.err.print)  # noqa: SLF001 - as above
+    return output.ended_by
 
 
 def _ended(reason: str | None) -> ResnapError:
@@ -117,7 +125,7 @@ def _what_it_said(error: Exception, output: JvmOutput) -> str:
         said = str(cause.getMessage() or cause.toString())
     elif isinstance(error, (PySparkRuntimeError, Py4JError, OSError)):
         # The JVM has gone; pyspark knows no more than that.
-        said = output.last_words() or str(error)
+        said = output.last_words(_LAST_GASP_S) or str(error)
     else:
         said = str(error)
     if "stopped SparkContext" in said:
@@ -153,7 +161,7 @@ def check_reachable(master: str) -> None:
     """Look for a listener: Spark would knock for a minute, and then say only that it has stopped.
 
     Raises:
-        ResnapError: nobody listens at any of the addresses.
+        ResnapError: nothing listens at any of the addresses.
 
     """
     refusals = []

@@ -36,7 +36,7 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import progress_of, watched_jobs
-from resnap.replay.spark.reach import check_reach
+from resnap.replay.spark.reach import check_reach, is_reached
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
 from resnap.replay.staging import open_sink
@@ -88,6 +88,10 @@ class SparkRebuild:
     progress: Callable[[int, int], None] | None = field(default=None)
     """Called with (segments, bytes covered) done since the last call."""
     watcher: Watcher | None = None
+    together: Callable[[Sequence[PartitionResult]], None] | None = None
+    """Called with all results of a wave, before the first of them is given."""
+    reached: frozenset[str] = frozenset()
+    """Roots of sources, and destinations, that executors were seen to reach a moment ago."""
 
     def run(self, plans: Iterable[PartitionPlan]) -> Iterator[PartitionResult]:
         """Yield the result of each plan, wave by wave; the next wave is replayed while those of one are taken.
@@ -99,13 +103,17 @@ class SparkRebuild:
         """
         waiting = deque(plans)
         if not is_local_master(self.context.master):
-            check_reach(self.context, waiting, self.sink_url, self.reading.sources)
+            locators = [plan.segments[run.start].locator for plan in waiting for run in plan.runs[:1]]
+            if not is_reached(locators, self.sink_url, self.reached):
+                check_reach(self.context, locators, self.sink_url, self.reading.sources)
         stop = threading.Event()
         ahead = self._begin(waiting, stop)
         try:
             while ahead is not None:
                 results = ahead.result()
                 ahead = self._begin(waiting, stop)
+                if self.together is not None:
+                    self.together(results)
                 yield from results
         finally:
             stop.set()
@@ -122,7 +130,7 @@ class SparkRebuild:
         def replay() -> None:
             try:
                 wave.set_result(list(self._wave(plans, stop)))
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the wave raises it
+            except BaseException as error:  # noqa: BLE001 - raised where the wave is waited for
                 wave.set_exception(error)
 
         InheritableThread(replay, name="resnap-wave", daemon=True).start()

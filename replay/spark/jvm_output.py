@@ -2,7 +2,7 @@
 
 A JVM writes to both of its streams before any logging is set up, and a part of it cannot be turned off. Neither stream
 may be ours as it is: our standard output belongs to the answer of a command, and a progress bar on standard error is
-torn by whoever writes past Python's ``sys.stderr``.
+torn by what is written past Python's ``sys.stderr``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
 CHATTER: Final = (
@@ -37,6 +37,8 @@ _ENDED: Final = re.compile(r"\S+ \S+ ERROR \w+: Application has been killed\. Re
 _HELD_PIECES: Final = 1000
 _QUOTED_LINES: Final = 4
 _JOIN_TIMEOUT_S: Final = 1.0
+_CATCH_UP_S: Final = 30.0
+_ALL_READ: Final = "resnap: all is read up to here\n"
 
 
 class JvmOutput:
@@ -53,6 +55,7 @@ class JvmOutput:
         self.ended_by: str | None = None
         self._is_ours = True
         self._lock = threading.Lock()
+        self._is_read = threading.Event()
         self._held: deque[str] | None = deque(maxlen=_HELD_PIECES)
         self._thread = threading.Thread(target=self._carry, name="jvm-output", daemon=True)
 
@@ -81,9 +84,15 @@ class JvmOutput:
                 if not _ENDED.fullmatch(piece):
                     _tell(piece)
 
-    def last_words(self) -> str:
+    def catch_up(self, say: Callable[[str], object]) -> None:
+        """Return once all is read that the JVM has written so far; ``say`` has it write a text."""
+        self._is_read.clear()
+        say(_ALL_READ)
+        self._is_read.wait(_CATCH_UP_S)
+
+    def last_words(self, within_s: float = _JOIN_TIMEOUT_S) -> str:
         """Return what was held back, in one line and without stack traces; waits a moment for a JVM that is ending."""
-        self._thread.join(_JOIN_TIMEOUT_S)
+        self._thread.join(within_s)
         with self._lock:
             lines = "".join(self._held or ()).splitlines()
         causes = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", " "))]
@@ -92,7 +101,9 @@ class JvmOutput:
     def _carry(self) -> None:
         with open(self._source, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - a descriptor
             for piece in _pieces(lines):
-                if not piece.startswith(CHATTER) and not WORKER_DROPPED.fullmatch(piece):
+                if piece == _ALL_READ:
+                    self._is_read.set()
+                elif not piece.startswith(CHATTER) and not WORKER_DROPPED.fullmatch(piece):
                     self._pass_on(piece)
 
     def _pass_on(self, piece: str) -> None:
@@ -103,7 +114,7 @@ class JvmOutput:
             if self._held is not None:
                 self._held.append(piece)
             elif ended is None:
-                # Otherwise it is part of the error that whoever uses the context gets.
+                # Otherwise it is part of the error that the user of the context gets.
                 _tell(piece)
 
 

@@ -1,7 +1,7 @@
 """Progress of a replay on Spark: what its tasks have added up so far and how many run, reported while the driver waits.
 
 Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
-from Spark's own status, asked for by job group. The same group lets the jobs be cancelled when nobody waits for them
+from Spark's own status, asked for by job group. The same group lets the jobs be cancelled when they are not waited for
 any more.
 """
 
@@ -39,7 +39,7 @@ class JobWatch:
     """Tells of the jobs of one group while they run.
 
     Attributes:
-        stop: set from outside where nobody waits for the jobs any more.
+        stop: set from outside where the jobs are not waited for any more.
         phase: what they are doing; set by who gives Spark the jobs.
 
     """
@@ -59,19 +59,19 @@ class JobWatch:
         """Tell at intervals, and once more at the end; for a thread of its own."""
         try:
             self._report()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the jobs raises it
+        except Exception as error:  # noqa: BLE001 - raised where the jobs are waited for
             self.stopped_by = error
-            _cancel(self.context, self.group)
+            cancel_jobs(self.context, self.group)
 
     def _report(self) -> None:
         reported = 0
         while not self.ended.wait(INTERVAL_S):
             if self.stop.is_set():
-                _cancel(self.context, self.group)
+                cancel_jobs(self.context, self.group)
                 return
             reported = self._advance(reported)
             if self.watcher is not None:
-                # A JVM that has died is reported by whoever waits for it.
+                # A JVM that has died is reported where it is waited for.
                 with suppress(Py4JError, OSError):
                     running = running_tasks(self.context, self.group)
                     self.watcher.at_work(self.phase, running)
@@ -110,12 +110,12 @@ def watched_jobs(
     try:
         yield watch
     except Exception:
-        _cancel(context, group)
+        cancel_jobs(context, group)
         if watch.stopped_by is not None:
             raise watch.stopped_by from None
         raise
     except BaseException:
-        _cancel(context, group)
+        cancel_jobs(context, group)
         raise
     finally:
         watch.ended.set()
@@ -136,8 +136,8 @@ def running_tasks(context: SparkContext, group: str) -> int:
     return sum(info.numActiveTasks for info in infos if info is not None)
 
 
-def _cancel(context: SparkContext, group: str) -> None:
-    """Cancel the group's jobs, from another thread: an interrupt leaves this one's connection in mid-sentence."""
+def cancel_jobs(context: SparkContext, group: str) -> None:
+    """Cancel the jobs of ``group``, from another thread: an interrupt leaves this one's connection in mid-sentence."""
 
     def cancel() -> None:
         with suppress(Py4JError, OSError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
     EqualTo: lambda wanted, least, most: least <= wanted <= most,
-    In: lambda wanted, least, most: any(least <= one <= most for one in wanted),
+    In: lambda wanted, least, most: any(one is not None and least <= one <= most for one in wanted),
     GreaterThan: lambda wanted, _, most: most > wanted,
     GreaterThanOrEqual: lambda wanted, _, most: most >= wanted,
     LessThan: lambda wanted, least, _: least < wanted,

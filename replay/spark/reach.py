@@ -2,8 +2,8 @@
 
 Files of this machine are of no use to executors on other machines unless all of them mount the same directory, and a
 store may know the driver and not them: credentials that come from the environment, a profile or a role are each
-machine's own. So the executors are asked: for a byte of one segment of each log dir and bucket, and for a mark that the
-driver leaves in the directory of the destination, or to write into its store.
+machine's own. So the executors are asked: for a byte of one segment of each log dir and bucket, for a mark that the
+driver leaves in the directory of the destination and a file of their own beside it, or to write into its store.
 """
 
 from __future__ import annotations
@@ -14,39 +14,47 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from resnap.replay.spark.failures import job_failure_told
+from resnap.storage.disk import Disk, write_new_file
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, split_object_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyspark import SparkContext
 
-    from resnap.replay.plan import PartitionPlan
+    from resnap.storage.disk import Dress
     from resnap.storage.sources.files import Sources
 
 _TASKS_PER_SLOT: Final = 4
 """More tasks than slots, so that every executor is likely to get one."""
-_MOUNT: Final = "all executors must mount the directory at the same place; without --spark-master it is replayed here"
+_MOUNT: Final = (
+    "all executors must mount the directory at the same place, and may write there; without --spark-master, or with"
+    " --engine local, this machine does it alone"
+)
 _REACH: Final = (
     "endpoint and credentials must be known to the executors, too: a role, AWS_* in their environment, or a profile"
-    " on their machines; without --spark-master it is replayed here"
+    " on their machines; without --spark-master, or with --engine local, this machine does it alone"
 )
 
 
-def check_reach(context: SparkContext, plans: Iterable[PartitionPlan], sink_url: str, sources: Sources) -> None:
-    """Have the executors look for the sources and the destination.
+def check_reach(
+    context: SparkContext, locators: Iterable[str], sink_url: str, sources: Sources, dress: Dress | None = None
+) -> None:
+    """Have the executors look for the sources, by the ``locators`` of segments, and for the destination.
+
+    ``dress`` is what they will make files there look like, if that matters.
 
     Raises:
-        UsageError: one of them does not see a file or an object, or cannot write where the snapshots go.
+        UsageError: one of them does not see a file or an object, or cannot write to the destination.
         LogDirError: the destination cannot be written from here.
 
     """
-    needed = one_of_each_root(plan.segments[run.start].locator for plan in plans for run in plan.runs[:1])
+    needed = one_of_each_root(locators)
     directory = local_path(sink_url)
     if directory is not None:
         with _mark(directory) as mark:
-            answers = _ask(context, _Question((*needed, mark), None, sources))
+            answers = _ask(context, _Question((*needed, mark), None, sources, mark, dress))
             where = {mark: f"the destination {directory}"}
     else:
         into = sink_url if is_store_url(sink_url) else None
@@ -61,26 +69,38 @@ def check_reach(context: SparkContext, plans: Iterable[PartitionPlan], sink_url:
 
 def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:
     """Return one locator of each log dir and bucket: who reaches it reaches the others there."""
-    return {_root(locator): locator for locator in locators}.values()
+    return {root_of(locator): locator for locator in locators}.values()
 
 
-def _root(locator: str) -> str:
+def is_reached(locators: Iterable[str], sink_url: str, reached: Collection[str]) -> bool:
+    """Whether all of it lies in what is known to be ``reached``: roots of sources, and destinations."""
+    has_sink = any(sink_url == one or sink_url.startswith(f"{one}/") for one in reached)
+    return has_sink and all(root_of(locator) in reached for locator in locators)
+
+
+def root_of(locator: str) -> str:
+    """Return the log dir or the bucket that ``locator`` leads into."""
     path = local_path(locator) if is_store_url(locator) else Path(locator)
     return split_object_url(locator)[0] if path is None else str(path.parent.parent)
 
 
 class _Question(NamedTuple):
-    """What an executor is asked: to read a byte of each locator, and to write into a store."""
+    """What an executor is asked: to read a byte of each locator, and to write into a store, or beside a file."""
 
     locators: tuple[str, ...]
     into: str | None
     sources: Sources
+    beside: str | None = None
+    """One of the locators."""
+    dress: Dress | None = None
 
     def answers(self) -> Iterator[tuple[str, str]]:
         """Yield what is out of reach, and why."""
         for locator in dict.fromkeys(self.locators):
             try:
                 self.sources.read_range(locator, 0, 1)
+                if locator == self.beside:
+                    self._write(Path(f"{locator}{uuid4().hex}~"))
             except ResnapError as error:
                 yield locator, str(error)
         if self.into is not None:
@@ -90,6 +110,12 @@ class _Question(NamedTuple):
                 store.delete(key)
             except ResnapError as error:
                 yield self.into, str(error)
+
+    def _write(self, path: Path) -> None:
+        try:
+            write_new_file(Disk(), path, [b"-"], self.dress)
+        finally:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

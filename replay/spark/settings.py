@@ -35,7 +35,7 @@ AUTHENTICATED: Final = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.saslFallback": "false",
 }
-"""Whoever connects to a port of Spark's must know a secret, also on this machine, where each user can connect.
+"""A process that connects to a port of Spark's must know a secret, also on this machine, where each user can connect.
 
 On a local master Spark makes a secret for each context, and keeps it in the JVM's memory. On a cluster it is the
 cluster's, which only its operator can give.
@@ -130,6 +130,8 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
         "spark.ui.showConsoleProgress": "false",
         # Without this, a task that starts soon after another event is not counted until the next event.
         "spark.ui.liveUpdate.period": "0",
+        # While one wave of partitions is replayed, the one before it is shipped.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.adaptive.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.python.unix.domain.socket.enabled": _flag(_fits_sockets(scratch)),

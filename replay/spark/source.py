@@ -201,9 +201,7 @@ def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegme
             topic=topic,
             partition=number,
             size_bytes=segment.size_bytes,
-            range=SegmentRange(
-                locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-            ),
+            range=SegmentRange.whole(segment),
         )
 
 

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 class WarmSpark:
     """A Spark context that is there when it is needed, for several threads in turn; ``with`` it, or ``close`` it.
 
-    Starting happens in a thread of its own, so that whoever begins it can do something else meanwhile.
+    Starting happens in a thread of its own, so that the caller can do something else meanwhile.
     """
 
     def __init__(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
         self._turn = threading.RLock()
+        self._guard = threading.Lock()
+        """Held while ``_start`` is changed: a JVM that is forgotten would never end."""
         self._start: _Start | None = None
         self._is_closed = False
 
@@ -48,10 +50,11 @@ class WarmSpark:
 
     def begin(self) -> None:
         """Start Spark in the background, unless that was done; whether it succeeds, ``context`` says."""
-        if self._is_closed:
-            raise UsageError("Spark was asked for after it had been closed", hint="begin a new one")
-        if self._start is None:
-            self._start = _Start(self._settings, self._environment)
+        with self._guard:
+            if self._is_closed:
+                raise UsageError("Spark was asked for after it had been closed", hint="begin a new one")
+            if self._start is None:
+                self._start = _Start(self._settings, self._environment)
 
     @contextmanager
     def context(self) -> Iterator[SparkContext]:
@@ -74,23 +77,25 @@ class WarmSpark:
         self.begin()
         context = self._result()
         if has_ended(context):
-            # It died while nobody was looking, which is no reason to fail.
+            # It died while it was not in use, which is no reason to fail.
             self._drop()
             self.begin()
             context = self._result()
         return context
 
     def _result(self) -> SparkContext:
-        if self._start is None:
-            raise UsageError("Spark was closed while somebody waited for it", hint="begin a new one")
+        start = self._start
+        if start is None:
+            raise UsageError("Spark was closed while a run waited for it", hint="begin a new one")
         try:
-            return self._start.context.result()
+            return start.context.result()
         except Exception:
             self._drop()
             raise
 
     def _drop(self, *, in_order: bool = True) -> None:
-        start, self._start = self._start, None
+        with self._guard:
+            start, self._start = self._start, None
         if start is not None:
             start.end(in_order=in_order)
 
@@ -99,7 +104,8 @@ class WarmSpark:
 
         Where it does not end ``in_order``, nothing is kept for later starts, which may take it some seconds.
         """
-        self._is_closed = True
+        with self._guard:
+            self._is_closed = True
         self._drop(in_order=in_order)
 
 
@@ -119,7 +125,7 @@ class _Start:
             with spark_context(settings, environment, launched=self._jvm.set_result) as context:
                 self.context.set_result(context)
                 self._ended.wait()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the context gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the context is waited for
             for waiting in (self._jvm, self.context):
                 if not waiting.done():
                     waiting.set_exception(error)

@@ -1,14 +1,14 @@
 """Who may have how much: the quota of producer ids (KIP-936), put on those who call the API.
 
 A replay costs the producer ids that it activates. How many those are is known once it is done, so it is asked for and
-paid for apart: before it is taken, each partition that it names counts as one id, strictly, and whoever is in debt
+paid for apart: before it is taken, each partition that it names counts as one id, strictly, and a principal in debt
 waits; afterwards the ids of its newest snapshots are charged, and may lead into debt. What was paid for lately costs
 nothing again. Plans, explanations and dry runs, which activate none, cost what is asked for before.
 
 Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log, read again as they
 change; where there are none, nothing is counted. What cannot be read is reported, and leaves the limits as they
-were: neither must a damaged file lift them, nor keep everybody out. A principal is a user by its name. What is due by a
-schedule pays nothing.
+were: neither must a damaged file lift them, nor keep all principals out. A principal is a user by its name. What is due
+by a schedule pays nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from resnap.scheduler.disk_reads import READ_S, DiskReads
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, ResnapError
 from resnap.tiering.quota.client_quotas import PREFIX, ClientQuotas
-from resnap.tiering.quota.metadata_quotas import MetadataQuotas
-from resnap.tiering.quota.quota_file import QuotaFile
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
-from resnap.tiering.quota.user_quotas import Origin, rates_of
+from resnap.tiering.quota.user_quotas import MetadataQuotas, Origin, QuotaFile, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.settings.values import shown
-from resnap.scheduler.state.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted, loaded
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping
 
     from resnap.scheduler.clock import Clock
@@ -25,7 +24,7 @@ LARGEST_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """What somebody did, or tried to do.
+    """What a principal did, or tried to do.
 
     Attributes:
         seq: counts up; a cursor.
@@ -115,23 +114,10 @@ class AuditLog:
         query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
         with self.database.read() as connection:
             rows = connection.execute(query, (*conditions.values(), size + 1)).fetchall()
-        entries = [_entry(row) for row in rows[:size]]
+        entries = [loaded(AuditEntry, row, detail=json.loads(row["detail"])) for row in rows[:size]]
         return AuditPage(entries=entries, before=entries[-1].seq if len(rows) > size else None)
 
 
 def _kept(detail: Mapping[str, object]) -> str:
     text = json.dumps(shown(detail), default=str)
     return text if len(text) <= _DETAIL else json.dumps({"beginning": text[:_DETAIL]})
-
-
-def _entry(row: sqlite3.Row) -> AuditEntry:
-    return AuditEntry(
-        seq=row["seq"],
-        at_ms=row["at_ms"],
-        principal=row["principal"],
-        role=row["role"],
-        action=row["action"],
-        resource=row["resource"],
-        outcome=row["outcome"],
-        detail=json.loads(row["detail"]),
-    )

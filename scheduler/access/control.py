@@ -72,7 +72,7 @@ class AccessControl:
             address: where the request comes from.
 
         Raises:
-            UnauthenticatedError: nobody who is known.
+            UnauthenticatedError: the client is not known.
             TooManyFailuresError: the same, too often.
 
         """
@@ -111,7 +111,7 @@ class AccessControl:
 
 
 def require(principal: Principal, needed: Role) -> None:
-    """Make sure that somebody has a role.
+    """Make sure that a principal has a role.
 
     Raises:
         ForbiddenError: they have a lesser one.

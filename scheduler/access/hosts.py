@@ -1,6 +1,6 @@
 """Where the service listens, by which names it goes, and which pages may speak to it.
 
-On the loopback interface every browser of the machine reaches it, and with it any page that somebody opens there: by a
+On the loopback interface every browser of the machine reaches it, and with it any page that is opened there: by a
 name that the page's owner had rebound to 127.0.0.1, or by a plain form. So a name that is not the service's is refused,
 and what would change something is refused if a page of another origin asks for it.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AuthMode: TypeAlias = Literal["token", "none"]
 _LOOPBACK_NAME: Final = "localhost"
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Values of ``Sec-Fetch-Site``: the page itself, or somebody who typed the address."""
+"""Values of ``Sec-Fetch-Site``: the page itself, or an address that was typed."""
 
 
 def is_loopback(host: str) -> bool:
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(host: str, auth: AuthMode) -> None:
-    """Make sure that nobody but this machine reaches a service that asks for no token.
+    """Make sure that this machine alone reaches a service that asks for no token.
 
     Raises:
         ConfigurationError: others would.
@@ -40,7 +40,7 @@ def check_listening(host: str, auth: AuthMode) -> None:
     """
     if auth == "none" and not is_loopback(host):
         raise ConfigurationError(
-            f"listen {host}: whoever reaches it could start runs, since auth is none",
+            f"listen {host}: every client that reaches it could start runs, since auth is none",
             hint="set auth = token, and make tokens with `resnap token create`; or listen on 127.0.0.1",
         )
 

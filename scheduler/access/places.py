@@ -1,11 +1,11 @@
 """What a request may name: sources and destinations within what the configuration allows, and nothing else.
 
-Without this whoever may start a replay could have any file of the machine read, or have requests sent to any host with
-the service's own credentials. A local path is judged by where it leads once symbolic links are followed; a bucket's
-prefix by whole parts. What is returned is what was judged, and is what must be used.
+Without this every client that may start a replay could have any file of the machine read, or have requests sent to any
+host with the service's own credentials. A local path is judged by where it leads once symbolic links are followed; a
+bucket's prefix by whole parts. What is returned is what was judged, and is what must be used.
 
-Whoever may write below an allowed directory may put a link there between judging and reading; such a place should not
-be allowed. What is refused gets the same answer whether it is there or not.
+A user who may write below an allowed directory may put a link there between judging and reading; such a place should
+not be allowed. What is refused gets the same answer whether it is there or not.
 """
 
 from __future__ import annotations

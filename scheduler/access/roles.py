@@ -1,4 +1,4 @@
-"""Roles, each of which may all that the one before it may, and whoever has one."""
+"""Roles, each of which may do all that the one before it may, and principals, who have them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Role(StrEnum):
     """Pauses and resumes schedules, and looks at the audit."""
 
     def covers(self, needed: Role) -> bool:
-        """Whether whoever has this role may do what ``needed`` is asked for."""
+        """Whether a principal of this role may do what ``needed`` is asked for."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks: the name of a token, ``local`` where nobody must have one, or ``user:NAME`` at a shell."""
+    """Who asks: the name of a token, ``local`` where none is needed, or ``user:NAME`` at a shell."""
 
     name: str
     role: Role
 
 
 LOCAL: Final = Principal(name="local", role=Role.ADMIN)
-"""Everybody, where the service listens on the loopback interface and asks for no token.
+"""Every client, where the service listens on the loopback interface and asks for no token.
 
-An admin, since whoever can start runs could do no more harm with the rest."""
+An admin, since a principal that can start runs could do no more harm with the rest."""
 ANONYMOUS: Final = "anonymous"
-"""Stands in the audit where nobody is known."""
+"""Stands in the audit where the principal is not known."""

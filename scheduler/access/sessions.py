@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SESSION_S: Final = 12 * 3600
 SESSIONS_PER_TOKEN: Final = 20
-"""One more ends the oldest: whoever has a token cannot fill the disk with sessions."""
+"""One more ends the oldest: the holder of a token cannot fill the disk with sessions."""
 _LONGEST: Final = 128
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
-from resnap.scheduler.state.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted, loaded
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Tokens:
     random_bytes: Callable[[int], bytes]
 
     def create(self, name: str, role: Role, *, lifetime: timedelta | None = None) -> tuple[Token, str]:
-        """Make a token, and return it with its secret, which nobody can show again.
+        """Make a token, and return it with its secret, which cannot be shown again.
 
         Raises:
             UsageError: the name cannot be used, or is taken; or the lifetime is nothing.
@@ -151,11 +151,4 @@ def _named(connection: sqlite3.Connection, name: str) -> Token | None:
 
 
 def _token(row: sqlite3.Row) -> Token:
-    return Token(
-        id=row["id"],
-        name=row["name"],
-        role=Role(row["role"]),
-        created_ms=row["created_ms"],
-        expires_ms=row["expires_ms"],
-        revoked_ms=row["revoked_ms"],
-    )
+    return loaded(Token, row, role=Role(row["role"]))

@@ -45,7 +45,7 @@ async def identified(
     """Return who asks, if they have the role that is needed.
 
     Raises:
-        AccessError: nobody is known, or has not the role.
+        AccessError: the caller is unknown, or has not the role.
 
     """
     context = context_of(request)
@@ -57,7 +57,7 @@ async def identified(
             session=request.cookies.get(SESSION_COOKIE),
             address=address_in(request.scope),
         )
-        # Where there are no tokens nothing is looked up, and nobody need wait for a thread.
+        # Where there are no tokens nothing is looked up, and no thread is needed.
         context.principal = identify() if access.auth == "none" else await run_in_threadpool(identify)
     for role in roles.scopes:
         require(context.principal, Role(role))

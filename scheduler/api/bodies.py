@@ -23,7 +23,6 @@ Moment = Annotated[
     StringConstraints(pattern=rf"^(now|roll|{_DATE}T{_TIME}(Z|[+-][01][0-9]:[0-5][0-9]))$"),
 ]
 """`now`, `roll`, or an ISO 8601 time with a zone."""
-Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 
 
 _MOST_KEYS: Final = 64
@@ -89,12 +88,10 @@ class PlanBody(_asking("topics", "boundaries", "remote")):  # type: ignore[misc]
     @classmethod
     def of(cls, request: RunRequest) -> Self:
         """Return the body that asks for the same."""
-        window = {name: request.settings[name] for name in Window.model_fields if name in request.settings}
-        asked = {
-            name: request.settings[name] for name in ("topics", "boundaries", "remote") if name in request.settings
-        }
+        settings = dict(request.settings)
+        window = {name: settings.pop(name) for name in Window.model_fields if name in settings}
         places = {"sources": list(request.sources), "partitions": list(request.partitions)}
-        body: Self = cls.model_validate({**places, **asked, "window": window})
+        body: Self = cls.model_validate({**places, **settings, "window": window})
         return body
 
     def settings(self) -> dict[str, Any]:
@@ -120,7 +117,7 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
 
 
 class ScanBody(_asking("topics")):  # type: ignore[misc]
-    """What to look at."""
+    """What to scan."""
 
     sources: list[Place] = Field([], max_length=64)
     """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""

@@ -3,7 +3,7 @@
 The newest events of each run that is followed are encoded once for all streams. A stream keeps only the number of the
 last event it sent, however slowly its caller reads: what it does not find in the feed any more it reads from the
 history. One timer and one wake-up for each run serve all its streams, so that many idle streams cost nothing. All of it
-happens in the event loop, except for what the hub calls.
+happens in the event loop, except for what the history calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fastapi.responses import Response
@@ -43,7 +43,7 @@ PACE_S: Final = 1.0
 BEAT_S: Final = 10.0
 """A comment after so long of silence, so that what stands between does not take the connection for dead."""
 TICK_S: Final = 1.0
-"""How often is looked whether the service is about to end."""
+"""How often it is checked whether the service is about to end."""
 LARGEST_ID: Final = (1 << 63) - 1
 """Largest id of an event that SQLite takes."""
 _RETRY: Final = format_sse_event(retry=2000)
@@ -125,12 +125,20 @@ class EventFeed:
 
 
 class EventFeeds:
-    """The feeds of all runs that are followed."""
+    """The feeds of all runs that are followed; to be made once for a service."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._feeds_by_run: dict[str, tuple[EventFeed, ExitStack]] = {}
-        """The runs that are followed, each with what ends the listening."""
+        self._feeds: dict[str, EventFeed] = {}
+        services.history.listeners.append(self._hear)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def _hear(self, event: RunEvent) -> None:
+        feed = self._feeds.get(event.run_id)
+        if feed is not None:
+            feed.add(event)
 
     @contextmanager
     def of(self, run_id: str) -> Iterator[EventFeed]:
@@ -140,9 +148,11 @@ class EventFeeds:
             TooManyStreamsError: as many streams are open as may.
 
         """
-        if sum(feed.followers for feed, _ in self._feeds_by_run.values()) >= MOST_STREAMS:
+        if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
             raise TooManyStreamsError(f"{MOST_STREAMS} event streams are open, more are not")
-        feed, listening = self._feeds_by_run.get(run_id) or self._begun(run_id)
+        if run_id not in self._feeds:
+            self._feeds[run_id] = EventFeed(self._services)
+        feed = self._feeds[run_id]
         feed.followers += 1
         self._services.observation.event_stream(+1)
         try:
@@ -151,15 +161,8 @@ class EventFeeds:
             self._services.observation.event_stream(-1)
             feed.followers -= 1
             if not feed.followers:
-                del self._feeds_by_run[run_id]
-                listening.close()
-
-    def _begun(self, run_id: str) -> tuple[EventFeed, ExitStack]:
-        feed, listening = EventFeed(self._services), ExitStack()
-        listening.callback(feed.close)
-        listening.enter_context(self._services.hub.listening(run_id, feed.add))
-        self._feeds_by_run[run_id] = feed, listening
-        return feed, listening
+                del self._feeds[run_id]
+                feed.close()
 
 
 def event_stream(feeds: EventFeeds, history: History, run: Run, after: int) -> Response:
@@ -174,7 +177,7 @@ def event_stream(feeds: EventFeeds, history: History, run: Run, after: int) -> R
 
 
 class _EventStream(Response):
-    """Follows a run for as long as somebody is there to hear of it."""
+    """Follows a run for as long as the client is there."""
 
     def __init__(self, feeds: EventFeeds, history: History, run_id: str, after: int) -> None:
         super().__init__()

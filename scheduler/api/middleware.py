@@ -1,7 +1,7 @@
 """The middleware around every request, from the outside in: metrics, headers and errors, audit log, checks.
 
 What is refused before a route sees it: other hosts, pages of other sites, unknown callers, bodies that are too long
-or not JSON. Whoever wants to change something is authenticated before their body is read.
+or not JSON. Who wants to change something is authenticated before the body is read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.access.control import AccessControl
     from resnap.scheduler.access.roles import Principal
-    from resnap.scheduler.observing.metrics import Metrics
+    from resnap.scheduler.telemetry.metrics import Metrics
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 SECURITY_HEADERS: Final = {
-    # Nothing from elsewhere, nothing inline, in nobody's frame.
+    # Nothing from elsewhere, nothing inline, in no other page's frame.
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self';"
     " frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -82,13 +82,13 @@ class MetricsMiddleware:
 
 
 class HeadersMiddleware:
-    """Gives every request an id, every response security headers, and an error that nobody caught a problem."""
+    """Gives every request an id, every response security headers, and an error that was not caught a problem."""
 
     def __init__(self, app: ASGIApp, random_bytes: Callable[[int], bytes]) -> None:
         self._app, self._random_bytes = app, random_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and respond to it if nobody else has."""
+        """Pass a request on, and respond to it if an error ended it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -32,10 +32,12 @@ def describe(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(
                 title=app.title, version=app.version, summary=app.summary, description=app.description,
-                routes=app.routes, tags=app.openapi_tags, separate_input_output_schemas=False,
+                routes=app.routes, tags=app.openapi_tags,
             )  # fmt: skip
-            for methods in schema.get("paths", {}).values():
+            for path, methods in schema.get("paths", {}).items():
                 for method, operation in methods.items():
+                    # As they come in the path: generated clients take them in this order.
+                    operation.get("parameters", []).sort(key=lambda one: path.find(f"{{{one['name']}}}") % (1 << 16))
                     _complete(operation, method, needs_token=needs_token)
             _define_problem(schema, needs_token=needs_token)
             app.openapi_schema = schema

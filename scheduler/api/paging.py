@@ -1,19 +1,16 @@
-"""Pages and validators of answers: cursors that nobody need understand, and ETags made of what is answered."""
-
-from __future__ import annotations
+"""Pages of lists, and the opaque cursors that lead from one to the next."""
 
 import base64
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from resnap.scheduler.api.problem_kinds import InvalidRequestError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-
+T = TypeVar("T")
 PAGE: Final = 50
 LARGEST_PAGE: Final = 500
 
@@ -21,6 +18,50 @@ Limit: TypeAlias = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Item
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=600, description="`nextCursor` of the page before; the first page without it.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which page of a list is asked for; its cursor stands for what the last item of the page before is sorted by."""
+
+    limit: Limit = PAGE
+    cursor: Cursor = None
+
+    @property
+    def most(self) -> int:
+        """How many items to look for: one more than are shown says that there is a next page."""
+        return self.limit + 1
+
+    def after(self, *kinds: type) -> Any:  # noqa: ANN401 - as the cursor was made
+        """Return what the page begins behind, a value of ``kinds`` or a tuple of several; None for the first page.
+
+        Raises:
+            InvalidRequestError: the cursor is none of this list.
+
+        """
+        parts = decoded(self.cursor, *kinds)
+        return parts[0] if parts is not None and len(parts) == 1 else parts
+
+    def cut(self, found: Sequence[T], key: Callable[[T], object]) -> tuple[list[T], str | None]:
+        """Return the page of what was ``found`` behind ``after``, ``most`` at most, and the cursor of the next."""
+        page = list(found[: self.limit])
+        if len(found) <= self.limit:
+            return page, None
+        last = key(page[-1])
+        return page, encoded(*last) if isinstance(last, tuple) else encoded(last)
+
+    def cut_whole(self, found: Iterable[T], key: Callable[[T], Any], kind: type) -> tuple[list[T], str | None]:
+        """Return the page of all that there is, in the order of ``key``, and the cursor of the next."""
+        after = self.after(kind)
+        return self.cut([one for one in found if after is None or key(one) > after], key)
+
+    def cut_at(self, find: Callable[[int, int], Sequence[T]]) -> tuple[list[T], str | None]:
+        """Return the page of what ``find`` gives, by how many are wanted and how many skipped, and the next cursor."""
+        skip = self.after(int) or 0
+        return self.cut(find(self.most, skip), lambda _: skip + self.limit)
+
+
+Paging: TypeAlias = Annotated[Page, Depends()]
 
 
 def encoded(*parts: object) -> str:
@@ -51,9 +92,3 @@ def decoded(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
 def _is_kept(part: object) -> bool:
     """Whether the database could hold it, and so whether it may stand in a cursor of ours."""
     return not isinstance(part, str | int) or (part.isprintable() if isinstance(part, str) else abs(part) < 1 << 63)
-
-
-def cut(found: Sequence[Any], limit: int, cursor_of: Callable[[Any], str]) -> tuple[list[Any], str | None]:
-    """Return a page of what was found, one more than ``limit`` at most, and the cursor of the next."""
-    page = list(found[:limit])
-    return page, cursor_of(page[-1]) if len(found) > limit else None

@@ -1,14 +1,13 @@
 """Partitions: whether tiering can be turned on for them, their boundaries, and what snapshots hold."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query
 
 from resnap.scheduler.access.roles import Principal
 from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.etags import validated
-from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.etags import TaggedRoute
+from resnap.scheduler.api.paging import PAGE, Limit, Paging
 from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import (
@@ -24,13 +23,15 @@ from resnap.scheduler.api.responses import (
     SourcesAnswer,
 )
 from resnap.scheduler.job.reports import producer_row
-from resnap.scheduler.runs.looking import difference, name_of
+from resnap.scheduler.runs.partition_details import difference, name_of
 from resnap.scheduler.runs.run import Row
-from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition
+from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition
 from resnap.scheduler.service.services import Services
 from resnap.tiering.readiness import Readiness
 
-router = APIRouter(prefix="/v1", tags=["partitions"])
+router = APIRouter(prefix="/v1", tags=["partitions"], route_class=TaggedRoute)
+_one = APIRouter(prefix="/partitions/{topic}/{partition}", route_class=TaggedRoute)
+"""What can be asked of one partition."""
 Topic = Annotated[str, Path(max_length=249)]
 Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1)]
 Offset = Annotated[int, Path(ge=0, le=(1 << 63) - 1)]
@@ -44,180 +45,121 @@ _READ = problems(
 )  # fmt: skip
 
 
-@router.get("/sources", response_model=SourcesAnswer, summary="What is looked at", responses={304: {}})
-def list_sources(request: Request, services: Serving, _: Viewer) -> Response:
-    """Return every source, and when it was looked at."""
-    return validated(request, SourcesAnswer(sources=[SourceAnswer.of(one) for one in services.sightings.sources()]))
+def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, source: Source = None) -> ScannedPartition:
+    """Return the one partition that an address is of.
+
+    Raises:
+        NotFoundError: no scan has seen it, or not in ``source``.
+        ConflictError: several sources have it, and none is named.
+
+    """
+    found = services.scans.find(topic, partition, source)
+    if not found:
+        where = "" if source is None else f" in {source or 'a source without a name'}"
+        hint = "have its source scanned, then ask again; GET /v1/sources lists what is scanned"
+        raise NotFoundError(f"no scan has seen {topic}-{partition}{where}", hint=hint)
+    if len(found) > 1:
+        places = ", ".join(one.source for one in found)
+        raise ConflictError(f"{topic}-{partition} is in {places}", hint="say which one is meant: ?source=")
+    return found[0]
 
 
-@router.get(
-    "/partitions",
-    response_model=PartitionsAnswer,
-    summary="Can tiering be turned on yet?",
-    responses={304: {}},
-)
+Seen: TypeAlias = Annotated[ScannedPartition, Depends(seen_in)]
+
+
+@router.get("/sources", summary="What is scanned")
+def list_sources(services: Serving, _: Viewer) -> SourcesAnswer:
+    """Return every source, and when it was scanned."""
+    return SourcesAnswer(sources=[SourceAnswer.model_validate(one) for one in services.scans.sources()])
+
+
+@router.get("/partitions", summary="Can tiering be turned on yet?")
 def list_partitions(
-    request: Request,
     services: Serving,
     _: Viewer,
+    paging: Paging,
     topic: Annotated[str | None, Query(max_length=260, description="A glob.")] = None,
     readiness: Annotated[list[Readiness] | None, Query(description="May be given several times.")] = None,
     source: Source = None,
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
-) -> Response:
+) -> PartitionsAnswer:
     """Return a page of partitions by topic and number, as the last scan saw them, with what was made since."""
-    wanted = SeenFilter(topic=topic, readiness=tuple(readiness or ()), source=source)
-    after = decoded(cursor, str, int, str)
-    seen = services.sightings.page(
-        wanted, limit=limit + 1, after=None if after is None else (after[0], after[1], after[2])
-    )
-    page, following = cut(seen, limit, lambda one: encoded(one.topic, one.partition, one.source))
-    answer = PartitionsAnswer(
-        partitions=[PartitionAnswer.of(one, row=False) for one in page],
-        counts=services.sightings.counts(wanted),
-        next_cursor=following,
-    )
-    return validated(request, answer)
+    wanted = PartitionFilter(topic=topic, readiness=tuple(readiness or ()), source=source)
+    seen = services.scans.page(wanted, limit=paging.most, after=paging.after(str, int, str))
+    page, following = paging.cut(seen, lambda one: (one.topic, one.partition, one.source))
+    answers = [PartitionAnswer.model_validate(one).model_copy(update={"row": None}) for one in page]
+    return PartitionsAnswer(partitions=answers, counts=services.scans.counts(wanted), next_cursor=following)
 
 
-@router.get(
-    "/partitions/{topic}/{partition}",
-    response_model=PartitionAnswer,
-    summary="One partition",
-    responses={304: {}, **problems("not-found", "conflict")},
-)
-def get_partition(
-    request: Request, services: Serving, _: Viewer, topic: Topic, partition: Number, source: Source = None
-) -> Response:
+@_one.get("", summary="One partition", responses=problems("not-found", "conflict"))
+def get_partition(seen: Seen) -> PartitionAnswer:
     """Return a partition with all that the scan has of it."""
-    return validated(request, PartitionAnswer.of(seen_in(services, topic, partition, source), row=True))
+    return PartitionAnswer.model_validate(seen)
 
 
-@router.get(
-    "/partitions/{topic}/{partition}/boundaries",
-    response_model=BoundariesAnswer,
-    summary="Its boundaries",
-    responses={304: {}, **_READ},
-)
-def list_boundaries(
-    request: Request,
-    services: Serving,
-    _: Viewer,
-    topic: Topic,
-    partition: Number,
-    source: Source = None,
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
-) -> Response:
+@_one.get("/boundaries", summary="Its boundaries", responses=_READ)
+def list_boundaries(services: Serving, seen: Seen, paging: Paging) -> BoundariesAnswer:
     """Return a page of boundaries as they are now, by offset."""
-    seen, after = seen_in(services, topic, partition, source), decoded(cursor, int)
-    found = [one for one in services.looking.boundaries(seen) if after is None or one.offset > after[0]]
-    page, following = cut(found, limit, lambda one: encoded(one.offset))
-    answer = BoundariesAnswer(
+    page, following = paging.cut_whole(services.partition_details.boundaries(seen), lambda one: one.offset, int)
+    return BoundariesAnswer(
         source=seen.source,
-        topic=topic,
-        partition=partition,
-        boundaries=[BoundaryAnswer(**one._asdict()) for one in page],
+        topic=seen.topic,
+        partition=seen.partition,
+        boundaries=[BoundaryAnswer.model_validate(one) for one in page],
         next_cursor=following,
     )
-    return validated(request, answer)
 
 
-@router.get(
-    "/partitions/{topic}/{partition}/snapshots/{offset}",
-    response_model=SnapshotAnswer,
-    summary="What a snapshot holds",
-    responses={304: {}, **_READ},
-)
-def get_snapshot(
-    request: Request,
-    services: Serving,
-    _: Viewer,
-    topic: Topic,
-    partition: Number,
-    offset: Offset,
-    source: Source = None,
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
-) -> Response:
+@_one.get("/snapshots/{offset}", summary="What a snapshot holds", responses=_READ)
+def get_snapshot(services: Serving, seen: Seen, offset: Offset, paging: Paging) -> SnapshotAnswer:
     """Return entries by producer id: of the snapshot beside the segments, else of the one that a run has made."""
-    seen, after = seen_in(services, topic, partition, source), decoded(cursor, int)
-    loaded = services.looking.snapshot(seen, offset)
-    ids = [pid for pid in sorted(loaded.entries) if after is None or pid > after[0]][: limit + 1]
-    page, following = cut(ids, limit, encoded)
-    answer = SnapshotAnswer(
+    loaded = services.partition_details.snapshot(seen, offset)
+    page, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
+    return SnapshotAnswer(
         source=seen.source,
-        topic=topic,
-        partition=partition,
+        topic=seen.topic,
+        partition=seen.partition,
         offset=offset,
         file=loaded.file,
         entries=[producer_row(loaded.entries[pid]) for pid in page],
         count=len(loaded.entries),
         next_cursor=following,
     )
-    return validated(request, answer)
 
 
-@router.get(
-    "/partitions/{topic}/{partition}/snapshots/{offset}/difference",
-    response_model=DifferenceAnswer,
-    summary="What lies between two snapshots",
-    responses={304: {}, **_READ},
-)
+@_one.get("/snapshots/{offset}/difference", summary="What lies between two snapshots", responses=_READ)
 def compare_snapshots(
-    request: Request,
     services: Serving,
-    _: Viewer,
-    topic: Topic,
-    partition: Number,
+    seen: Seen,
     offset: Offset,
     to: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="Offset of the other snapshot.")],
-    source: Source = None,
     limit: Limit = PAGE,
-) -> Response:
+) -> DifferenceAnswer:
     """Return the producers that came, went, and went on between two boundaries."""
-    seen = seen_in(services, topic, partition, source)
-    found = difference(services.looking.snapshot(seen, offset).entries, services.looking.snapshot(seen, to).entries)
-    changed = [ChangedEntry(producer_id=pid, before=dict(a), after=dict(b)) for pid, a, b in found.changed[:limit]]
-    answer = DifferenceAnswer(
+    before, after = (services.partition_details.snapshot(seen, one).entries for one in (offset, to))
+    found = difference(before, after)
+    return DifferenceAnswer(
         source=seen.source,
-        topic=topic,
-        partition=partition,
+        topic=seen.topic,
+        partition=seen.partition,
         from_offset=offset,
         to_offset=to,
-        added=[dict(row) for row in found.added[:limit]],
-        removed=[dict(row) for row in found.removed[:limit]],
-        changed=changed,
+        added=found.added[:limit],
+        removed=found.removed[:limit],
+        changed=[ChangedEntry(producer_id=pid, before=a, after=b) for pid, a, b in found.changed[:limit]],
         same=found.same,
         is_cut=max(len(found.added), len(found.removed), len(found.changed)) > limit,
     )
-    return validated(request, answer)
 
 
-@router.get(
-    "/partitions/{topic}/{partition}/explain/{offset}",
-    response_model=ExplanationAnswer,
-    summary="Why an entry is what it is",
-    responses={304: {}, **_READ, **problems("quota-exceeded")},
-)
+@_one.get("/explain/{offset}", summary="Why an entry is what it is", responses={**_READ, **problems("quota-exceeded")})
 def explain_entry(
-    request: Request,
-    services: Serving,
-    who: Viewer,
-    topic: Topic,
-    partition: Number,
-    offset: Offset,
-    producer_id: ProducerId,
-    source: Source = None,
-) -> Response:
+    services: Serving, who: Viewer, seen: Seen, offset: Offset, producer_id: ProducerId
+) -> ExplanationAnswer:
     """Return the batches that made the entry of a producer in the snapshot at an offset; reads segments."""
-    seen = seen_in(services, topic, partition, source)
-    batches = [dict(row) for row in explained(services, who, seen, offset, producer_id)]
-    return validated(request, ExplanationAnswer(batches=batches))
+    return ExplanationAnswer(batches=explained(services, who, seen, offset, producer_id))
 
 
-def explained(services: Services, who: Principal, seen: SeenPartition, offset: int, producer_id: int) -> Sequence[Row]:
+def explained(services: Services, who: Principal, seen: ScannedPartition, offset: int, producer_id: int) -> list[Row]:
     """Return the batches that made an entry, a row per role; it is charged to ``who``, since it reads segments.
 
     Raises:
@@ -226,21 +168,7 @@ def explained(services: Services, who: Principal, seen: SeenPartition, offset: i
 
     """
     services.admission.charge(who.name, [f"{seen.source} {name_of(seen)}"])
-    return services.looking.explain(seen, offset, producer_id)
+    return services.partition_details.explain(seen, offset, producer_id)
 
 
-def seen_in(services: Services, topic: str, partition: int, source: str | None) -> SeenPartition:
-    """Return the one partition that is meant.
-
-    Raises:
-        NotFoundError: no scan has seen it.
-        ConflictError: several sources have it, and none is named.
-
-    """
-    found = services.sightings.find(topic, partition, source)
-    if not found:
-        raise NotFoundError(f"no scan has seen {topic}-{partition}", hint="have its source scanned, then ask again")
-    if len(found) > 1:
-        places = ", ".join(one.source for one in found)
-        raise ConflictError(f"{topic}-{partition} is in {places}", hint="say which one is meant: ?source=")
-    return found[0]
+router.include_router(_one)

@@ -1,38 +1,37 @@
-"""Plans: made and kept, looked at, carried out later, and refused where what they depend on has changed."""
+"""Plans: made and kept, shown, carried out later, and refused where what they depend on has changed."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody
-from resnap.scheduler.api.etags import validated
-from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.etags import TaggedRoute
+from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.request_context import context_of
-from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer
-from resnap.scheduler.api.runs import TAKEN, IdempotencyKey, accepted
-from resnap.scheduler.api.submitting import quota_items, submit_request
+from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
+from resnap.scheduler.api.submitting import TAKEN, Submitting, quota_items
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.service.services import Services
 
-router = APIRouter(prefix="/v1/plans", tags=["plans"])
+router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=TaggedRoute)
 PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
 
 
 @router.post(
     "",
     status_code=201,
-    response_model=PlanAnswer,
     summary="Plan a replay",
     responses=problems(
         "unusable-request", "place-not-allowed", "log-dir-unusable", "unusable-data", "store-failed",
         "store-denied", "store-unavailable", "object-not-found", "file-gone", "quota-exceeded",
     ),
 )  # fmt: skip
-def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody) -> Response:
+def make_plan(request: Request, response: Response, services: Serving, who: Operator, body: PlanBody) -> PlanAnswer:
     """Find out what a replay would read and make, and keep it; no segment is read."""
     asked = RunRequest(
         kind=RunKind.REGENERATE,
@@ -44,23 +43,23 @@ def make_plan(request: Request, services: Serving, who: Operator, body: PlanBody
     services.admission.charge(who.name, quota_items(asked))
     plan = services.plans.make(asked, who.name)
     context_of(request).detail["plan"] = plan.id
-    return validated(request, PlanAnswer.of(plan), 201, {"Location": f"/v1/plans/{plan.id}"})
+    response.headers["Location"] = f"/v1/plans/{plan.id}"
+    return PlanAnswer.model_validate(plan)
 
 
-@router.get("", response_model=PlansAnswer, summary="Plans, newest first", responses={304: {}})
-def list_plans(request: Request, services: Serving, _: Viewer, limit: Limit = PAGE, cursor: Cursor = None) -> Response:
+@router.get("", summary="Plans, newest first")
+def list_plans(services: Serving, _: Viewer, paging: Paging) -> PlansAnswer:
     """Return a page of plans, without their partitions."""
-    before = decoded(cursor, str)
-    plans = services.plans.page(limit=limit + 1, before=before[0] if before else None)
-    page, following = cut(plans, limit, lambda plan: encoded(plan.id))
-    answers = [PlanAnswer.of(plan, rows=False) for plan in page]
-    return validated(request, PlansAnswer(plans=answers, next_cursor=following))
+    plans = services.plans.page(limit=paging.most, before=paging.after(str))
+    page, following = paging.cut(plans, lambda plan: plan.id)
+    answers = [PlanAnswer.model_validate(replace(plan, rows=())) for plan in page]
+    return PlansAnswer(plans=answers, next_cursor=following)
 
 
-@router.get("/{plan_id}", response_model=PlanAnswer, summary="One plan", responses={304: {}, **problems("not-found")})
-def get_plan(request: Request, services: Serving, _: Viewer, plan_id: PlanId) -> Response:
+@router.get("/{plan_id}", summary="One plan", responses=problems("not-found"))
+def get_plan(services: Serving, _: Viewer, plan_id: PlanId) -> PlanAnswer:
     """Return a plan, partition by partition."""
-    return validated(request, PlanAnswer.of(found_plan(services, plan_id)))
+    return PlanAnswer.model_validate(found_plan(services, plan_id))
 
 
 @router.get(
@@ -81,27 +80,19 @@ def get_plan_file(services: Serving, _: Viewer, plan_id: PlanId) -> Response:
     responses={**TAKEN, **problems("not-found", "log-dir-unusable", "unusable-data", "store-failed", "store-denied",
                                    "store-unavailable", "object-not-found", "file-gone")},
 )  # fmt: skip
-def run_plan(
-    request: Request,
-    services: Serving,
-    who: Operator,
-    plan_id: PlanId,
-    body: PlannedRunBody,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+def run_plan(submission: Submitting, plan_id: PlanId, body: PlannedRunBody) -> RunAnswer:
     """Carry a plan out, unless what it depends on has changed since."""
+    services = submission.services
     plan = found_plan(services, plan_id)
     services.plans.check_fresh(plan)
-    asked = RunRequest(
+    asked = replace(
+        plan.request,
         kind=RunKind(body.kind),
-        sources=plan.request.sources,
-        partitions=plan.request.partitions,
         destination=body.destination,
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,
     )
-    run, _ = submit_request(services, services.within_places(asked), who, key=idempotency_key)
-    return accepted(request, run)
+    return submission.take(services.within_places(asked))
 
 
 def found_plan(services: Services, plan_id: str) -> KeptPlan:

@@ -7,7 +7,6 @@ wait for no log dir: whatever keeps other requests, probes describe it.
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,12 +35,16 @@ async def livez() -> dict[str, str]:
     responses={503: {"model": Readyz, "description": "Its file or a log dir cannot be used."}},
 )
 async def readyz(services: Serving) -> JSONResponse:
-    """Look at the service's file and the log dirs; stores are reported and do not count."""
+    """Try the service's file and the log dirs; stores are reported and do not count."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, _readyz, services)
 
 
 def _readyz(services: Services) -> JSONResponse:
-    needed = {"state": _state(services), "logDirs": _log_dirs(services), "schedules": _running(services)}
+    needed = {
+        "state": _state(services),
+        "logDirs": _log_dirs(services),
+        "schedules": "ending" if services.is_ending else "ok",
+    }
     is_ready = all(said == "ok" for said in needed.values())
     body = Readyz(status="ready" if is_ready else "not ready", checks={**needed, "stores": services.observation.stores})
     return JSONResponse(body.model_dump(by_alias=True), 200 if is_ready else 503)
@@ -76,15 +79,9 @@ def _state(services: Services) -> str:
 def _log_dirs(services: Services) -> str:
     paths = [Path(path) for path in services.settings.log_dirs]
     try:
-        unreadable = services.probing.run(partial(_unreadable, paths), PROBE_S)
+        unreadable = services.probing.run(
+            lambda: sum(not os.access(path, os.R_OK | os.X_OK) for path in paths), PROBE_S
+        )
     except ResnapError:
         return "do not answer"
     return f"{unreadable} cannot be read" if unreadable else "ok"
-
-
-def _unreadable(paths: list[Path]) -> int:
-    return sum(not os.access(path, os.R_OK | os.X_OK) for path in paths)
-
-
-def _running(services: Services) -> str:
-    return "ending" if services.is_ending else "ok"

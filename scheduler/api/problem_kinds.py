@@ -6,11 +6,10 @@ A code, once released, keeps its meaning; ``docs/api.md`` has them all, and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.scheduler.access import errors as access
-from resnap.scheduler.runs.looking import NoSnapshotError
+from resnap.scheduler.runs.partition_details import NoSnapshotError
 from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
 from resnap.scheduler.state.database import StateError
 from resnap.storage import errors
@@ -69,8 +68,7 @@ class OtherHttpError(HttpError):
     """What a server refuses by itself, such as a request that is no HTTP."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of problem, which has the same status, code and title each time."""
 
     code: str
@@ -90,164 +88,124 @@ class Kind:
 _WAIT = "try again after the seconds that Retry-After says"
 
 INTERNAL: Final = Kind(
-    code="internal-error",
-    status=500,
-    title="The service failed",
-    hint="this is a bug: report it, with what the log says under the id that instance names",
+    "internal-error",
+    500,
+    "The service failed",
+    "this is a bug: report it, with what the log says under the id that instance names",
 )
 KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.UsageError: Kind(
-        code="unusable-request", status=400, title="The request makes no sense",
-        hint="read detail, and change the request",
+        "unusable-request", 400, "The request makes no sense", "read detail, and change the request"
     ),
-    OtherHttpError: Kind(
-        code="bad-request", status=400, title="The request cannot be taken", hint="read detail, and change the request"
-    ),
+    OtherHttpError: Kind("bad-request", 400, "The request cannot be taken", "read detail, and change the request"),
     access.UnauthenticatedError: Kind(
-        code="unauthenticated", status=401, title="A valid token is needed",
-        hint="send one as a bearer token in the header Authorization; `resnap token create` makes it",
+        "unauthenticated", 401, "A valid token is needed",
+        "send one as a bearer token in the header Authorization; `resnap token create` makes it",
     ),
     access.ForbiddenError: Kind(
-        code="forbidden", status=403, title="The role does not suffice",
-        hint="use the token of a role that may; `resnap token create --role` makes one",
+        "forbidden", 403, "The role does not suffice",
+        "use the token of a role that may; `resnap token create --role` makes one",
     ),
     access.PlaceForbiddenError: Kind(
-        code="place-not-allowed", status=403, title="This path or URL may not be named in requests",
-        hint="name a place that the configuration allows, or have it allow this one",
+        "place-not-allowed", 403, "This path or URL may not be named in requests",
+        "name a place that the configuration allows, or have it allow this one",
     ),
     access.CrossSiteError: Kind(
-        code="cross-site", status=403, title="A page of another origin made the request",
-        hint="make requests from a program, or from the service's own page",
+        "cross-site", 403, "A page of another origin made the request",
+        "make requests from a program, or from the service's own page",
     ),
-    NotFoundError: Kind(
-        code="not-found", status=404, title="There is no such thing", hint="list what there is, and take its id"
-    ),
+    NotFoundError: Kind("not-found", 404, "There is no such thing", "list what there is, and take its id"),
     NoSnapshotError: Kind(
-        code="no-snapshot", status=404, title="There is no snapshot at this offset",
-        hint="list the boundaries of the partition; a replay makes what is missing",
+        "no-snapshot", 404, "There is no snapshot at this offset",
+        "list the boundaries of the partition; a replay makes what is missing",
     ),
     errors.FileGoneError: Kind(
-        code="file-gone", status=404, title="A file is no longer there",
-        hint="look again: where it was listed, the broker has deleted it since",
+        "file-gone", 404, "A file is no longer there",
+        "look again: where it was listed, the broker has deleted it since",
     ),
     errors.ObjectNotFoundError: Kind(
-        code="object-not-found", status=404, title="The store has no such object", hint="list what the store holds"
+        "object-not-found", 404, "The store has no such object", "list what the store holds"
     ),
     MethodNotAllowedError: Kind(
-        code="method-not-allowed", status=405, title="The path knows no such method",
-        hint="use a method that the header Allow names",
+        "method-not-allowed", 405, "The path knows no such method", "use a method that the header Allow names"
     ),
-    ConflictError: Kind(
-        code="conflict", status=409, title="It is in no state for that", hint="get it again, and see what it is at"
-    ),
+    ConflictError: Kind("conflict", 409, "It is in no state for that", "get it again, and see what it is at"),
     KeyReusedError: Kind(
-        code="idempotency-key-reused", status=409, title="The idempotency key came with another request before",
-        hint="send the same request again, or this one with a new key",
+        "idempotency-key-reused", 409, "The idempotency key came with another request before",
+        "send the same request again, or this one with a new key",
     ),
-    errors.LockedError: Kind(
-        code="locked", status=409, title="Another run is at the same work", hint="wait until it has ended, or cancel it"
-    ),
+    errors.LockedError: Kind("locked", 409, "Another run is at the same work", "wait until it has ended, or cancel it"),
     errors.LogDirInUseError: Kind(
-        code="log-dir-in-use", status=409, title="Somebody holds the lock of the log dir",
-        hint="stop the broker, or wait for the other run",
+        "log-dir-in-use", 409, "The lock of the log dir is held", "stop the broker, or wait for the other run"
     ),
     errors.ObjectExistsError: Kind(
-        code="object-exists", status=409, title="The store has such an object already",
-        hint="look at what is there: it was left as it is",
+        "object-exists", 409, "The store has such an object already", "look at what is there: it was left as it is"
     ),
-    errors.ObjectChangedError: Kind(
-        code="object-changed", status=409, title="An object was replaced while it was read", hint="try again"
-    ),
+    errors.ObjectChangedError: Kind("object-changed", 409, "An object was replaced while it was read", "try again"),
     errors.StalePlanError: Kind(
-        code="stale-plan", status=412, title="What the plan depends on has changed",
-        hint="make a new plan, and run that"
+        "stale-plan", 412, "What the plan depends on has changed", "make a new plan, and run that"
     ),
     PreconditionError: Kind(
-        code="precondition-failed", status=412, title="What If-Match asks for does not hold",
-        hint="get it again, and decide on what it is now",
+        "precondition-failed", 412, "What If-Match asks for does not hold", "get it again, and decide on what it is now"
     ),
-    BodyTooLargeError: Kind(
-        code="body-too-large", status=413, title="The body is longer than is read", hint="ask for less at once"
-    ),
-    NotJsonError: Kind(
-        code="not-json", status=415, title="The body is not JSON", hint="send it with Content-Type: application/json"
-    ),
+    BodyTooLargeError: Kind("body-too-large", 413, "The body is longer than is read", "ask for less at once"),
+    NotJsonError: Kind("not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),
     access.UnknownHostError: Kind(
-        code="unknown-host", status=421, title="The service does not go by this name",
-        hint="use the address it listens on, or add the name to allow-hosts",
+        "unknown-host", 421, "The service does not go by this name",
+        "use the address it listens on, or add the name to allow-hosts",
     ),
     InvalidRequestError: Kind(
-        code="invalid-request", status=422, title="The request is not of the form that is described",
-        hint="errors has each part that is wrong; /openapi.json describes the form",
+        "invalid-request", 422, "The request is not of the form that is described",
+        "errors has each part that is wrong; /openapi.json describes the form",
     ),
     errors.DataError: Kind(
-        code="unusable-data", status=422, title="The bytes are not what Kafka writes",
-        hint="take the file from another replica; one that resnap wrote may be deleted, and is made again",
+        "unusable-data", 422, "The bytes are not what Kafka writes",
+        "take the file from another replica; one that resnap wrote may be deleted, and is made again",
     ),
-    access.TooManyFailuresError: Kind(
-        code="too-many-failures", status=429, title="Too many wrong tokens from this address", hint=_WAIT,
-        retry_after_s=6,
-    ),
-    access.QuotaExceededError: Kind(
-        code="quota-exceeded", status=429, title="More producer ids than the caller's quota allows", hint=_WAIT
-    ),
-    QueueFullError: Kind(
-        code="queue-full", status=429, title="As many runs wait as may", hint=_WAIT, retry_after_s=RETRY_AFTER_S
-    ),
+    access.TooManyFailuresError: Kind("too-many-failures", 429, "Too many wrong tokens from this address", _WAIT, 6),
+    access.QuotaExceededError: Kind("quota-exceeded", 429, "More producer ids than the caller's quota allows", _WAIT),
+    QueueFullError: Kind("queue-full", 429, "As many runs wait as may", _WAIT, RETRY_AFTER_S),
     Exception: INTERNAL,
     errors.ConfigurationError: Kind(
-        code="misconfigured", status=500, title="The service is configured wrongly", hint="correct the configuration"
+        "misconfigured", 500, "The service is configured wrongly", "correct the configuration"
     ),
-    errors.ResnapError: Kind(
-        code="failed", status=500, title="It did not work", hint="read detail; the log has more under instance"
-    ),
+    errors.ResnapError: Kind("failed", 500, "It did not work", "read detail; the log has more under instance"),
     errors.LostProducerStateError: Kind(
-        code="lost-producer-state", status=502, title="A replica lacks producer state that another one has",
-        hint="keep it from leading until it is repaired",
+        "lost-producer-state", 502, "A replica lacks producer state that another one has",
+        "keep it from leading until it is repaired",
     ),
     errors.ClusterError: Kind(
-        code="cluster-failed", status=502, title="The brokers refused, or do not answer",
-        hint="read detail; see their logs",
+        "cluster-failed", 502, "The brokers refused, or do not answer", "read detail; see their logs"
     ),
-    errors.StoreError: Kind(
-        code="store-failed", status=502, title="The store refused or failed", hint="read detail; `resnap doctor` probes"
-    ),
+    errors.StoreError: Kind("store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
     errors.StoreAccessError: Kind(
-        code="store-denied", status=502, title="The store does not let the service in",
-        hint="check credentials, permissions and bucket; `resnap doctor --store URL` probes them",
+        "store-denied", 502, "The store does not let the service in",
+        "check credentials, permissions and bucket; `resnap doctor --store URL` probes them",
     ),
     errors.VerificationError: Kind(
-        code="verification-failed", status=502, title="What was read back is not what was meant",
-        hint="do not use it; look at the store, then run it again",
+        "verification-failed", 502, "What was read back is not what was meant",
+        "do not use it; look at the store, then run it again",
     ),
     errors.LogDirError: Kind(
-        code="log-dir-unusable", status=503, title="A log dir cannot be read or written",
-        hint="check that it is mounted, and its permissions", retry_after_s=30,
+        "log-dir-unusable", 503, "A log dir cannot be read or written",
+        "check that it is mounted, and its permissions", 30,
     ),
     errors.LimitError: Kind(
-        code="limit-met", status=503, title="The system gives the service no more files, threads or memory",
-        hint="raise the limit that detail names, then start the service again", retry_after_s=30,
+        "limit-met", 503, "The system gives the service no more files, threads or memory",
+        "raise the limit that detail names, then start the service again", 30,
     ),
-    errors.CancelledError: Kind(
-        code="cancelled", status=503, title="The work was asked to end", hint=_WAIT, retry_after_s=10
-    ),
+    errors.CancelledError: Kind("cancelled", 503, "The work was asked to end", _WAIT, 10),
     TooManyStreamsError: Kind(
-        code="too-many-streams", status=503, title="As many event streams are open as may",
-        hint="close some, or get the run itself now and then", retry_after_s=10,
+        "too-many-streams", 503, "As many event streams are open as may",
+        "close some, or get the run itself now and then", 10,
     ),
     StateError: Kind(
-        code="state-unusable", status=503, title="The service's own file cannot be read or written",
-        hint="check room and permissions of the state directory", retry_after_s=10,
+        "state-unusable", 503, "The service's own file cannot be read or written",
+        "check room and permissions of the state directory", 10,
     ),
-    errors.StoreUnavailableError: Kind(
-        code="store-unavailable", status=503, title="The store does not answer", hint=_WAIT, retry_after_s=10
-    ),
-    errors.UploadGoneError: Kind(
-        code="upload-gone", status=503, title="An upload was lost on its way", hint=_WAIT, retry_after_s=10
-    ),
-    errors.StoreFullError: Kind(
-        code="store-full", status=507, title="The store has no room left", hint="make room, or raise the quota"
-    ),
+    errors.StoreUnavailableError: Kind("store-unavailable", 503, "The store does not answer", _WAIT, 10),
+    errors.UploadGoneError: Kind("upload-gone", 503, "An upload was lost on its way", _WAIT, 10),
+    errors.StoreFullError: Kind("store-full", 507, "The store has no room left", "make room, or raise the quota"),
 }  # fmt: skip
 """By class of error; the nearest base class counts. In the order of their statuses."""
 

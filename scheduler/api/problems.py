@@ -2,7 +2,7 @@
 
 ``instance`` is the request's id, which is in the log as well. No problem holds a secret, nor what a bug said of itself.
 Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer
-is added to the description by ``openapi.describe``.
+is added to the description by ``openapi.describe``. ``/v1/problems`` says what the types of problems stand for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
@@ -19,6 +20,7 @@ from resnap.scheduler.access.errors import UnauthenticatedError
 from resnap.scheduler.api.problem_kinds import (
     BY_CODE,
     INTERNAL,
+    PROBLEMS_PATH,
     BodyTooLargeError,
     HttpError,
     InvalidRequestError,
@@ -29,8 +31,8 @@ from resnap.scheduler.api.problem_kinds import (
     kind_of,
 )
 from resnap.scheduler.api.request_context import context_in
-from resnap.scheduler.observing.logs import logger
 from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.telemetry.logs import logger
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ _LOOKED_AT: Final = 4 * _LONGEST
 """Characters that are searched for secrets. Problems are made on the event loop, and a search takes time by length."""
 _SHOWN_ERRORS: Final = 20
 _log = logger(__name__)
+router = APIRouter(prefix=PROBLEMS_PATH, tags=["problems"])
 
 
 class WrongPart(BaseModel):
@@ -169,3 +172,21 @@ def _headers(error: BaseException, kind: Kind) -> dict[str, str]:
     if wait_s is not None:
         headers.setdefault("Retry-After", str(max(1, math.ceil(wait_s))))
     return headers
+
+
+@router.get("", summary="All kinds of problems")
+def list_problems() -> dict[str, list[dict[str, object]]]:
+    """Return every kind of problem that this service answers with; needs no token."""
+    return {"problems": [_shown(kind) for kind in BY_CODE.values()]}
+
+
+@router.get("/{code}", summary="One kind of problem", responses=problems("not-found"))
+def get_problem(code: str) -> dict[str, object]:
+    """Return what the ``type`` of a problem stands for; needs no token."""
+    if code not in BY_CODE:
+        raise NotFoundError(f"there is no kind of problem {code[:100]!r}")
+    return _shown(BY_CODE[code])
+
+
+def _shown(kind: Kind) -> dict[str, object]:
+    return {"type": kind.type, "code": kind.code, "status": kind.status, "title": kind.title, "hint": kind.hint}

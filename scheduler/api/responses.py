@@ -1,23 +1,63 @@
-"""Bodies of responses: partitions, runs, plans, schedules, the audit and the service, in camel case."""
+"""Bodies of responses: partitions, runs, plans, schedules, the audit, the fleet and the service, in camel case.
 
-from typing import Any, Literal, Self
+Each is made of the value that it shows, field by field (``RunAnswer.model_validate(run)``); what has another name or
+place there, or another form, says so.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.plans import KeptPlan
-from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
-from resnap.scheduler.runs.sightings import SeenPartition, SeenSource
-from resnap.scheduler.service.schedules import ScheduleView
-from resnap.tiering.readiness import Readiness
+from resnap.scheduler.output import documents
+from resnap.scheduler.output.rendering import Row
+from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.tiering.readiness import Readiness, Verdict
+
+Instant: TypeAlias = Annotated[str, BeforeValidator(instant)]
+"""ISO 8601, of milliseconds since 1970."""
+Milliseconds: TypeAlias = Annotated[int, BeforeValidator(lambda span: span // timedelta(milliseconds=1))]
 
 
-def maybe_instant(at_ms: int | None) -> str | None:
-    """Return a time as answers have it; None for none."""
-    return None if at_ms is None else instant(at_ms)
+class Described:
+    """Describes a value by another type, and gives it as it is: keys may have been added, or kept by older versions."""
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a type, or several
+        self.kind = kind
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of the type."""
+        return handler(TypeAdapter(self.kind).core_schema)
 
 
-class RequestAnswer(Form):
+ScanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.ScanRow)]
+PlanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.PlanRow)]
+OutcomeRow: TypeAlias = Annotated[
+    dict[str, Any],
+    Described(
+        documents.PlanRow
+        | documents.SnapshotsRow
+        | documents.ShipmentRow
+        | documents.UnfitRow
+        | documents.ReplicasRow
+        | documents.CensusRow
+        | documents.NotDoneRow
+    ),
+]
+
+
+class Answer(Form):
+    """An answer, or a part of one, that is made of any value with the attributes of its fields."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class RequestAnswer(Answer):
     """What was asked for."""
 
     kind: RunKind
@@ -27,20 +67,8 @@ class RequestAnswer(Form):
     settings: dict[str, Any]
     plan: str | None
 
-    @classmethod
-    def of(cls, request: RunRequest) -> Self:
-        """Return its representation."""
-        return cls(
-            kind=request.kind,
-            sources=list(request.sources),
-            partitions=list(request.partitions),
-            destination=request.destination,
-            settings=dict(request.settings),
-            plan=request.plan,
-        )
 
-
-class ErrorAnswer(Form):
+class ErrorAnswer(Answer):
     """What went wrong in a run."""
 
     code: str
@@ -48,7 +76,7 @@ class ErrorAnswer(Form):
     hint: str | None
 
 
-class RunAnswer(Form):
+class RunAnswer(Answer):
     """A run. Times are ISO 8601; `progress` has segments and bytes by task."""
 
     id: str
@@ -58,134 +86,81 @@ class RunAnswer(Form):
     principal: str
     request: RequestAnswer
     retry_of: str | None
-    created: str
-    started: str | None
-    finished: str | None
+    created: Instant = Field(validation_alias="created_ms")
+    started: Instant | None = Field(validation_alias="started_ms")
+    finished: Instant | None = Field(validation_alias="finished_ms")
     progress: dict[str, Any]
     totals: dict[str, Any]
     errors: list[ErrorAnswer]
 
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        """Return its representation."""
-        return cls(
-            id=run.id,
-            kind=run.kind,
-            state=run.state,
-            origin=run.origin,
-            principal=run.principal,
-            request=RequestAnswer.of(run.request),
-            retry_of=run.retry_of,
-            created=instant(run.created_ms),
-            started=maybe_instant(run.started_ms),
-            finished=maybe_instant(run.finished_ms),
-            progress=dict(run.progress),
-            totals=dict(run.totals),
-            errors=[ErrorAnswer(code=one.code, message=one.message, hint=one.hint) for one in run.errors],
-        )
 
-
-class RunsAnswer(Form):
+class RunsAnswer(Answer):
     """A page of runs, newest first."""
 
     runs: list[RunAnswer]
     next_cursor: str | None
 
 
-class RunPartition(Form):
-    """What became of a partition; `row` is what the shell command prints with `--output json`."""
+class RunPartition(Answer):
+    """The outcome of a partition; `row` is, by the kind of the run, what its command prints with `--output json`."""
 
     topic: str
     partition: int
     state: PartitionState
-    row: dict[str, Any]
-
-    @classmethod
-    def of(cls, outcome: PartitionOutcome) -> Self:
-        """Return its representation."""
-        return cls(topic=outcome.topic, partition=outcome.partition, state=outcome.state, row=dict(outcome.row))
+    row: OutcomeRow
 
 
-class RunPartitionsAnswer(Form):
+class RunPartitionsAnswer(Answer):
     """A page of a run's partitions."""
 
     partitions: list[RunPartition]
     next_cursor: str | None
 
 
-class PlanAnswer(Form):
+class PlanAnswer(Answer):
     """A plan that is kept: what it would read and make."""
 
     id: str
-    created: str
+    created: Instant = Field(validation_alias="created_ms")
     principal: str
     request: RequestAnswer
     totals: dict[str, Any]
-    partitions: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, plan: KeptPlan, *, rows: bool = True) -> Self:
-        """Return it as it is shown; in lists without its rows."""
-        return cls(
-            id=plan.id,
-            created=instant(plan.created_ms),
-            principal=plan.principal,
-            request=RequestAnswer.of(plan.request),
-            totals=dict(plan.totals),
-            partitions=[dict(row) for row in plan.rows] if rows else [],
-        )
+    partitions: list[PlanRow] = Field(validation_alias="rows")
 
 
-class PlansAnswer(Form):
+class PlansAnswer(Answer):
     """A page of plans, newest first, without their partitions."""
 
     plans: list[PlanAnswer]
     next_cursor: str | None
 
 
-class ScheduleAnswer(Form):
+class ScheduleAnswer(Answer):
     """A schedule as it stands."""
 
-    name: str
-    run: str
-    every_ms: int | None
-    cron: str | None
-    timezone: str
+    name: str = Field(validation_alias=AliasPath("spec", "name"))
+    run: str = Field(validation_alias=AliasPath("spec", "run"))
+    every_ms: Milliseconds | None = Field(validation_alias=AliasPath("spec", "every"))
+    cron: str | None = Field(validation_alias=AliasPath("spec", "cron"))
+    timezone: str = Field(validation_alias=AliasPath("spec", "timezone"))
     request: RequestAnswer
-    next: str | None
-    paused: str | None
+    next: Instant | None = Field(validation_alias="next_ms")
+    paused: Instant | None = Field(validation_alias="paused_ms")
     paused_by: str | None
-    last_run: RunAnswer | None
-
-    @classmethod
-    def of(cls, view: ScheduleView, request: RunRequest) -> Self:
-        """Return its representation."""
-        spec = view.spec
-        return cls(
-            name=spec.name,
-            run=spec.run,
-            every_ms=None if spec.every is None else int(spec.every.total_seconds() * 1000),
-            cron=spec.cron,
-            timezone=spec.timezone,
-            request=RequestAnswer.of(request),
-            next=maybe_instant(view.next_ms),
-            paused=maybe_instant(view.paused_ms),
-            paused_by=view.paused_by,
-            last_run=None if view.last is None else RunAnswer.of(view.last),
-        )
+    last_run: RunAnswer | None = Field(validation_alias="last")
 
 
-class SchedulesAnswer(Form):
+class SchedulesAnswer(Answer):
     """Every schedule, by name."""
 
     schedules: list[ScheduleAnswer]
 
 
-class AuditEntryAnswer(Form):
+class AuditEntryAnswer(Answer):
     """Who did what, or tried to."""
 
     seq: int
-    at: str
+    at: Instant = Field(validation_alias="at_ms")
     principal: str
     role: str
     action: str
@@ -194,53 +169,37 @@ class AuditEntryAnswer(Form):
     detail: dict[str, Any]
 
 
-class AuditAnswer(Form):
+class AuditAnswer(Answer):
     """A page of the audit, newest first."""
 
     entries: list[AuditEntryAnswer]
     next_cursor: str | None
 
 
-class Readyz(Form):
+class Readyz(Answer):
     """Whether the service can do its work; the store is reported and does not count."""
 
     status: Literal["ready", "not ready"]
     checks: dict[str, str]
 
 
-class PartitionAnswer(Form):
+class PartitionAnswer(Answer):
     """Whether tiering can be turned on for a partition, why not, and what to do."""
 
     source: str
     topic: str
     partition: int
-    readiness: Readiness
-    reason: str | None
-    detail: str
-    next_step: str
+    readiness: Readiness = Field(validation_alias=AliasPath("judgement", "readiness"))
+    reason: str | None = Field(validation_alias=AliasPath("judgement", "reason"))
+    detail: str = Field(validation_alias=AliasPath("judgement", "detail"))
+    next_step: str = Field(validation_alias=AliasPath("judgement", "next_step"))
     missing: int
-    scanned: str
-    row: dict[str, Any] | None
+    scanned: Instant = Field(validation_alias="scanned_ms")
+    row: ScanRow | None
     """What `resnap scan --output json` has of it; not in lists."""
 
-    @classmethod
-    def of(cls, seen: SeenPartition, *, row: bool) -> Self:
-        """Return its representation."""
-        return cls(
-            source=seen.source,
-            topic=seen.topic,
-            partition=seen.partition,
-            readiness=seen.judgement.readiness,
-            reason=seen.judgement.reason,
-            detail=seen.judgement.detail,
-            next_step=seen.judgement.next_step,
-            missing=seen.missing,
-            scanned=instant(seen.scanned_ms),
-            row=dict(seen.row) if row else None,
-        )
 
-
-class PartitionsAnswer(Form):
+class PartitionsAnswer(Answer):
     """A page of partitions, and how many there are of each kind under the same filter."""
 
     partitions: list[PartitionAnswer]
@@ -248,29 +207,22 @@ class PartitionsAnswer(Form):
     next_cursor: str | None
 
 
-class SourceAnswer(Form):
-    """A source, and when it was looked at."""
+class SourceAnswer(Answer):
+    """A source, and when it was scanned."""
 
     source: str
-    scanned: str | None
-    tried: str
+    scanned: Instant | None = Field(validation_alias="scanned_ms")
+    tried: Instant = Field(validation_alias="tried_ms")
     error: str | None
 
-    @classmethod
-    def of(cls, seen: SeenSource) -> Self:
-        """Return its representation."""
-        return cls(
-            source=seen.source, scanned=maybe_instant(seen.scanned_ms), tried=instant(seen.tried_ms), error=seen.error
-        )
 
-
-class SourcesAnswer(Form):
-    """Every source that was looked at."""
+class SourcesAnswer(Answer):
+    """Every source that was scanned."""
 
     sources: list[SourceAnswer]
 
 
-class BoundaryAnswer(Form):
+class BoundaryAnswer(Answer):
     """A boundary of a partition: which segment ends there, and what its snapshot is worth."""
 
     offset: int
@@ -283,54 +235,65 @@ class BoundaryAnswer(Form):
     """Whether a run has made a snapshot for it that is not beside the segments yet."""
 
 
-class BoundariesAnswer(Form):
-    """The boundaries of a partition, from the log start on."""
+class PartitionPart(Answer):
+    """What is of one partition in one source."""
 
     source: str
     topic: str
     partition: int
+
+
+class BoundariesAnswer(PartitionPart):
+    """The boundaries of a partition, from the log start on."""
+
     boundaries: list[BoundaryAnswer]
     next_cursor: str | None
 
 
-class SnapshotAnswer(Form):
+class SnapshotAnswer(PartitionPart):
     """Entries of a producer snapshot under the names of Kafka's dump tool."""
 
-    source: str
-    topic: str
-    partition: int
     offset: int
     file: str
-    entries: list[dict[str, Any]]
+    entries: list[Row]
     count: int
     next_cursor: str | None
 
 
-class ChangedEntry(Form):
+class ChangedEntry(Answer):
     """An entry that two snapshots both have, with different values."""
 
     producer_id: int
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: Row
+    after: Row
 
 
-class DifferenceAnswer(Form):
+class DifferenceAnswer(PartitionPart):
     """What lies between two snapshots; at most as many of each list as asked for."""
 
-    source: str
-    topic: str
-    partition: int
     from_offset: int
     to_offset: int
-    added: list[dict[str, Any]]
-    removed: list[dict[str, Any]]
+    added: list[Row]
+    removed: list[Row]
     changed: list[ChangedEntry]
     same: int
     is_cut: bool
     """Whether there is more than is listed."""
 
 
-class ExplanationAnswer(Form):
+class ExplanationAnswer(Answer):
     """The batches that made the entries at an offset, a row per role."""
 
-    batches: list[dict[str, Any]]
+    batches: list[Row]
+
+
+class FleetAnswer(Answer):
+    """A page of topics by name, and who was asked. `collected` is null before the first answers are there."""
+
+    collected: str | None
+    verdict: Verdict
+    counts: dict[Verdict, int]
+    unanswered: str | None
+    brokers: list[documents.FleetBrokerRow]
+    topics: list[documents.FleetTopicRow]
+    next_cursor: str | None

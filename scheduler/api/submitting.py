@@ -1,66 +1,99 @@
-"""From a request's body to a run: once per idempotency key, within quota."""
-
-from __future__ import annotations
+"""From a request to a run: once per idempotency key, within quota."""
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
 
+from fastapi import Depends, Header, Request, Response
+
+from resnap.scheduler.api.auth import Operator, Serving
 from resnap.scheduler.api.problem_kinds import KeyReusedError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.responses import RunAnswer
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.runs.run import BY_API
+from resnap.scheduler.runs.run import BY_API, REPLAYS, Run, RunRequest
 from resnap.scheduler.state.database import inserted
 
-if TYPE_CHECKING:
-    from resnap.scheduler.access.roles import Principal
-    from resnap.scheduler.runs.run import Run, RunRequest
-    from resnap.scheduler.service.services import Services
+IdempotencyKey: TypeAlias = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="The same key and request give the same run; another is refused."),
+]
+REPLAYS_PATH: Final = "/v1/replays"
+RUNS_PATH: Final = "/v1/runs"
+TAKEN: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}}},
+    **problems(
+        "unusable-request", "place-not-allowed", "idempotency-key-reused", "stale-plan", "queue-full", "quota-exceeded",
+        "log-dir-unusable", "cancelled",
+    ),
+}  # fmt: skip
+"""What a route may answer that makes a run."""
 
 
-def submit_request(
-    services: Services, asked: RunRequest, who: Principal, *, key: str | None, retry_of: str | None = None
-) -> tuple[Run, bool]:
-    """Return the run that is made of a request, and whether it was made now; the same key gives the same run.
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Takes what an operator asks for as a run."""
 
-    Raises:
-        KeyReusedError: the key came with another request before.
-        QueueFullError: no more runs are taken for now.
-        QuotaExceededError: the principal is to wait.
+    request: Request
+    response: Response
+    services: Serving
+    who: Operator
+    idempotency_key: IdempotencyKey = None
 
-    """
-    if key is None:
-        services.admission.charge(who.name, quota_items(asked))
-        return _submit(services, asked, who, retry_of), True
-    fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
-    with services.submitting:
-        known = _known(services, who.name, key)
-        if known is not None:
-            run_id, before = known
-            if before != fingerprint:
-                raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
-            run = services.history.get(run_id)
-            if run is not None:
-                return run, False
-        services.admission.charge(who.name, quota_items(asked))
+    def take(self, asked: RunRequest, retry_of: str | None = None) -> RunAnswer:
+        """Return the run that is made of a request; the same key gives the same run.
+
+        Raises:
+            KeyReusedError: the key came with another request before.
+            QueueFullError: no more runs are taken for now.
+            QuotaExceededError: the principal is to wait.
+
+        """
+        if self.idempotency_key is None:
+            self._charge(asked)
+            return accepted(self.request, self.response, self._submit(asked, retry_of))
+        with self.services.submitting:
+            run = self._once(self.idempotency_key, asked, retry_of)
+        return accepted(self.request, self.response, run)
+
+    def _charge(self, asked: RunRequest) -> None:
+        self.services.admission.charge(self.who.name, quota_items(asked))
+
+    def _submit(self, asked: RunRequest, retry_of: str | None) -> Run:
+        return self.services.worker.submit(asked, origin=BY_API, principal=self.who.name, retry_of=retry_of)
+
+    def _once(self, key: str, asked: RunRequest, retry_of: str | None) -> Run:
+        services = self.services
+        fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
+        query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
+        with services.database.read() as connection:
+            known = connection.execute(query, (self.who.name, key)).fetchone()
+        if known is not None and known["fingerprint"] != fingerprint:
+            raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
+        run = None if known is None else services.history.get(known["run_id"])
+        if run is not None:
+            return run
+        self._charge(asked)
         with services.database.write() as connection:
-            run = _submit(services, asked, who, retry_of)
-            values = {"principal": who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
+            run = self._submit(asked, retry_of)
+            values = {"principal": self.who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
             inserted(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
-        return run, True
+        return run
+
+
+Submitting: TypeAlias = Annotated[Submission, Depends()]
+
+
+def accepted(request: Request, response: Response, run: Run) -> RunAnswer:
+    """Return that a run was taken, and where it is."""
+    context_of(request).detail["run"] = run.id
+    response.headers["Location"] = f"{REPLAYS_PATH if run.kind in REPLAYS else RUNS_PATH}/{run.id}"
+    return RunAnswer.model_validate(run)
 
 
 def quota_items(asked: RunRequest) -> list[str]:
     """Return what a request is about, piece by piece, for the quota: partitions, or sources where it names none."""
     sources = asked.sources or ("log.dirs",)
     return [f"{source} {name}" for source in sources for name in (asked.partitions or ("",))]
-
-
-def _submit(services: Services, asked: RunRequest, who: Principal, retry_of: str | None) -> Run:
-    return services.worker.submit(asked, origin=BY_API, principal=who.name, retry_of=retry_of)
-
-
-def _known(services: Services, principal: str, key: str) -> tuple[str, str] | None:
-    query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
-    with services.database.read() as connection:
-        row = connection.execute(query, (principal, key)).fetchone()
-    return None if row is None else (row["run_id"], row["fingerprint"])

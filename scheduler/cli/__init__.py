@@ -29,6 +29,7 @@ app = typer.Typer(
     name="resnap",
     cls=CommandGroup,
     help="Rebuild missing Kafka producer snapshots, and ship segments with them to tiered storage.",
+    epilog="Begin with `resnap check LOG_DIR`, which changes nothing, or with `resnap demo`, which needs no log.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,19 +56,20 @@ def main() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Give the standard streams that the caller has closed to nobody, before a file of ours gets their numbers."""
+    """Give the standard streams that the caller has closed to /dev/null, before a file of ours gets their numbers."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            nobody = Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 - to the end
-            setattr(sys, name, nobody)
+            null = Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 - to the end
+            setattr(sys, name, null)
 
 
 def _drop_what_finds_no_room() -> None:
-    """Let go of an answer that could not be printed, which has been reported: Python would try again as it exits."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Let go of what could not be printed, which has been reported: Python would try again as it exits."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -56,6 +56,11 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Compare snapshots with a replay, or read a store back.",
         "resnap verify --store s3://tiered/cluster-1 --since 7d",
     ),
+    "repair": CommandRow(
+        f"{_JOBS}.repair:repair",
+        "Put right snapshots in the place of wrong ones, in a store.",
+        "resnap repair s3://tiered/cluster-1 --dry-run",
+    ),
     "explain": CommandRow(
         f"{_JOBS}.explain:explain",
         "Show the batches that made each entry of a snapshot.",
@@ -131,6 +136,16 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Find replicas that lost producer state, on a running cluster.",
         "resnap replicas --bootstrap-server localhost:9092",
     ),
+    "fleet status": CommandRow(
+        f"{_JOBS}.fleet_status:show_fleet",
+        "Say for each topic of the cluster whether tiering can be turned on.",
+        "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
+    ),
+    "fleet gate": CommandRow(
+        f"{_JOBS}.fleet_gate:may_stop",
+        "Say whether a broker may be stopped now.",
+        "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
+    ),
     "announce": CommandRow(
         f"{_JOBS}.announce:announce",
         "Make shipped segments visible to brokers.",
@@ -198,6 +213,7 @@ GROUPS: Final = {
     "config": "Settings, and where they come from.",
     "controller": "What a cluster's metadata log says.",
     "remote": "Remote storage as brokers see it.",
+    "fleet": "All brokers of a cluster at once, by the services beside them.",
     "producer": "Producer ids: who holds them, and how a broker answers.",
     "quota": "Limits on how many new producer ids a user may use (KIP-936).",
     "runs": "Runs of the service, past and waiting.",
@@ -221,8 +237,18 @@ class CommandGroup(TyperGroup):
         return name, command.load() if isinstance(command, _Listed) else command, rest
 
 
+def written(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
+    """Return how an argument is written, without the type of Python that Typer adds; nothing for a flag."""
+    is_argument = parameter.param_type_name == "argument"
+    return "".join(one.strip("{}") for one in parameter.get_usage_pieces(ctx)) if is_argument else ""
+
+
 class _Command(TyperCommand):
     """A command whose help lists flags under the headings of their settings."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - as Typer has them
+        """Return the words of the usage line; what must be given stands there without braces."""
+        return [one.strip("{}") for one in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as Typer has them
         """Write arguments and flags, those of the command itself first."""
@@ -231,7 +257,7 @@ class _Command(TyperCommand):
             is_argument = parameter.param_type_name == "argument"
             title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
             if record := parameter.get_help_record(ctx):
-                sections.setdefault(title, []).append(record)
+                sections.setdefault(title, []).append((written(parameter, ctx) or record[0], record[1]))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

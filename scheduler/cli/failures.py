@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TextIO
 
 from resnap.storage.errors import (
@@ -34,7 +35,7 @@ PARTIAL: Final = 3
 MISSING_FOUND: Final = LostProducerStateError.exit_code
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
-"""As a shell describes a program that SIGPIPE has ended: whoever read the answer wanted no more of it."""
+"""As a shell describes a program that SIGPIPE has ended: the reader of the answer wanted no more of it."""
 
 EXIT_CODES: Final = {
     OK: "ok",
@@ -42,21 +43,25 @@ EXIT_CODES: Final = {
     USAGE: "usage",
     PARTIAL: "partly done: some of the work was done, and an error was printed; `check` could not judge a topic;"
     " or `install` left wrong files that only `--replace` lets go",
-    MISSING_FOUND: "`scan --exit-code` found missing snapshots, `check` a topic that is blocked, or `replicas` one that"
-    " lost producer state",
+    MISSING_FOUND: "`scan --exit-code` found missing snapshots; it or `replicas` a replica that lost producer state;"
+    " `check` or `fleet status` a topic that is blocked, or `fleet gate` a reason not to stop a broker",
     ConfigurationError.exit_code: "configuration",
     LockedError.exit_code: "another run is at the same work",
     StoreError.exit_code: "the store refused or failed",
     VerificationError.exit_code: "what was read back or recomputed differs",
     LogDirInUseError.exit_code: "the log dir is in use: a broker, or another run, holds its lock",
     StalePlanError.exit_code: "what a saved plan, a staged snapshot or an undoing depends on has changed",
-    ClusterError.exit_code: "the running cluster did not answer, or refused",
+    ClusterError.exit_code: "the running cluster, or the service beside a broker, did not answer, or refused",
     INTERRUPTED: "interrupted, in order; by a second signal, or after 20 s without an orderly end, as it stands",
     OUTPUT_CLOSED: "the reader of the answer has gone (`resnap scan ... | head`); nothing is printed",
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")
 _DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made again"
+_WHOLE_HINT: Final = (
+    "this needs all of resnap (see Install in its README);"
+    " the one file for broker hosts has neither Spark (--engine local) nor the service"
+)
 _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and report what it prints"
 
 
@@ -89,11 +94,15 @@ class Failures:
             hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
             self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,
                       fields=_fields(error))  # fmt: skip
+        elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("resnap"):
+            self.tell(
+                f"{error.name} is not installed here", exit_code=FAILED, kind="NotInstalledError", hint=_WHOLE_HINT
+            )
         else:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self.tell(text, exit_code=FAILED, kind="InternalError", hint=None if self.verbose else _BUG_HINT)
         if self.verbose and not isinstance(error, ResnapError) and not self.as_json:
-            self.stream.write("".join(traceback.format_exception(error)))
+            self._print("".join(traceback.format_exception(error)).rstrip("\n"))
 
     def tell(
         self,
@@ -139,8 +148,9 @@ class Failures:
         self._print(json.dumps({kind: {"message": text}}, ensure_ascii=False) if self.as_json else f"{kind}: {text}")
 
     def _print(self, text: str) -> None:
-        self.stream.write(f"{text}\n")
-        self.stream.flush()
+        with suppress(OSError):  # the exit code says it, too; a log file on a full disk must not stop the work
+            self.stream.write(f"{text}\n")
+            self.stream.flush()
 
 
 def _fields(error: ResnapError) -> dict[str, object]:

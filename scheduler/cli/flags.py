@@ -52,6 +52,8 @@ READING: Final = names_in(replay.ReadingSettings)
 MEMORY: Final = names_in(replay.RunCacheSettings)
 STATE: Final = ("state_dir",)
 WRITE: Final = names_in(replay.WritingSettings)
+COPYING: Final = ("parallel", "bwlimit")
+"""For commands that copy segments, without how they are laid out."""
 UPLOAD: Final = names_in(ShippingSettings)
 STORE: Final = names_in(StoreSettings)
 S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
@@ -61,7 +63,7 @@ ALL: Final = (*SOURCE, *CLUSTER, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *U
 
 Sources: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SOURCE]...", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
+    typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
 ]
 
 

@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM: the first asks the run to end in order, and the second, or too long a wait, ends it as it stands.
 
-In order means that what is on its way is let go, and leases and scratch directories with it. Whoever waits, for another
+In order means that what is on its way is let go, and leases and scratch directories with it. What waits, for another
 try or for ``--bwlimit``, wakes up; but a thread in the middle of a request can take minutes over it. What a run leaves
-that ends at any instant is as safe as after SIGKILL, so nobody has to wait for it.
+that ends at any instant is as safe as after SIGKILL, so it need not be waited for.
 
 The kernel gives a signal to any thread: of two that come together, or of one that comes while the process is stopped,
 the main thread may never hear, and only it runs Python's handlers, once it stops waiting for its threads. So a thread

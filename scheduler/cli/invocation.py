@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Result, Unobserved
+from resnap.scheduler.job.contract import Observer, Result
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
@@ -52,12 +52,12 @@ class Invocation:
     """Closed when the command ends, however it does."""
 
     @property
-    def observer(self) -> Unobserved:
-        """Nobody: what a command finds is in its answer."""
-        return Unobserved()
+    def observer(self) -> Observer:
+        """Nothing hears of it: what a command finds is in its answer."""
+        return Observer()
 
     def check(self) -> None:
-        """Do nothing: whoever interrupts a command raises KeyboardInterrupt in it."""
+        """Do nothing: an interrupt raises KeyboardInterrupt in the command."""
 
     def engine(self, *, ahead: bool = False) -> Engine:
         """Return what replays for this command; it is closed when the command ends."""
@@ -93,7 +93,6 @@ class Invocation:
                         kind=view.kind,
                         rows=rows,
                         columns=view.columns,
-                        in_table=view.in_table,
                         tail=view.tail,
                         closing=view.closing,
                         dump=lambda: view.dump(rows),
@@ -115,6 +114,7 @@ class Invocation:
             for result in results:
                 yield from self._take(result, view, faults, findings)
         except (KeyboardInterrupt, Exception):
+            view.is_cut_short = True
             yield from view.rest()
             raise
         yield from view.rest()
@@ -123,7 +123,7 @@ class Invocation:
         """Return the rows of a result, once what is wrong with it is noted."""
         for line in view.lines(result):
             self.output.line(line)
-        rows = list(view.rows(result))
+        rows = list(view.table_rows(result) if self.output.form == "table" else view.rows(result))
         faults += result.faults
         findings += result.findings
         self.partly_done = self.partly_done or result.partly_done

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
 
@@ -20,9 +20,13 @@ from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CL
 from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output, OutputClosedError
+from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import resembling_variable
 from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.telemetry.traces import traced
 from resnap.storage.errors import UsageError, check_address_space
+from resnap.storage.spans import span
+from resnap.tiering.cluster.client import SharedCluster
 
 P = ParamSpec("P")
 Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
@@ -53,14 +57,26 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
                 may_dump=may_dump,
                 is_service=SERVE in groups,
             )
-            with _quiet_ends(), invocation.at_end:
-                code = command(invocation, **arguments)  # type: ignore[call-arg]
-            raise typer.Exit(failures.exit_code(code or OK, partly_done=invocation.partly_done))
+            with _quiet_ends(), traced(process_environment(), invocation.warn):
+                if SERVE in groups:  # which never ends; each of its runs is a span
+                    code = _run(command, invocation, arguments)
+                else:
+                    with span(context.command_path) as add:
+                        code = _run(command, invocation, arguments)
+                        add("resnap.exit_code", code)
+            raise typer.Exit(code)
 
         _declare(run, command, flags)
         return run
 
     return decorate
+
+
+def _run(command: Callable[..., int | None], invocation: Invocation, arguments: Mapping[str, Any]) -> int:
+    """Run a command to its end, and return the exit code that also its errors call for."""
+    with invocation.at_end:
+        code = command(invocation, **arguments)
+    return invocation.failures.exit_code(code or OK, partly_done=invocation.partly_done)
 
 
 def _places(arguments: Mapping[str, Any]) -> list[str]:
@@ -96,7 +112,10 @@ def _invocation(
     is_service: bool,
 ) -> Invocation:
     check_address_space()
-    settings = load_settings(flags, places=places, ask_cluster=asks_cluster)
+    with ExitStack() as on_failure:
+        shared_cluster = on_failure.enter_context(closing(SharedCluster()))
+        settings = load_settings(flags, places=places, ask_cluster=asks_cluster, shared_cluster=shared_cluster)
+        at_end = on_failure.pop_all()
     log_format = settings.log_format if is_service else None
     as_json = _tells_json(settings.output, log_format, failures.stream)
     failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)
@@ -112,6 +131,7 @@ def _invocation(
         output=Output(settings.output),
         failures=failures,
         first_note=settings.expiration_note if is_replay else None,
+        at_end=at_end,
     )
 
 
@@ -124,7 +144,7 @@ def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:
 
 @contextmanager
 def _quiet_ends() -> Iterator[None]:
-    """End without a traceback when the reader of our output has gone, or somebody interrupts."""
+    """End without a traceback when the reader of our output has gone, or at an interrupt."""
     try:
         yield
     except OutputClosedError:

@@ -46,7 +46,6 @@ _PARTITION_COLUMNS = [
     Column(key="partition", title="PARTITION", right=True),
     Column(key="state", title="STATE"),
 ]
-_PAGE = 500
 
 
 @with_settings(STATE)
@@ -69,16 +68,11 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
         if found is None:
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows those there are")
         head = {**_row(found), **_details(found)}
-        rows = _partitions(history, id)
+        rows = (
+            {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
+            for one in history.every_partition(id)
+        )
         run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=_PARTITION_COLUMNS))
-
-
-def _partitions(history: History, run_id: str) -> Iterator[Row]:
-    after = None
-    while page := history.partitions(run_id, limit=_PAGE, after=after):
-        for one in page:
-            yield {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
-        after = (page[-1].topic, page[-1].partition)
 
 
 def _row(run: Run) -> Row:
@@ -118,6 +112,6 @@ def _history(run: Invocation) -> Iterator[History]:
                          hint="give --state-dir as `resnap serve` has it")  # fmt: skip
     database = DatabaseView(path)
     try:
-        yield History(database, run.clock.now_ms, lambda _: None)
+        yield History(database, run.clock.now_ms)
     finally:
         database.close()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,12 +12,13 @@ from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, S
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.daemon.serve import Daemon
-from resnap.scheduler.observing.logs import set_up
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import services_of
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.telemetry.logs import set_up
+from resnap.storage.errors import UsageError
 
 SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
 """The schedule of a service that is given log dirs, and has no schedule of its own: at the start, and from then on."""
@@ -27,7 +29,7 @@ def serve(
     run: Invocation,
     log_dirs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to look at every 15 minutes; the default is log.dirs."),
+        typer.Argument(metavar="LOG_DIR", help="Log dirs to look at every 15 minutes; the default is log.dirs."),
     ] = None,
 ) -> None:
     """Run the service: schedules, the HTTP API, and a page that says whether tiering can be turned on yet.
@@ -44,6 +46,10 @@ def serve(
 
 def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a service that was given log dirs, where its file does not say otherwise."""
+    for one in log_dirs:
+        with suppress(PermissionError):  # the scan says who may read it
+            if not Path(one).is_dir():
+                raise UsageError(f"{one}: no such directory", hint="LOG_DIR is one of log.dirs of this broker")
     made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}
     if not settings.schedules:
         made["schedules"] = [SCANNED]

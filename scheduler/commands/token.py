@@ -41,7 +41,7 @@ def create_token(
         ),
     ] = None,
 ) -> None:
-    """Make a token, and show it this once: what is kept is a digest, from which nobody can find it."""
+    """Make a token, and show it this once: what is kept is a digest, from which it cannot be found."""
     lifetime = None if expires is None else _lifetime(expires)
     with _tokens(run) as (tokens, audit), tokens.database.write():
         made, secret = tokens.create(name, Role(role), lifetime=lifetime)
@@ -81,7 +81,7 @@ def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
 
 
 def _note(audit: AuditLog, action: str, token: Token) -> None:
-    """Keep who has done it, by the name that the system gives whoever has this shell."""
+    """Keep who has done it, by the name that the system gives the user of this shell."""
     detail = {"role": token.role.value, "expiresMs": token.expires_ms}
     audit.append(
         principal=f"user:{_user()}",

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from resnap.scheduler.access.errors import UnauthenticatedError
-from resnap.scheduler.api import audit, partitions, plans, probes, problem_routes, runs, schedules
+from resnap.scheduler.api import audit, fleet, partitions, plans, probes, problems, runs, schedules
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import (
     LOGIN_PATH,
@@ -25,7 +25,8 @@ from resnap.scheduler.api.middleware import (
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
-from resnap.scheduler.web import explain, keeping, login, overview, producers, static_files
+from resnap.scheduler.web import administration, explain, login, overview, producers, static_files
+from resnap.scheduler.web import fleet as fleet_pages
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
@@ -50,9 +51,20 @@ def create_app(services: Services, version: str) -> FastAPI:
         generate_unique_id_function=operation_id,
     )  # fmt: skip
     app.state.services, app.state.feeds = services, EventFeeds(services)
-    for part in (probes, partitions, runs, plans, schedules, audit):
+    for part in (probes, partitions, runs, plans, schedules, fleet, audit):
         app.include_router(part.router)
-    for pages in (login, overview, partition_pages, explain, producers, run_pages, plan_pages, keeping, static_files):
+    for pages in (
+        login,
+        overview,
+        partition_pages,
+        explain,
+        producers,
+        run_pages,
+        plan_pages,
+        administration,
+        fleet_pages,
+        static_files,
+    ):
         app.include_router(pages.router)
     guard(app, services.access)
     metrics = services.observation.metrics
@@ -66,7 +78,7 @@ def guard(app: FastAPI, access: AccessControl) -> None:
     app.state.access = access
     for kind in (ResnapError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _handle_error)
-    app.include_router(problem_routes.router)
+    app.include_router(problems.router)
     describe(app, needs_token=access.auth == "token")
     # The last one added is the outermost.
     app.add_middleware(CheckMiddleware, access=access)

@@ -42,7 +42,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
         """Take a connection; where as many are open as may, the one that has waited longest makes room, if any waits.
 
-        Whoever holds connections without asking for anything would else keep everybody out.
+        A client that holds connections without asking for anything would else keep all others out.
         """
         super().connection_made(transport)
         if len(self.connections) == MOST_CONNECTIONS:
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        """Begin to wait for a whole request; whoever sends it byte by byte gets no more time for that."""
+        """Begin to wait for a whole request; a client that sends it byte by byte gets no more time for that."""
         if self._waiting is None:
             self._waiting = self.loop.call_later(REQUEST_S, self.transport.close)
 
@@ -88,9 +88,9 @@ class HttpServer(uvicorn.Server):
 
     @classmethod
     def of(cls, app: FastAPI, trusted_proxies: Sequence[str]) -> Self:
-        """Return what serves ``app``; what ``trusted_proxies`` say of their callers is believed, and nobody else.
+        """Return what serves ``app``; what ``trusted_proxies`` say of their callers is believed, and of no others.
 
-        By default uvicorn believes everybody on this machine: any address stood in the audit then.
+        By default uvicorn believes every client on this machine: any address stood in the audit then.
         """
         return cls(
             uvicorn.Config(

@@ -23,7 +23,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Sends messages to ``address``: a path, or a name after ``@`` in the abstract namespace; None for nobody."""
+    """Sends messages to ``address``: a path, or a name after ``@`` in the abstract namespace; None to send none."""
 
     address: str | None
 
@@ -45,7 +45,7 @@ class Notifier:
         return self._send("WATCHDOG=1", _status(status), timeout_s=0)
 
     def _send(self, *assignments: str, timeout_s: float = SEND_TIMEOUT_S) -> bool:
-        """Send one datagram; False if there is nobody to notify."""
+        """Send one datagram; False if there is no address."""
         if not self.address or self.address[0] not in "/@":
             return False
         name = "\0" + self.address[1:] if self.address.startswith("@") else self.address

@@ -9,7 +9,7 @@ A job is a module of ``scheduler/jobs/`` with
 - a ``View``: how results are shown, as rows for programs and as a table for people.
 
 What is wrong with one part goes into its result, or to ``context.error`` where no result describes it, and the run goes
-on. What ``run`` raises ends the run. Nobody but the callers prints, keeps, counts or chooses an exit code:
+on. What ``run`` raises ends the run. The callers alone print, keep, count and choose an exit code:
 
 - the shell (``cli.invocation.Invocation.show``) prints the rows, then the faults. Faults of one kind give the exit code
   of that kind; of several kinds, 1; and 3 where a result says that the run is done in part all the same;
@@ -114,20 +114,17 @@ class Mismatch(StrEnum):
     """A shipped snapshot is not what a replay gives."""
 
 
-class Observer(Protocol):
-    """Is notified of what a job finds and makes, for metrics, charges, and the overview of partitions."""
+class Observer:
+    """Is notified of what a job finds and makes, for metrics, charges and the overview; this one ignores it all."""
 
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed; ``unread`` says what of it could not be read."""
-        ...
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all."""
-        ...
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
         """Count what became of the snapshots of one partition."""
-        ...
 
     def made(
         self,
@@ -137,50 +134,15 @@ class Observer(Protocol):
         offsets: frozenset[int],
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
-        ...
 
     def activated(self, snapshot: bytes | str) -> None:
-        """Charge whoever asked for the run with the producers of a snapshot: its bytes, or its locator."""
-        ...
+        """Charge the principal that asked for the run with the producers of a snapshot: its bytes, or its locator."""
 
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
-        ...
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""
-        ...
-
-
-class Unobserved:
-    """The observer of runs that nobody observes, as of the shell."""
-
-    def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
-        """Ignore it."""
-
-    def not_scanned(self, source: str, error: ResnapError) -> None:
-        """Ignore it."""
-
-    def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
-        """Ignore it."""
-
-    def made(
-        self,
-        selected: SelectedPartition,
-        how: Literal["regenerated", "shipped"],
-        destination: str,
-        offsets: frozenset[int],
-    ) -> None:
-        """Ignore it."""
-
-    def activated(self, snapshot: bytes | str) -> None:
-        """Ignore it."""
-
-    def mismatch(self, kind: Mismatch) -> None:
-        """Ignore it."""
-
-    def replicas(self, states: Mapping[str, int]) -> None:
-        """Ignore it."""
 
 
 class Context(Protocol):
@@ -202,7 +164,7 @@ class Context(Protocol):
         ...
 
     def engine(self, *, ahead: bool = False) -> Engine:
-        """Return what replays for this run; whoever runs the job closes it.
+        """Return what replays for this run; the caller of the job closes it.
 
         ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
         """
@@ -245,6 +207,8 @@ class View(Generic[R]):
     name: ClassVar[str | None] = None
     kind: ClassVar[str] = "row"
     columns: ClassVar[Sequence[Column]] = ()
+    is_cut_short: bool = False
+    """Whether an error or an interrupt has ended the results before their end."""
 
     def rows(self, result: R) -> Iterable[Row]:
         """Return the rows that the shell prints of a result; of what could not be read it prints the fault alone."""
@@ -255,9 +219,9 @@ class View(Generic[R]):
         """Return the row of a result, which the service keeps for its partition, and count it; None for no row."""
         raise NotImplementedError
 
-    def in_table(self, row: Row) -> bool:  # noqa: ARG002 - for those that have rows of no interest
-        """Whether people see a row; programs see every one."""
-        return True
+    def table_rows(self, result: R) -> Iterable[Row]:
+        """Return the rows that people see of a result, in place of ``rows``: fewer, where totals say enough."""
+        return self.rows(result)
 
     def lines(self, result: R) -> Iterable[str]:  # noqa: ARG002 - for those that have a table
         """Return what people read of a result as soon as it is there."""

@@ -16,28 +16,73 @@ and is replaced by the next.
 from __future__ import annotations
 
 import threading
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from functools import reduce
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
 
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import open_sink
 from resnap.storage.errors import UsageError
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
     from resnap.replay.scan.reading import Reading
     from resnap.replay.spark.settings import SparkSettings
+    from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Watcher
+    from resnap.storage.disk import Dress
+    from resnap.storage.errors import ResnapError
     from resnap.storage.stores.s3_settings import S3Settings
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_N = TypeVar("_N")
+_N_co = TypeVar("_N_co", covariant=True)
+_V = TypeVar("_V")
+
+
+class Groups(Protocol[_N_co, _V]):
+    """Values by key, wherever they are."""
+
+    @property
+    def note(self) -> _N_co:
+        """What the reading said of all items together."""
+        ...
+
+    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
+        """Return ``work(key, values)`` of each group, by key; values are in the order of their items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalGroups(Generic[_N, _V]):
+    """Those of this process."""
+
+    note: _N
+    values: Mapping[str, list[_V]]
+
+    @staticmethod
+    def of(
+        look: Callable[[_T], tuple[_N, list[tuple[str, _V]]]],
+        join: Callable[[_N, _N], _N],
+        nothing: _N,
+        items: Sequence[_T],
+    ) -> _LocalGroups[_N, _V]:
+        found = [look(item) for item in items]
+        values: dict[str, list[_V]] = {}
+        for key, value in (one for _, pairs in found for one in pairs):
+            values.setdefault(key, []).append(value)
+        return _LocalGroups(reduce(join, (note for note, _ in found), nothing), values)
+
+    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
+        return [work(key, self.values[key]) for key in sorted(self.values)]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -58,6 +103,8 @@ class Engine:
     reading: Reading
     ahead: bool = False
     _warm: WarmSpark | None = field(default=None, init=False, repr=False)
+    _reached: frozenset[str] = field(default=frozenset(), init=False, repr=False)
+    """What executors were asked for on behalf of the next replay, which need not ask again."""
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __enter__(self) -> Self:
@@ -74,7 +121,7 @@ class Engine:
         return self.kind == "spark" and not self.spark.is_local
 
     def needed_for(self, plan: PartitionPlan) -> None:
-        """Start Spark in the background if ``plan`` has something to read, and nobody minds that it is early."""
+        """Start Spark in the background if ``plan`` has something to read, and an early start does no harm."""
         if self.ahead and self.kind == "spark" and plan.runs:
             self._warm_spark().begin()
 
@@ -86,18 +133,21 @@ class Engine:
         watcher: Watcher | None = None,
         *,
         here_below_bytes: int = 0,
+        together: Callable[[Sequence[PartitionResult]], None] | None = None,
     ) -> Iterator[PartitionResult]:
         """Yield the result of each plan, in any order; snapshots go to the sink at ``sink_url``.
 
         Replays that several threads ask for go one after the other. ``progress`` is called with (segments, bytes
         covered) done since the last call, ``watcher`` hears of what comes on top and of what is going on. Segments of
         fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine.
+        ``together`` is called with results that Spark has made at once, before the first of them is given.
 
         Raises:
             ResnapError: Spark did not start, or its job failed; the next replay starts it again where it has ended.
 
         """
         self._check_reach(sink_url)
+        reached, self._reached = self._reached, frozenset()
         size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
         if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
@@ -113,6 +163,8 @@ class Engine:
                 reading=self.reading,
                 progress=progress,
                 watcher=watcher,
+                together=together,
+                reached=reached,
             )
             yield from job.run(plans)
 
@@ -130,19 +182,87 @@ class Engine:
         with self._warm_spark().context() as context:
             return on_executors(context, look, items)
 
-    def spread(self, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Return ``look(item)`` for each of ``items``, which is work: on Spark, unless this process is the engine.
+    @contextmanager
+    def grouped(
+        self,
+        look: Callable[[_T], tuple[_N, list[tuple[str, _V]]]],
+        join: Callable[[_N, _N], _N],
+        nothing: _N,
+        items: Sequence[_T],
+    ) -> Iterator[Groups[_N, _V]]:
+        """Read ``items``, each of which gives a note and values by key, and keep the values where they were read.
+
+        That is on Spark, unless this process is the engine. ``join`` makes one note of two; ``nothing`` is that of no
+        items.
 
         Raises:
             ResnapError: Spark did not start, or its job failed.
 
         """
         if self.kind == "local" or not items:
-            return list(map(look, items))
-        from resnap.replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
+            yield _LocalGroups.of(look, join, nothing, items)
+            return
+        from resnap.replay.spark.groups import grouped  # noqa: PLC0415 - imports pyspark
+
+        with self._warm_spark().context() as context, grouped(context, look, join, items) as groups:
+            yield groups
+
+    def check_reach(self, locators: Collection[str], url: str, dress: Dress | None = None) -> None:
+        """Have the executors look for segments, and for the destination at ``url``, before anything is written.
+
+        ``dress`` is what they will make files there look like, if that matters.
+
+        Raises:
+            UsageError: they do not reach them.
+            ResnapError: Spark did not start, or its job failed.
+
+        """
+        self._check_reach(url)
+        from resnap.replay.spark.reach import check_reach, root_of  # noqa: PLC0415 - imports pyspark
 
         with self._warm_spark().context() as context:
-            return on_executors(context, look, items)
+            check_reach(context, locators, url, self.reading.sources, dress)
+        self._reached = frozenset((url, *map(root_of, locators)))
+
+    def shares(self, most_tasks: int | None, bytes_per_s: int | None) -> tuple[int | None, int | None]:
+        """Return how many tasks may be under way at once, and how many of ``bytes_per_s`` are for each; starts Spark.
+
+        A limit on bytes is divided among the slots that there are now, or fewer tasks if no more are asked for.
+        """
+        if bytes_per_s is None:
+            return most_tasks, None
+        with self._warm_spark().context() as context:
+            slots: int = context.defaultParallelism
+        tasks = min(slots, most_tasks or slots)
+        return tasks, max(1, bytes_per_s // tasks)
+
+    @contextmanager
+    def task_pool(
+        self,
+        work: Callable[[_T], _R | ResnapError],
+        description: str,
+        *,
+        most_tasks: int | None = None,
+        most_items: int | None = None,
+    ) -> Iterator[TaskPool[_T, _R]]:
+        """Give executors that do ``work``, beside the replays that the same thread asks for meanwhile.
+
+        Args:
+            work: a plain value that is called with an item, and returns an error of ours that is to be raised here.
+            description: what it is, for Spark's own pages.
+            most_tasks: under way at once; None for as many as there is room for.
+            most_items: to be asked for at once, likewise.
+
+        Raises:
+            ResnapError: Spark did not start.
+
+        """
+        from resnap.replay.spark.task_pool import TaskPool  # noqa: PLC0415 - imports pyspark
+
+        with self._warm_spark().context() as context:
+            pool = TaskPool(context, work, description, most_tasks=most_tasks, most_items=most_items)
+            with closing(pool):
+                yield pool
 
     def close(self, *, in_order: bool = True) -> None:
         """End Spark if it runs, at once unless ``in_order``; a later replay starts another."""

@@ -1,11 +1,11 @@
 """What earlier runs have shipped under narrower rules, or from a shorter log, held against the log that is here.
 
 A manifest that says so is a reason to look, and no more: of a partition without producers, or where all of them were
-alive, nobody is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
+alive, none is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
 what the store holds is named. A run that asks for what the runs before it have asked for has nothing to look at.
 
-A replica that lags, or that was rolled elsewhere, has no boundary where a stored segment ends: nobody can say from here
-whether somebody is missing there. That is a warning and no fault of what is stored.
+A replica that lags, or that was rolled elsewhere, has no boundary where a stored segment ends: whether a producer is
+missing there cannot be known from here. That is a warning and no fault of what is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.store_check import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
+from resnap.scheduler.job.stored_differences import MOST_SHOWN, lacking, named, rules_made_under
+from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
+from resnap.scheduler.output.rendering import first_of, some
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
@@ -40,8 +42,8 @@ _AGAIN: Final = (
     " another prefix"
 )
 _AGAIN_FOR_BROKERS: Final = (
-    "`resnap remote status --store` says which of these segments brokers know of: those are theirs; delete what they do"
-    " not know of, and run again while the log dir has it; or ship to another prefix"
+    "`resnap remote status LOG_DIR --store` says which of these segments brokers know of: those are theirs; delete"
+    " what they do not know of, and run again while the log dir has it; or ship to another prefix"
 )
 
 
@@ -119,11 +121,12 @@ class HeldCheck:
 
     def _problem(self, order: TierOrder, wrong: list[_Lack]) -> VerificationError:
         what = "; ".join(f"at {one.segment.next_base_offset} {one.what}" for one in wrong[:MOST_SHOWN])
-        more = f"; and at {len(wrong) - MOST_SHOWN} more boundaries" if len(wrong) > MOST_SHOWN else ""
+        more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
             f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
-            hint=f"what is stored stays as it is; `resnap verify --store {order.store_url} {_flags(self.rules)}` names"
-            f" all that is wrong; {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
+            hint=f"what is stored stays as it is; `resnap repair {order.store_url} {_flags(self.rules)}` puts right"
+            f" snapshots in its place, where the store holds the beginning of the log; else"
+            f" {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
@@ -169,7 +172,7 @@ def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
 def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan) -> _Lack | None:
     """Return what the snapshot of ``segment`` lacks, or why it was not compared."""
     if found is None or found.boundary.offset != segment.next_base_offset:
-        return None  # where nobody is alive, nobody is missing
+        return None  # where no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
     lacks = lacking(found, found.comparison, plan, segment.origin)
@@ -184,8 +187,7 @@ def _offsets(segments: Iterable[ShippedSegment]) -> str:
             ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
         else:
             ranges.append((start, end))
-    more = f" and {len(ranges) - MOST_SHOWN} more ranges" if len(ranges) > MOST_SHOWN else ""
-    return ", ".join(f"[{start}, {end})" for start, end in ranges[:MOST_SHOWN]) + more
+    return first_of([f"[{start}, {end})" for start, end in ranges], MOST_SHOWN)
 
 
 def _as_of(rules: ReplayRules) -> str:

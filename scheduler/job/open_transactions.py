@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from resnap.scheduler.clock import instant
 from resnap.storage.errors import ResnapError
-from resnap.tiering.cluster.producers import describe_producers
-from resnap.tiering.cluster.transactions import describe_transactions
+from resnap.tiering.cluster.producers import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionState
 from resnap.tiering.controller.transactions.state_log import read_transaction_states
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Place
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.client import Cluster, Connect
     from resnap.tiering.controller.transactions.metadata import TransactionMetadata
 
 _GOING_ON = PREPARED | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}
@@ -64,7 +63,7 @@ class OpenTransaction:
     """Timestamp of its first batch, where that was read."""
     holder: TransactionMetadata | None = None
     is_holder_known: bool = False
-    """Whether ``holder`` None means that nobody holds it."""
+    """Whether ``holder`` None means that it is not held."""
 
     @property
     def transactional_id(self) -> str | None:
@@ -146,7 +145,7 @@ class OpenTransaction:
 
 def holders_of(
     log_dir: Place,
-    connect: Callable[[], Cluster] | None,
+    connect: Connect | None,
     producer_ids: Collection[int],
     warn: Callable[[str], None],
     led: Led | None = None,

@@ -14,7 +14,6 @@ from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.tiering.inventory import with_log_end
-from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots, lost_state
 from resnap.tiering.planning import (
     ReplayFacts,
     SavedPlan,
@@ -24,14 +23,16 @@ from resnap.tiering.planning import (
     lost_boundaries,
     plan_replay,
 )
+from resnap.tiering.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.sources import SelectedPartition
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.lost_producer_state import LostState
+    from resnap.tiering.readiness import JudgedPartition
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
@@ -148,16 +149,30 @@ class Planner:
             fingerprints={p.selected.topic_partition: fingerprint(p.selected.inventory.partition) for p in made},
         )
 
-    def replay(self, planned: list[Planned], sink_url: str, progress: Progress) -> Generator[Replayed, None, None]:
-        """Replay what is planned, and write the snapshots to the sink at ``sink_url``."""
+    def replay(
+        self,
+        planned: list[Planned],
+        sink_url: str,
+        progress: Progress,
+        together: Callable[[Sequence[Replayed]], None] | None = None,
+    ) -> Generator[Replayed, None, None]:
+        """Replay what is planned, and write the snapshots to the sink at ``sink_url``.
+
+        ``together`` is called with what was replayed at once, before the first of it is given, where that is done so.
+        """
         by_partition = {p.selected.topic_partition: p for p in planned}
         progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
         for one in planned:
             if one.is_settled:
                 yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
+
+        def replayed(result: PartitionResult) -> Replayed:
+            return Replayed(planned=by_partition[result.topic_partition], result=result)
+
         left = [p.plan for p in planned if not p.is_settled]
-        for result in self.engine.replay(left, sink_url, progress.advance, progress):
-            yield Replayed(planned=by_partition[result.topic_partition], result=result)
+        for_all = None if together is None else lambda results: together([replayed(one) for one in results])
+        for result in self.engine.replay(left, sink_url, progress.advance, progress, together=for_all):
+            yield replayed(result)
 
     def scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll."""
@@ -171,12 +186,17 @@ class Planner:
         )
         return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
 
-    def lost_state(self, inventory: PartitionInventory) -> LostState | None:
-        """Return what shows that a replica has lost its producer state; remote snapshots prove it, where they are."""
-        partition, expiration_ms = inventory.partition, self.rules.written_under.expiration_ms
-        is_joined = partition.local_from is not None
-        judged = judge_snapshots(partition, self._sources, expiration_ms) if is_joined else NOTHING_LOST
-        return lost_state(partition, judged.losses)
+    def judge(self, selected: SelectedPartition, high_watermark: int | None) -> JudgedPartition:
+        """Return what blocks a broker's tiering of a partition, and what blocks Resnap's."""
+        return judge_partition(
+            selected.inventory,
+            self._sources,
+            facts=selected.live_facts,
+            now_ms=self.rules.as_of.now_ms,
+            transaction_max_timeout_ms=self.rules.transaction_max_timeout_ms,
+            expiration_ms=self.rules.written_under.expiration_ms,
+            high_watermark=high_watermark,
+        )
 
     def boundaries(
         self, selected: SelectedPartition, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None

@@ -5,30 +5,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import instant
-from resnap.scheduler.output.rendering import human_bytes, plain_text
+from resnap.scheduler.output.rendering import first_of, human_bytes, plain_text, some
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resnap.replay.boundary_state import LeftOut
     from resnap.replay.explain import Batch, Explanation
     from resnap.scheduler.job.work_items import Cost
+    from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.tiering.checking.chains import Chain
+    from resnap.storage.log.survey import Incomplete
     from resnap.tiering.readiness import TieringSizes
     from resnap.tiering.refusal import Refusal
+    from resnap.tiering.verifying.chains import Chain
 
 
+_MOST_NAMED: Final = 5
+_MOST_SEGMENTS_NAMED: Final = 20
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
-def identity(topic_partition: TopicPartition) -> dict[str, object]:
+def identity(topic_partition: TopicPartition) -> Identity:
     """Return what names a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
-def cost_row(cost: Cost) -> Row:
+def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield that a snapshot that was made lacks producers, if it does."""
+    if left_out:
+        ids = ", ".join(str(pid) for pid, _ in left_out[:_MOST_NAMED])
+        yield (
+            f"{topic_partition}: {some(len(left_out), 'producer')} left out of the snapshot at {offset}, since their"
+            f" past is not in what could be read: {ids}"
+        )
+
+
+def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str]:
+    """Yield which segments of the store at ``url`` lack objects, if any does, and what to do next."""
+    if segments:
+        named = [f"{one.topic_partition} from offset {one.base_offset} ({one.missing_key})" for one in segments]
+        yield (
+            f"{some(len(segments), 'segment')} passed over of which an object is missing, as a copy or a deletion that"
+            f" did not end leaves it, or a loss: {first_of(named, _MOST_SEGMENTS_NAMED)}; `resnap remote status LOG_DIR"
+            f" --store {url}` shows whether brokers know the segment;"
+            " if they do, bring the object back from another copy of the store"
+        )
+
+
+def cost_row(cost: Cost) -> CostRow:
     """Return what a replay would read."""
     return {"segments": cost.segments, "bytes": cost.size_bytes}
 
@@ -43,15 +72,18 @@ def count_of(value: object) -> str:
     return str(len(value)) if isinstance(value, list) and value else ""
 
 
-def sizes_row(sizes: TieringSizes) -> dict[str, int | None]:
+def sizes_row(sizes: TieringSizes) -> SizesRow:
     """Return what comes of the bytes of closed segments with tiering on."""
-    return dict(zip(SIZES, (sizes.tierable, sizes.blocked, sizes.shipped, sizes.freeable), strict=True))
+    return {
+        "tierableBytes": sizes.tierable,
+        "blockedBytes": sizes.blocked,
+        "shippedBytes": sizes.shipped,
+        "freeableBytes": sizes.freeable,
+    }
 
 
-def refusal_row(refusal: Refusal | None) -> Row | None:
+def refusal_row(refusal: Refusal) -> RefusalRow:
     """Return why a segment is not shipped."""
-    if refusal is None:
-        return None
     return {
         "baseOffset": refusal.base_offset,
         "nextBaseOffset": refusal.next_base_offset,
@@ -61,12 +93,18 @@ def refusal_row(refusal: Refusal | None) -> Row | None:
     }
 
 
+def refusal_row_if(refusal: Refusal | None) -> RefusalRow | None:
+    """Return why a segment is not shipped; None where nothing stops."""
+    return None if refusal is None else refusal_row(refusal)
+
+
 def chain_row(chain: Chain) -> Row:
     """Return what the segments of one partition make together."""
     return {
         **identity(chain.topic_partition),
         "clusterId": chain.cluster_id,
         "topicId": chain.topic_id,
+        "layout": chain.layout,
         "startOffset": chain.start,
         "endOffset": chain.end,
         "segments": chain.segments,

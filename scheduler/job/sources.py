@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
-from resnap.storage.errors import UsageError
-from resnap.storage.log.survey import META_PROPERTIES
+from resnap.storage.errors import LogDirError, ResnapError, UsageError
+from resnap.storage.log.names import parse_partition_dir_name
+from resnap.storage.log.survey import META_PROPERTIES, PartitionProblem
 from resnap.storage.sources.files import PLAIN
-from resnap.storage.sources.joined_log import with_remote
-from resnap.storage.sources.log_dirs import open_source
+from resnap.storage.sources.joined_log import Joining, with_remote
+from resnap.storage.sources.log_dirs import open_source, open_tiered
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
-from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
-from resnap.tiering.controller.topic_ids import with_topic_ids
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log, with_topic_ids
 from resnap.tiering.inventory import take_inventory
+from resnap.tiering.remote_log.known_segments import known_by, known_in
+from resnap.tiering.remote_log.records import METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.log.survey import LogDir, PartitionProblem
+    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
     from resnap.tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.tiering.remote_log.known_segments import KnownSegments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,8 @@ class Scope:
     """Directories' names, such as ``payments-0``; all partitions if there are none."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Which topic is meant by a name that several have in a store; as keys have the id."""
+    counts: Callable[[str], bool] = lambda _: True
+    """Whether an object of a store is read, by its key."""
     high_watermark: int | None = None
     """High watermark of the one partition in scope, instead of the one in the checkpoint."""
     metadata_log: Path | None = None
@@ -51,8 +58,26 @@ class Scope:
     """The metadata log that the settings of the run were read from."""
     remote: str | None = None
     """URL of the remote storage whose segments are read with those of the log dirs as one log."""
-    connect: Callable[[], Cluster] | None = None
+    joining: Joining | None = None
+    """What lies there, where it has been listed already."""
+    connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
+
+    @property
+    def typed(self) -> str:
+        """The sources as they are typed in a shell, with what else says what of them is meant."""
+        topics = [word for one in self.topics for word in ("--topic", one)]
+        partitions = [word for one in self.partitions for word in ("--partition", one)]
+        remote = [] if self.remote is None else ["--remote", self.remote]
+        return shlex.join([*self.sources, *topics, *partitions, *remote])
+
+    def install_command(self, staged: str, *flags: str) -> str:
+        """Return the command that installs what lies in ``staged``; into ``LOG_DIR`` if not one is given."""
+        log_dir = "LOG_DIR"
+        if len(self.sources) == 1 and not is_store_url(self.sources[0]):
+            path = Path(self.sources[0])
+            log_dir = shlex.quote(str(path.parent if parse_partition_dir_name(path.name) else path))
+        return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags])
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""
@@ -108,17 +133,23 @@ class Selection:
     partitions: tuple[SelectedPartition, ...]
     """By topic, then partition."""
     problems: tuple[PartitionProblem, ...]
+    incomplete: tuple[Incomplete, ...]
+    """Segments in stores that lack an object, and are in no partition."""
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.
 
         Raises:
             UsageError: it is not in scope.
+            ResnapError: it is, and cannot be read as one log.
 
         """
         for selected in self.partitions:
             if selected.topic_partition == topic_partition:
                 return selected
+        for problem in self.problems:
+            if problem.path.name == str(topic_partition):
+                raise problem.error
         known = ", ".join(str(selected.topic_partition) for selected in self.partitions[:5]) or "none"
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
@@ -134,26 +165,27 @@ def look(
 ) -> Selection:
     """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
 
+    A log dir that cannot be read is a problem of the selection, and hides no other.
+
     Raises:
         UsageError: a source is not what it should be, two of them have the same partition, or nothing is in scope.
-        LogDirError, StoreError: a source cannot be listed.
+        LogDirError: no log dir can be read.
+        StoreError: a source cannot be listed.
 
     """
     partitions: dict[TopicPartition, SelectedPartition] = {}
-    problems: list[PartitionProblem] = []
     facts = scope.live()
-    for source in scope.sources:
-        listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids)
-        metadata = scope.metadata(source)
-        log_dir = with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image)
-        if scope.remote is not None:
-            log_dir = with_remote(log_dir, scope.remote, sources)
+    opened, problems = _readable(scope, facts, sources)
+    joining = scope.joining or _joining(scope, [one.log_dir for one in opened], sources)
+    problems += () if joining is None else joining.stored.problems
+    for log_dir, metadata in opened:
+        whole = log_dir if joining is None else with_remote(log_dir, joining)
         policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
-        inventory = take_inventory(log_dir, cleanup_policies=policies, sources=sources, known=known)
+        inventory = take_inventory(whole, cleanup_policies=policies, sources=sources, known=known)
         problems += inventory.problems
         for found in inventory.partitions:
             live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)
-            _add(partitions, SelectedPartition(inventory=found, log_dir=log_dir, live=live))
+            _add(partitions, SelectedPartition(inventory=found, log_dir=whole, live=live))
     if not partitions and not problems:
         raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:
@@ -161,18 +193,100 @@ def look(
             f"--high-watermark is of one partition, {len(partitions)} are in scope",
             hint="name one partition's directory",
         )
-    return Selection(partitions=tuple(partitions[key] for key in sorted(partitions)), problems=tuple(problems))
+    return Selection(
+        partitions=tuple(partitions[key] for key in sorted(partitions)),
+        problems=tuple(problems),
+        incomplete=tuple(one for log_dir, _ in opened for one in log_dir.incomplete),
+    )
+
+
+class _Opened(NamedTuple):
+    log_dir: LogDir
+    metadata: ClusterMetadata
+
+
+def _readable(
+    scope: Scope, facts: ClusterFacts | None, sources: Sources
+) -> tuple[list[_Opened], list[PartitionProblem]]:
+    """Return the sources in scope that can be read, and what is wrong with the others."""
+    opened: list[_Opened] = []
+    problems: list[PartitionProblem] = []
+    for source in scope.sources:
+        try:
+            opened.append(_opened(source, scope, facts, sources))
+        except LogDirError as error:
+            problems.append(PartitionProblem(path=Path(source).absolute(), error=error))
+    if problems and not opened:
+        raise problems[0].error
+    return opened, problems
+
+
+def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources) -> _Opened:
+    """Return a source with what the running cluster, or a metadata log, says of its topics."""
+    listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids, counts=scope.counts)
+    metadata = scope.metadata(source)
+    return _Opened(with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata)
+
+
+def joined_once(scope: Scope, sources: Sources) -> Scope:
+    """Return ``scope`` with its remote storage listed for all its sources, so that one by one can be looked at.
+
+    Sources that cannot be opened are reported where they are read.
+    """
+    log_dirs = []
+    for source in scope.sources if scope.remote is not None else ():
+        with suppress(ResnapError):
+            log_dirs.append(_opened(source, scope, None, sources).log_dir)
+    return replace(scope, joining=_joining(scope, log_dirs, sources)) if log_dirs else scope
+
+
+def _joining(scope: Scope, log_dirs: Sequence[LogDir], sources: Sources) -> Joining | None:
+    """Return what the remote storage in scope holds of ``log_dirs``, less what brokers' metadata say not to read.
+
+    Raises:
+        UsageError: nothing that is read as a log lies there.
+        StoreError, ClusterError: it, or the metadata, cannot be read.
+
+    """
+    if scope.remote is None:
+        return None
+    wanted = [one for log_dir in log_dirs for one in log_dir.partitions]
+    known = _known(scope, wanted, sources)
+    stored = open_tiered(
+        scope.remote,
+        sources,
+        topics={one.topic_partition for one in wanted}.__contains__,
+        topic_ids={one.topic_partition.topic: one.topic_id for one in wanted if one.topic_id is not None},
+        counts=known.counts,
+    )
+    whole = replace(stored, problems=(*stored.problems, *known.problems))
+    return Joining(url=scope.remote, stored=whole, sources=sources, known=known.between)
+
+
+def _known(scope: Scope, wanted: Sequence[PartitionDir], sources: Sources) -> KnownSegments:
+    """Return what ``__remote_log_metadata`` says: of the running cluster, where it has one, else of the log dirs."""
+    if scope.connect is not None:
+        with scope.connect() as cluster:
+            live = known_by(cluster, wanted)
+        if live is not None:
+            return live
+    of_metadata = [
+        open_source(source, sources, topics=lambda one: one.topic == METADATA_TOPIC)
+        for source in scope.sources
+        if not is_store_url(source)
+    ]
+    return known_in(of_metadata)
 
 
 def nothing_in(scope: Scope) -> UsageError:
     """Return the error of a scope without a partition."""
-    where = ", ".join(scope.sources)
+    where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
     if scope.partitions:
         what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
-        return NothingMatchesError(what, hint="`resnap scan SOURCE` lists what is there")
+        return NothingMatchesError(what, hint=f"{scan} lists what is there")
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
-        return NothingMatchesError(what, hint="`resnap scan SOURCE` without --topic lists what is there")
+        return NothingMatchesError(what, hint=f"{scan} lists what is there")
     return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
 
 
@@ -206,7 +320,7 @@ def lies_beside(url: str, selected: SelectedPartition) -> bool:
 
 
 def is_of(selected: SelectedPartition, source: str) -> bool:
-    """Whether ``source``, as somebody gave it, is what the partition was found by."""
+    """Whether ``source``, as it was given, is what the partition was found by."""
     places = {str(selected.log_dir.path), str(selected.inventory.partition.path)}
     return (source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())) in places
 

@@ -1,4 +1,4 @@
-"""Snapshots as `resnap regenerate` has left them, before somebody relies on them."""
+"""Snapshots as `resnap regenerate` has left them, before they are relied on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from resnap.replay.staging import snapshot_key
 from resnap.storage.disk import is_directory, is_there
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.planning import can_be_tiered, lost_boundaries
 
@@ -47,7 +47,7 @@ def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -
         there = {info.key for info in store.list(f"{selected.topic_partition}/")}
         return {offset: f"{store.url}/{key}" for offset, key in found.items() if key in there}
     if not is_directory(Path(root)):
-        raise UsageError(f"{root} is no directory", hint="give what `resnap regenerate --into` was given")
+        raise UsageError(f"{root} is not a directory", hint="give what `resnap regenerate --into` was given")
     return {offset: str(path) for offset, key in found.items() if is_there(path := Path(root, key))}
 
 

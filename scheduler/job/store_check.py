@@ -1,75 +1,56 @@
-"""The steps of reading a store back: its objects, the chains they make, and its snapshots against a replay.
-
-Each snapshot is held against a replay of the segments as they are stored, under the rules that its manifest names, if
-it does: a replay under others would miss, or keep, other producers. So a partition that was shipped by several runs is
-replayed once for each moment T.
-
-How much lies above a segment must not matter. What lies above says how far back a replay reads, so that of a boundary
-beyond the window more may come to light here than whoever shipped it was asked to know. Its snapshot must have the
-transactions that span it and were aborted later; those that were committed may be missing.
-"""
+"""The steps of reading a store back: its objects, the chains they make, and its snapshots against a replay."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.replay.comparison import Producers
-from resnap.replay.results import Outcome
-from resnap.replay.staging import DISCARD, snapshot_key
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import Scope, look
-from resnap.storage.errors import VerificationError
-from resnap.storage.layouts.manifest import SnapshotHow
-from resnap.storage.sources.log_dirs import tiered_part
-from resnap.tiering.checking.chains import Chain, chains_of
-from resnap.tiering.checking.verification import StoreReader
-from resnap.tiering.planning import load_facts, plan_replay
-from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked, is_of_shorter_log, judged_under, made_under
+from resnap.replay.staging import DISCARD
+from resnap.scheduler.job.stored_snapshots import StoredSnapshots, read_of
+from resnap.storage.errors import (
+    CancelledError,
+    FormatError,
+    LogDirError,
+    ObjectNotFoundError,
+    ResnapError,
+    StoreAccessError,
+    VerificationError,
+)
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.sources.log_dirs import tiered_part, tiered_parts
+from resnap.tiering.shipping.side_by_side import side_by_side
+from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
+from resnap.tiering.verifying.chains import Chain, chains_of
+from resnap.tiering.verifying.content_verification import NOT_READABLE
+from resnap.tiering.verifying.verification import ReadTask, StoreReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from resnap.replay.comparison import Comparison
-    from resnap.replay.plan import PartitionPlan
-    from resnap.replay.results import BoundaryResult
+    from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.sources import Scope, SelectedPartition
+    from resnap.scheduler.job.stored_snapshots import SnapshotCheck
     from resnap.scheduler.output.progress import Progress
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts
+    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.checking.verification import VerifiedSegment
-    from resnap.tiering.checking.verification_journal import VerificationJournal
+    from resnap.tiering.verifying.verification import Contents, ReadSegment, VerifiedSegment
+    from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 
-MOST_SHOWN: Final = 5
-"""Most producers that a message names."""
-_BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
-REPLAYED_HERE_BYTES: Final = 1 << 30
-"""Segments of fewer bytes are replayed sooner than a JVM has started."""
-
-
-class ReplaySource(NamedTuple):
-    """What is to be replayed together: a source has one cluster, and one topic of a name."""
-
-    url: str
-    topic_ids: Mapping[str, str]
-    """By topic, all that count."""
-
-
-class SnapshotCheck(NamedTuple):
-    """What a replay says of a shipped snapshot."""
-
-    key: str
-    problem: VerificationError | None
-    """None if it is what the replay gives."""
-    rebuilt: str | None = None
-    """Key of what the replay gives, in the sink; None where it came to nothing."""
+_LET_READ: Final = "let the user who runs resnap read it, and verify again: nothing shows that it is damaged"
+READ_AT_ONCE: Final = 4
+"""Segments that one process reads back at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,8 +75,20 @@ class StoreCheck:
     """Keys of those that are to be verified, by this run or the one that it goes on with."""
     sink: str = DISCARD
     """URL of where rebuilt snapshots go; if they are kept, those are made, too, that no broker could load."""
+    aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]] = lambda _: {}
+    """Returns what is known to be aborted in segments of a partition, by their locators; called once for each."""
+    unreadable: dict[str, TopicPartition] = field(default_factory=dict)
+    """Locators of logs and snapshots that cannot be read: what lies below and above each is compared by itself."""
+    beside: StoreCheck | None = None
+    """Of the same store in another layout, whose manifests may name what this one finds: that is judged there."""
+    named_logs: set[str] = field(default_factory=set)
+    """Keys of the logs that the manifests name."""
     resumed: int = 0
     """How many of them an interrupted run has found all right."""
+    unfit: dict[TopicPartition, set[str]] = field(default_factory=dict)
+    """Locators of stored snapshots of a partition that are missing, damaged, or not what a replay gives."""
+    with_problems: set[TopicPartition] = field(default_factory=set)
+    """Partitions of which ``segments`` has named what is wrong with one: it is not said of the whole partition, too."""
     _listing: Listing | None = None
 
     @property
@@ -110,6 +103,10 @@ class StoreCheck:
             self._listing = self.part.layout.listing(self.part.store, self.wants, self.part.within)
         return self._listing
 
+    def list_again(self) -> None:
+        """Have the next to ask for ``listing`` see what has been written since."""
+        self._listing = None
+
     def segments(self, progress: Progress) -> Iterator[VerifiedSegment]:
         """Read back the objects of every segment, and yield a word on each, by key.
 
@@ -119,25 +116,90 @@ class StoreCheck:
 
         """
         listing = self.listing
-        reader = StoreReader(store=self.part.store, listing=listing, sources=self.engine.reading.sources)
         since_ms = self.since_ms or 0
         self.asked_for = {key for key, info in listing.manifests.items() if info.modified_ms >= since_ms}
+        self.asked_for -= self.judged_beside
         to_read = {key for key in self.asked_for if not self.journal.has(listing.manifests[key])}
         self.resumed = len(self.asked_for) - len(to_read)
         progress.expect(len(to_read), sum(listing.sizes.get(key, 0) for key in to_read))
-        for key, info in listing.manifests.items():
-            verified = reader.verify(key, reads_objects=key in to_read)
-            if verified.manifest is not None:
-                self.manifests[key] = verified.manifest
-            if verified.was_read:
-                progress.advance(1, verified.size_bytes)
-                if not verified.problems:
-                    self.journal.note(info)
-            yield verified
+        with ExitStack() as stack:
+            pool = stack.enter_context(self._executors(to_read)) if self.engine.is_remote and to_read else None
+            reader = StoreReader(
+                store=self.part.store,
+                listing=listing,
+                sources=self.engine.reading.sources,
+                read_elsewhere=None if pool is None else lambda found: pool.result(found, found.size_bytes),
+                logs=self.named_logs,
+            )
+            ended = Event()
+
+            def read(key: str) -> ReadSegment:
+                return reader.read(key, reads_objects=key in to_read, check_wanted=partial(_check_wanted, ended))
+
+            def stop() -> None:
+                ended.set()
+                if pool is not None:
+                    pool.close()
+
+            at_once = READ_AT_ONCE if pool is None else pool.items_at_once
+            threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-verify"))
+            reads = stack.enter_context(closing(side_by_side(read, listing.manifests, at_once, stop, threads)))
+            for key, result in reads:
+                verified = reader.judge(key, result())
+                if verified.manifest is not None:
+                    self.manifests[key] = verified.manifest
+                    if verified.problems:
+                        self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
+                        self._note_unreadable(key, verified.manifest)
+                if verified.was_read:
+                    progress.advance(1, verified.size_bytes)
+                    if not verified.problems:
+                        self.journal.note(listing.manifests[key])
+                yield verified
+
+    def _executors(self, to_read: Collection[str]) -> AbstractContextManager[TaskPool[StoredManifest, Contents]]:
+        """Return the executors of other machines that read segments back.
+
+        Raises:
+            UsageError: they do not reach the store.
+
+        """
+        url = self.part.store.url
+        self.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
+        return self.engine.task_pool(ReadTask(url, self.engine.reading.sources), "reading segments back")
+
+    @property
+    def judged_beside(self) -> set[str]:
+        """Keys of what another layout of the store, which was read before, names, or of a store below."""
+        if self.beside is None:
+            return set()
+        named, is_key = self.beside.named_logs, self.part.layout.is_key
+        return {key for key in self.listing.manifests if key in named or not is_key(key)}
+
+    def partitions_beside(self, unread: str) -> set[TopicPartition]:
+        """Return the partitions of which segments lie in the folder of the manifest ``unread``; after ``segments``."""
+        folder, folder_of = self.listing.folder(unread), self.listing.folder
+        there = (one for key, one in self.manifests.items() if folder_of(key) == folder)
+        return {TopicPartition(one.topic, one.partition) for one in there}
 
     def chains(self) -> list[Chain]:
-        """Return the chains of all segments whose manifests could be read; after ``segments``."""
-        return chains_of(self.manifests.values())
+        """Return the chains of all segments whose manifests could be read; after ``segments``.
+
+        Beside another layout, those of partitions of which something is judged here, with what is judged there.
+        """
+        judged = self.manifests.keys() - self.judged_beside
+        here = {_log_of(self.manifests[key]) for key in judged}
+        chains = chains_of(one for one in self.manifests.values() if _log_of(one) in here)
+        return [replace(one, layout=self.part.layout.name) for one in chains]
+
+    def joined(self) -> set[Log]:
+        """Return the partitions of which something is judged here, and something beside: their chains are these."""
+        if self.beside is None:
+            return set()
+        there = self.judged_beside & self.manifests.keys()
+        return {_log_of(self.manifests[key]) for key in there} & {
+            _log_of(self.manifests[key]) for key in self.manifests.keys() - there
+        }
 
     def snapshots(self, progress: Progress) -> Iterator[SnapshotCheck]:
         """Replay the stored segments, and yield a word on each snapshot that is asked for; after ``segments``.
@@ -146,113 +208,94 @@ class StoreCheck:
             ResnapError: the replay failed.
 
         """
-        asked = {key: self.manifests[key] for key in self.asked_for & self.manifests.keys()}
-        held = {f"{self.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
-        for source in self._sources_of(asked):
-            scope = Scope(sources=(source.url,), topics=tuple(sorted(source.topic_ids)), topic_ids=source.topic_ids)
-            selection = look(scope, self.engine.reading.sources)
-            yield from _unreplayed(selection)
-            plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
-            for depth in range(max(map(len, plans.values()), default=0)):
-                layer = [found[depth] for found in plans.values() if depth < len(found)]
-                yield from self._replayed(layer, held, progress)
-
-    def _sources_of(self, found: Mapping[str, ManifestFacts]) -> Iterator[ReplaySource]:
-        """Yield what is to be replayed for the segments ``found``, by the keys of their manifests."""
-        by_folder: dict[str, dict[str, set[str]]] = {}
-        for key, one in found.items():
-            folder, topic_id = self.listing.source(key)
-            if self.wants(one.topic):
-                by_folder.setdefault(folder, {}).setdefault(one.topic, set()).add(topic_id)
-        for folder, topics in sorted(by_folder.items()):
-            for index in range(max(map(len, topics.values()))):
-                ids = {topic: sorted(ids)[index] for topic, ids in topics.items() if index < len(ids)}
-                yield ReplaySource(f"{self.part.store.url}/{folder}".rstrip("/"), ids)
-
-    def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
-        inventory = selected.inventory
-        offsets: dict[ReplayRules, list[int]] = {}
-        for boundary in inventory.boundaries:
-            one = held.get(boundary.path or "")
-            if one is not None and (boundary.state.is_usable or self.sink != DISCARD):
-                offsets.setdefault(self._rules(one), []).append(boundary.offset)
-        if offsets:
-            facts = load_facts(inventory.partition, self.engine.reading.sources)
-            there = {boundary.offset: boundary.path for boundary in inventory.boundaries if boundary.path is not None}
-            for rules, wanted in offsets.items():
-                plan = plan_replay(inventory, facts, wanted, rules, compare=there)
-                if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
-                    self.engine.needed_for(plan)
-                yield plan
-
-    def _rules(self, held: ManifestFacts) -> ReplayRules:
-        """Return the rules to hold a snapshot against."""
-        origin = held.snapshot_origin
-        return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
-
-    def _replayed(
-        self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
-    ) -> Iterator[SnapshotCheck]:
-        reads = [plan.segments[index] for plan in plans for run in plan.runs for index in range(run.start, run.end)]
-        progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
-        results = self.engine.replay(plans, self.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
-        by_partition = {plan.topic_partition: plan for plan in plans}
-        for result in results:
-            for found in result.boundaries:
-                why = found.reason or str(result.error)
-                check = self._check(by_partition[result.topic_partition], found, held, why)
-                is_made = found.outcome is Outcome.REBUILT
-                rebuilt = snapshot_key(result.topic_partition, found.boundary.offset) if is_made else None
-                yield check._replace(rebuilt=rebuilt)
-
-    def _check(
-        self, plan: PartitionPlan, found: BoundaryResult, held: Mapping[str, ManifestFacts], why: str
-    ) -> SnapshotCheck:
-        snapshot = found.boundary.existing or ""
-        if found.outcome is not Outcome.REBUILT:
-            return _not_compared(
-                snapshot, f"{plan.topic_partition} is not rebuilt up to {found.boundary.offset}: {why}"
-            )
-        if found.comparison is None:  # it passed the look at its object, and did not come a second time
-            return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
-        origin = held[snapshot].snapshot_origin
-        what = "; ".join(
-            f"{word} {named(producers)}"
-            for word, producers in (
-                ("lacks", lacking(found, found.comparison, plan, origin)),
-                ("differs in", _differing(found, found.comparison, origin)),
-            )
-            if producers.total
+        snapshots = StoredSnapshots(
+            store=self.part.store,
+            listing=self.listing,
+            wants=self.wants,
+            engine=self.engine,
+            rules=self.rules,
+            asked=self.asked,
+            manifests=self.manifests,
+            asked_for=self.asked_for,
+            sink=self.sink,
+            aborted_in=self.aborted_in,
+            unreadable=self.unreadable,
+            unfit=self.unfit,
+            with_problems=self.with_problems,
         )
-        if not what:
-            return SnapshotCheck(snapshot, None)
-        problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        hint = "`resnap explain` shows what an entry depends on"
-        if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
-            problem += (
-                f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"
-                f" begins at {found.known_from_offset}"
-            )
-            hint += "; `resnap tier` from a log dir that has the beginning names all such segments, and what to do"
-        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
-            problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
-        return SnapshotCheck(snapshot, VerificationError(problem, hint=hint))
+        return snapshots.compared(progress)
+
+    def _note_unreadable(self, key: str, manifest: ManifestFacts) -> None:
+        """Note the log and the snapshot of a segment, of which it is said what is wrong, that cannot be read at all."""
+        found = self.listing.read(key)
+        for path in read_of(found, self.part.store.url):
+            try:
+                self.engine.reading.sources.read_range(path, 0, 1)
+            except (FormatError, LogDirError, StoreAccessError):
+                self.unreadable[path] = TopicPartition(manifest.topic, manifest.partition)
+            except ObjectNotFoundError:
+                pass  # its absence shows in the listing
 
 
-def store_check(
+class Log(NamedTuple):
+    """A partition of one topic, whatever says that something of it is stored."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+
+
+def _log_of(manifest: ManifestFacts) -> Log:
+    return Log(TopicPartition(manifest.topic, manifest.partition), manifest.topic_id)
+
+
+def fault_of(problem: str, remedy: str) -> ResnapError:
+    """Return the error of a ``problem`` of a segment that was read back, with what to do about it."""
+    if NOT_READABLE in problem:
+        return StoreAccessError(problem, hint=_LET_READ)
+    return VerificationError(problem, hint=remedy)
+
+
+def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
+    """Return the chains of what lies in a store in several layouts, each once."""
+    joined: set[Log] = set()
+    found: list[Chain] = []
+    for check in reversed(checks):  # the first names what the others find, too
+        found = [one for one in check.chains() if (one.topic_partition, one.topic_id) not in joined] + found
+        joined |= check.joined()
+    return found
+
+
+def store_checks(
     planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
-) -> StoreCheck:
+) -> list[StoreCheck]:
+    """Return ``store_check`` for each layout in which something lies in ``store``; raises as it does.
+
+    Segments shipped before ``since_ms``, by the store's clock, are not read.
+    """
+    parts = tiered_parts(store.url, planner.engine.reading.sources)
+    checks = [_of_part(part, planner, scope, journal, since_ms) for part in parts]
+    for check in checks[1:]:
+        check.beside = checks[0]
+    return checks
+
+
+def store_check(planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal) -> StoreCheck:
     """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
 
     ``journal`` says how far an earlier one came. Of ``scope`` the topics count; ``store`` may be a part of one.
-    Segments shipped before ``since_ms``, by the store's clock, are not read.
 
     Raises:
         StoreError: the store failed.
 
     """
+    return _of_part(tiered_part(store.url, planner.engine.reading.sources), planner, scope, journal)
+
+
+def _of_part(
+    part: TieredPart, planner: Planner, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
+) -> StoreCheck:
     return StoreCheck(
-        part=tiered_part(store.url, planner.engine.reading.sources),
+        part=part,
         wants=scope.wants,
         engine=planner.engine,
         rules=planner.rules,
@@ -262,58 +305,6 @@ def store_check(
     )
 
 
-def lacking(
-    found: BoundaryResult, comparison: Comparison, plan: PartitionPlan, origin: SnapshotOrigin | None
-) -> Producers:
-    """Return who is missing of a stored snapshot, but for those of whom its origin says why.
-
-    Where it was made from a shorter log, what was in doubt there is settled now. What Resnap has made was swept by no
-    broker. Beyond the window it was made from evidence alone, so that those may be missing whose transaction was
-    committed later.
-    """
-    is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
-    lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
-    excused = set()
-    if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
-        excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
-    if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
-        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
-        excused |= set(lacks.named) - aborted
-    # Whom nobody names, nobody can excuse.
-    return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
-
-
-def _differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOrigin | None) -> Producers:
-    """Return in whom a stored snapshot differs.
-
-    A log without its beginning may not show that a broker had forgotten a producer in between: the coordinator epoch is
-    kept then, which harms nobody.
-    """
-    if origin is None or not is_of_shorter_log(origin, found.known_from_offset):
-        return comparison.different
-    kept = set(comparison.coordinator_kept.named)
-    left = tuple(pid for pid in comparison.different.named if pid not in kept)
-    return Producers(comparison.different.total - comparison.coordinator_kept.total, left)
-
-
-def rules_made_under(origin: SnapshotOrigin) -> str:
-    """Return in words which rules a stored snapshot was made under."""
-    at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
-    return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
-
-
-def _unreplayed(selection: Selection) -> Iterator[SnapshotCheck]:
-    for problem in selection.problems:
-        yield _not_compared(str(problem.path), str(problem.error))
-
-
-def _not_compared(where: str, why: str) -> SnapshotCheck:
-    hint = "repair what else is reported of this partition, and verify again"
-    return SnapshotCheck(where, VerificationError(f"{where}: cannot be compared: {why}", hint=hint))
-
-
-def named(producers: Producers) -> str:
-    """Return who they are, the first of them by their ids."""
-    ids = producers.named[:MOST_SHOWN]
-    more = producers.total - len(ids)
-    return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")
+def _check_wanted(ended: Event) -> None:
+    if ended.is_set():
+        raise CancelledError("the run was ended while segments were read back")

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
+from resnap.scheduler.job.reports import left_out_warning
 from resnap.scheduler.job.sources import destination_url
 from resnap.scheduler.job.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
+from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
@@ -29,6 +31,7 @@ from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.segment_copy import CopyTask
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
+    from resnap.replay.spark.task_pool import TaskPool
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.scheduler.job.work_items import Planned, Replayed
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.planning import SavedPlan
     from resnap.tiering.shipping.delivery import Verification
+    from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyOrder
 
 STAGING_PREFIX: Final = ".staging"
 _JOIN_REMOTE: Final = (
@@ -61,10 +66,14 @@ class Uploading:
 
     parallel: int = 1
     """Partitions, segments of all of them together, and objects of a segment, at once."""
+    is_parallel_asked: bool = True
+    """Whether it was given; else executors of other machines have as many segments as they have room for."""
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
     """Where objects lie."""
+
+    complain: Callable[[str], None] = lambda _: None
 
     def delivery(self, store: ObjectStore) -> Delivery:
         """Return what delivers to ``store`` for one run."""
@@ -73,6 +82,7 @@ class Uploading:
             verification=self.verification,
             parallel=self.parallel,
             throttle=Throttle(bytes_per_s=self.bytes_per_s),
+            complain=self.complain,
         )
 
 
@@ -156,10 +166,15 @@ class TierRun:
         were begun come to their end, and no others are begun.
 
         Raises:
+            UsageError: executors do not reach the segments, or the store.
             ResnapError: the replay failed.
 
         """
         by_partition = {order.topic_partition: order for order in orders}
+        to_copy = [one.candidates.segments[0].path for one in orders if one.candidates.segments and one.settled is None]
+        is_remote = self.planner.engine.is_remote and bool(to_copy)
+        if is_remote:
+            self.planner.engine.check_reach(to_copy, self.store.url)
         with ExitStack() as stack:
             for directory in _to_be_locked(orders):
                 stack.enter_context(at_work_on(directory))
@@ -168,14 +183,15 @@ class TierRun:
                     yield PartitionShipment(
                         topic_partition=order.topic_partition, eligibility=order.settled, already=order.already
                     )
-            staging_url = stack.enter_context(_staging(self.store, is_remote=self.planner.engine.is_remote))
-            parallel = self.uploading.parallel
-            threads = stack.enter_context(ThreadPoolExecutor(parallel, SHIPPING_THREADS))
-            work = _Work(self._shipper(staging_url, shipping, threads), self.store, by_partition, shipping)
+            staging_url = stack.enter_context(staging(self.store, is_remote=is_remote))
+            executors = stack.enter_context(self._executors(staging_url)) if is_remote else None
+            at_once = self.uploading.parallel if executors is None else executors.items_at_once
+            threads = stack.enter_context(ThreadPoolExecutor(at_once, SHIPPING_THREADS))
+            shipper = self._shipper(staging_url, shipping, threads, executors)
+            work = _Work(shipper, self.store, by_partition, shipping, executors)
             replays = stack.enter_context(closing(self.planner.replay(planned, staging_url, replaying)))
-            stop = work.shipper.delivery.stop
             shipments = as_done(
-                work.ship, work.until_failure(replays), parallel, stop, name="resnap-partition", look=work.look
+                work.ship, work.until_failure(replays), at_once, work.stop, name="resnap-partition", look=work.look
             )
             for replayed, shipped in stack.enter_context(closing(shipments)):
                 order, shipment = by_partition[replayed.result.topic_partition], shipped()
@@ -184,21 +200,66 @@ class TierRun:
                     said = None if shipment.failures else shipment.eligibility
                     cache.keep_shipment(cached, replayed.result, order.candidates, said, order.store_url)
                 shipment.already += order.already
+                shipment.warnings = tuple(_left_out(replayed, shipment))
                 yield shipment
 
-    def _shipper(self, staging_url: str, shipping: Progress, threads: Executor) -> Shipper:
+    @contextmanager
+    def _executors(self, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:
+        """Give the executors that copy segments; a limit on bytes per second is divided among their tasks."""
+        engine, uploading = self.planner.engine, self.uploading
+        asked = uploading.parallel if uploading.is_parallel_asked else None
+        most_tasks, bytes_per_s = engine.shares(asked, uploading.bytes_per_s)
+        task = CopyTask(
+            store_url=self.store.url,
+            staged_url=staging_url,
+            layout=uploading.layout,
+            rules=self.planner.rules,
+            sources=engine.reading.sources,
+            verification=uploading.verification,
+            parallel=uploading.parallel,
+            bytes_per_s=bytes_per_s,
+        )
+        with engine.task_pool(task, "copying segments", most_tasks=most_tasks, most_items=asked) as pool:
+            yield pool
+
+    def _shipper(
+        self,
+        staging_url: str,
+        shipping: Progress,
+        threads: Executor,
+        executors: TaskPool[CopyOrder, CopiedSegment] | None,
+    ) -> Shipper:
         return Shipper(
             delivery=self.uploading.delivery(self.store),
             layout=self.uploading.layout,
             staged=open_store(staging_url, self.planner.engine.s3),
             rules=self.planner.rules,
             sources=self.planner.engine.reading.sources,
-            parallel=self.uploading.parallel,
+            parallel=self.uploading.parallel if executors is None else executors.items_at_once,
             threads=threads,
+            copy_elsewhere=None if executors is None else partial(_copy_by, executors, set()),
             now_ms=self.now_ms,
             expect=shipping.expect,
             progress=shipping.advance,
         )
+
+
+def _copy_by(
+    pool: TaskPool[CopyOrder, CopiedSegment], said: set[str], order: CopyOrder, delivery: Delivery
+) -> CopiedSegment:
+    """Have executors copy a segment, unless ``delivery`` is stopped before; raises what ``copy_segment`` does.
+
+    What several of them find out about the store is said once.
+    """
+    size_bytes = order.listed.segment.size_bytes
+    copied = pool.result(order, size_bytes, lambda: not delivery.is_stopped)
+    if (copied.listed, copied.segment.provenance) != (order.listed, order.provenance):
+        raise AssertionError(f"{order.listed.segment.path}: an executor has copied {copied.listed.segment.path}")
+    for warning in copied.warnings:
+        if warning not in said:
+            said.add(warning)
+            delivery.complain(warning)
+    return copied
 
 
 @dataclass(slots=True)
@@ -209,6 +270,7 @@ class _Work:
     store: ObjectStore
     orders: Mapping[TopicPartition, TierOrder]
     progress: Progress
+    executors: TaskPool[CopyOrder, CopiedSegment] | None
     _lock: Lock = field(default_factory=Lock)
     _under_way: int = 0
     _has_failed: bool = False
@@ -233,15 +295,30 @@ class _Work:
             self._has_failed = True  # and never again otherwise: other threads write it, too
         return shipment
 
+    def stop(self) -> None:
+        """Let go of all that is on its way, in all threads and on all executors."""
+        self.shipper.delivery.stop()
+        if self.executors is not None:
+            self.executors.close()
+
     def look(self) -> None:
-        """Report what is under way, though nothing of it is done: whoever listens may have it end."""
+        """Report what is under way, though nothing of it is done: the listener may have it end."""
         self._note(0)
 
     def _note(self, more: int) -> None:
         with self._lock:
             self._under_way += more
             if self._under_way:
-                self.progress.at_work("shipping", self._under_way)
+                self.progress.at_work("shipping", self._under_way if self.executors is None else self.executors.tasks)
+
+
+def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
+    """Yield who is left out of snapshots that were made and shipped."""
+    own = {SnapshotHow.KEPT, SnapshotHow.PROVEN}
+    made = {one.next_base_offset for one in shipment.shipped if one.snapshot not in own}
+    for found in replayed.result.boundaries:
+        if found.boundary.offset in made:
+            yield from left_out_warning(shipment.topic_partition, found.boundary.offset, found.left_out)
 
 
 def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
@@ -256,7 +333,7 @@ def this_run() -> str:
 
 
 @contextmanager
-def _staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
+def staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
     """Give the URL of the place where a run's snapshots wait to be shipped, and empty it afterwards.
 
     A directory of this machine, or, where other machines write, a part of the destination.

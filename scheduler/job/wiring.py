@@ -16,7 +16,7 @@ from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import Uploading
-from resnap.scheduler.settings.declaration import FLAG_ORIGIN
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.running_cluster import connect
@@ -24,14 +24,15 @@ from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.run_cache import RunCache
 from resnap.tiering.shipping.stored_rules import Asked
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Context
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
-    """Return the engine that the settings ask for, which whoever asked for it must close.
+    """Return the engine that the settings ask for, which the caller must close.
 
     It outlives services: a process that runs again and again makes one, and gives it to the service of each run (see
     ``Engine``). ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
@@ -79,13 +80,15 @@ def planner_of(
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
 
 
-def uploading_of(settings: Settings) -> Uploading:
-    """Return how objects go up."""
+def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploading:
+    """Return how objects go up; what a run should know of the store goes to ``complain``."""
     return Uploading(
         parallel=settings.parallel,
+        is_parallel_asked=settings.origin("parallel") != DEFAULT_ORIGIN,
         bytes_per_s=settings.bwlimit,
         verification=settings.verify_upload,
-        layout=settings.layout_to_write(),
+        layout=settings.layout_to_write(is_joined=settings.remote is not None),
+        complain=complain,
     )
 
 
@@ -201,8 +204,8 @@ def metadata_log_of(settings: Settings, place: str | None) -> Path:
     return found
 
 
-def cluster_of(settings: Settings) -> Cluster:
-    """Return a connection to the running cluster, which whoever asked for it must close.
+def cluster_of(settings: Settings) -> AbstractContextManager[Cluster]:
+    """Give a connection to the running cluster: that of the command, or else one that ends with the context.
 
     Raises:
         ConfigurationError: no cluster is named, or what it is to be reached by cannot be used.
@@ -211,7 +214,7 @@ def cluster_of(settings: Settings) -> Cluster:
     """
     if settings.bootstrap_server is None:
         raise ConfigurationError("no cluster is named", hint="give --bootstrap-server HOST:PORT")
-    return connect(settings.bootstrap_server, settings.command_config)
+    return connect(settings.bootstrap_server, settings.command_config, settings.shared_cluster)
 
 
 def remote_of(settings: Settings) -> str | None:
@@ -233,7 +236,7 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"
-        raise UsageError("no SOURCE to work on", hint=hint)
+        raise UsageError("no LOG_DIR to work on", hint=hint)
     return Scope(
         sources=places,
         topics=settings.topics,

@@ -12,7 +12,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.job.wiring import cluster_of, scope_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, some
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import open_store
@@ -146,7 +146,7 @@ class AnnounceView(View[Announced | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what brokers do next."""
-        what = f"{human_count(self._totals['segments'])} segments ({human_bytes(self._totals['bytes'])})"
+        what = f"{some(self._totals['segments'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         if not self._totals["published"]:
             yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
             return

@@ -22,8 +22,7 @@ from resnap.scheduler.job.contract import Caller, Unread, View, unread
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import planner_of, scope_of
 from resnap.scheduler.jobs.census_count import Counted, ProducerCounter
-from resnap.scheduler.jobs.census_plot import draw_census
-from resnap.scheduler.jobs.quota_plot import check_plot
+from resnap.scheduler.jobs.plots import check_plot, draw_census
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, principals_in
 from resnap.scheduler.output.rendering import Column, human_bytes, human_count, some
 from resnap.storage.errors import UsageError
@@ -174,7 +173,7 @@ class CensusView(View["Counted | Unread"]):
             self._context.note(f"drawn into {self._request.plot}")
 
     def _figures(self, census: Census) -> dict[str, object]:
-        """Return what stands in every row."""
+        """Return what is in every row."""
         figures: dict[str, object] = {
             "producers": census.producers,
             "expired": census.expired(self._expirations[0]),
@@ -222,33 +221,33 @@ class CensusView(View["Counted | Unread"]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        everybody, replayed = self._all, self._origins["replay"]
+        total, replayed = self._all, self._origins["replay"]
         by_replay = f", {human_count(replayed)} of them by a replay" if replayed else ""
         yield (
-            f"{human_count(everybody.producers)} producers in {some(self._origins.total(), 'partition')}{by_replay};"
-            f" those that have not expired take about {human_bytes(everybody.heap_bytes(self._expirations[0]))} of the"
+            f"{some(total.producers, 'producer')} in {some(self._origins.total(), 'partition')}{by_replay};"
+            f" those that have not expired take about {human_bytes(total.heap_bytes(self._expirations[0]))} of the"
             f" broker's heap, {HEAP_BYTES} bytes each."
         )
         if self._unread_bytes:
             yield f"Not counted: what {human_bytes(self._unread_bytes)} of active segments hold since their snapshot."
         for one in self._expirations:
-            moments = (f"{human_count(count)} {_moment(name)}" for name, count in everybody.expires(one).items())
+            moments = (f"{human_count(count)} {_moment(name)}" for name, count in total.expires(one).items())
             yield f"With producer.id.expiration.ms={one}, expired unless they write again: {', '.join(moments)}."
-        if everybody.open_transactions:
-            yield f"{some(everybody.open_transactions, 'producer')} with an open transaction: they do not expire."
-        if everybody.ahead:
-            yield f"{some(everybody.ahead, 'producer')} with a time after {instant(self._now_ms)}: counted as young."
-        if named := everybody.transactional_ids:
+        if total.open_transactions:
+            yield f"{some(total.open_transactions, 'producer')} with an open transaction: they do not expire."
+        if total.ahead:
+            yield f"{some(total.ahead, 'producer')} with a time after {instant(self._now_ms)}: counted as young."
+        if named := total.transactional_ids:
             most = (f"{name} {human_count(count)}" for name, count in named.most_common(MOST_NAMED))
             whose = f"{some(named.total(), 'producer')} of {some(len(named), 'transactional id')}"
             yield f"{whose}, most of {', '.join(most)}."
-        for principal, count in everybody.principals.most_common(MOST_PRINCIPALS):
+        for principal, count in total.principals.most_common(MOST_PRINCIPALS):
             yield f"{principal}: {some(count, 'producer')}."
         for topic, mine in self._topics.items():
             if _stands_out(mine.census):
                 yield (
                     f"{topic}: {human_count(mine.census.one_batch)} of"
-                    f" {human_count(mine.census.producers - mine.census.transactional)} producers wrote one batch and"
+                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote one batch and"
                     " never came back: a client makes a producer for each message, where one should be kept."
                 )
 

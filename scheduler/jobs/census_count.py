@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import SelectedPartition, Selection
-    from resnap.storage.log.partition_dir import PartitionDir, Place
+    from resnap.storage.log.partition_dir import Place
     from resnap.tiering.quota.principals import PrincipalMap
     from resnap.tiering.quota.producer_census import Ints
 
@@ -78,9 +78,10 @@ class ProducerCounter:
     def _of_snapshot(self, selected: SelectedPartition) -> Counted | str:
         """Return what the newest snapshot shows, or why it has to be made first."""
         partition = selected.inventory.partition
-        newest, boundary = max((one.offset for one in partition.snapshots), default=None), _newest_boundary(partition)
+        newest = max((one.offset for one in partition.snapshots), default=None)
+        boundary = max(partition.boundaries, default=None)
         if newest is None and boundary is None:
-            return self._result(selected, self._empty(), "none", None)
+            return self._result(selected)
         if newest is None or newest < (boundary or 0):
             is_there = "there is no" if newest is None else f"{newest} is the newest"
             return f"{is_there} snapshot, and offset {boundary} has none"
@@ -88,7 +89,7 @@ class ProducerCounter:
             census = self._read(selected, partition.snapshots[-1].path)
         except ResnapError as error:
             if boundary is None:
-                return self._result(selected, self._empty(), "none", None, error)
+                return self._result(selected, error=error)
             return str(error)
         return self._result(selected, census, "snapshot", newest)
 
@@ -108,7 +109,7 @@ class ProducerCounter:
                 (found,) = result.boundaries
                 if found.outcome is not Outcome.REBUILT:
                     error = result.error or DataError(f"{result.topic_partition}: {found.reason}")
-                    yield self._result(selected, self._empty(), "none", None, error)
+                    yield self._result(selected, error=error)
                     continue
                 made = scratch / snapshot_key(result.topic_partition, found.boundary.offset)
                 census = self._read(selected, str(made))
@@ -134,12 +135,12 @@ class ProducerCounter:
     def _empty(self) -> Census:
         return Census.empty(self.edges)
 
-    @staticmethod
     def _result(
+        self,
         selected: SelectedPartition,
-        census: Census,
-        origin: Literal["snapshot", "replay", "none"],
-        offset: int | None,
+        census: Census | None = None,
+        origin: Literal["snapshot", "replay", "none"] = "none",
+        offset: int | None = None,
         error: ResnapError | None = None,
     ) -> Counted:
         segments = selected.inventory.partition.segments
@@ -149,12 +150,8 @@ class ProducerCounter:
             faults=() if error is None else (error,),
             partly_done=True,
             selected=selected,
-            census=census,
+            census=self._empty() if census is None else census,
             origin=origin,
             offset=offset,
             unread_bytes=sum(one.size_bytes for one in segments if offset is None or one.base_offset >= offset),
         )
-
-
-def _newest_boundary(partition: PartitionDir) -> int | None:
-    return partition.boundaries[-1] if partition.boundaries else None

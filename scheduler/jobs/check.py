@@ -8,6 +8,7 @@ makes a topic unknown, unless the topic is blocked all the same.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,28 +17,32 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, SERVER, STORE
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.reports import SIZES, sizes_row
-from resnap.scheduler.job.sources import look
+from resnap.scheduler.job.sources import joined_once, look
 from resnap.scheduler.job.wiring import reading_of, scope_of
-from resnap.scheduler.output.rendering import Column, human_bytes, human_count
+from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
-from resnap.storage.errors import ClusterError, UsageError
+from resnap.scheduler.settings.metadata import of_another_node
+from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
+from resnap.storage.stores.urls import is_store_url
+from resnap.tiering.broker_blockers import short_logs
 from resnap.tiering.cluster.broker_settings import describe_brokers
-from resnap.tiering.inventory import INTERNAL_COMPACTED_TOPICS
+from resnap.tiering.inventory import NEVER_TIERED
 from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
 from resnap.tiering.refusal import Reason
 from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
+    from resnap.scheduler.output.documents import BlockerRow, TopicRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
@@ -48,9 +53,9 @@ if TYPE_CHECKING:
     from resnap.tiering.tiering_settings import SettingBlocker
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-NEVER_TIERED: Final = INTERNAL_COMPACTED_TOPICS | {"__remote_log_metadata"}
-"""Brokers tier none of these, and nobody asks them to: they are judged only if they are asked for by name."""
 _MOST_SHOWN: Final = 3
+_FIRST: Final = (Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value)
+"""What is to be done something about before anything else: to ship such a log would be for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,9 @@ class Request:
 class CheckedTopic(Result):
     """One topic."""
 
-    row: Row
+    row: TopicRow
+    is_stored: bool
+    """Whether remote storage that was named holds segments of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +81,23 @@ class _Judge:
     sources: Sources
     now_ms: int
     transaction_max_timeout_ms: int
+    expiration_ms: int
     high_watermark: int | None
     asked_cluster: bool
     by_broker: tuple[SettingBlocker, ...] | None
     """What the broker's settings say against tiering; None where they were not given."""
+    stored: Collection[str]
+    """Topics of which remote storage that was named holds segments."""
     unanswered: Sequence[str]
-    """Why the cluster, or a broker of it, which was asked, says nothing."""
+    """Why the cluster, a broker of it, or a file of a log dir, which were asked, say nothing."""
 
     def topic(
         self, name: str, partitions: Sequence[SelectedPartition], unread: Sequence[PartitionProblem]
     ) -> CheckedTopic:
         """Return what is to be said of a topic."""
         sizes = TieringSizes()
-        blockers: list[Row] = []
-        warnings: list[Row] = []
+        blockers: list[BlockerRow] = []
+        warnings: list[BlockerRow] = []
         readiness: Counter[str] = Counter()
         unknown = [str(problem.error) for problem in unread]
         for selected in partitions:
@@ -96,8 +106,10 @@ class _Judge:
                 self.sources,
                 now_ms=self.now_ms,
                 transaction_max_timeout_ms=self.transaction_max_timeout_ms,
+                expiration_ms=self.expiration_ms,
                 high_watermark=self.high_watermark,
                 facts=selected.live_facts,
+                in_files=short_logs(selected.inventory.partition, self.sources),
             )
             answer = judge(judged.facts, ())
             readiness[answer.readiness.value] += 1
@@ -112,7 +124,7 @@ class _Judge:
         unknown += self.unanswered
         verdict = Verdict.UNKNOWN if unknown else Verdict.READY
         live = next((selected.live for selected in partitions), None)
-        row: Row = {
+        row: TopicRow = {
             "topic": name,
             "verdict": (Verdict.BLOCKED if by_setting or blockers else verdict).value,
             "partitions": len(partitions) + len(unread),
@@ -124,9 +136,9 @@ class _Judge:
             "unknown": unknown,
             "notChecked": list(self._not_checked(partitions)),
         }
-        return CheckedTopic(row=row, faults=tuple(problem.error for problem in unread))
+        return CheckedTopic(row=row, is_stored=name in self.stored, faults=tuple(problem.error for problem in unread))
 
-    def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[Row]:
+    def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[BlockerRow]:
         live = next((selected.live for selected in partitions), None)
         found = [*(self.by_broker or ()), *(() if live is None else topic_setting_blockers(live))]
         return [
@@ -150,39 +162,50 @@ class _Judge:
 
 
 def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
-    """Return what each topic in scope is to be said of; topics that brokers never tier are left out unless named.
+    """Return what is to be said of each topic in scope; those that brokers never tier are left out unless named.
 
     Raises:
-        UsageError, LogDirError: a source is not what it should be.
+        UsageError: a source is not what it should be.
 
     """
     scope, settings = request.scope, context.settings
     sources = reading_of(settings).sources
     unanswered: list[str] = []
-    told: list[Mapping[str, str]] = []
+    known: list[Mapping[str, str]] = []
     if settings.server_properties is not None:
-        told.append(static_properties(settings.server_properties))
+        known.append(static_properties(settings.server_properties))
+        of_another = of_another_node(settings.server_properties, scope.sources)
+        if of_another is not None:
+            context.warn(of_another)
     faults: list[ResnapError] = []
     try:
+        scope = joined_once(scope, sources)
         selection = look(scope, sources)
         brokers = _brokers(scope, selection)
+    except LogDirError as error:
+        return iter([Result(faults=(error,))])
     except ClusterError as error:
         faults.append(error)
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
         selection, brokers = look(scope, sources), []
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
-        hint = "give a broker's log dir; `resnap verify --store URL` reads back what was tiered"
-        raise UsageError(f"{', '.join(scope.sources)} holds what was tiered already, and is no log dir", hint=hint)
+        store = next(source for source in scope.sources if is_store_url(source))
+        hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"
+        raise UsageError(f"{store} holds what was tiered already, and is not a log dir", hint=hint)
     unanswered += [broker.error for broker in brokers if broker.error is not None]
-    told = [broker.values for broker in brokers if broker.error is None] or told
+    known = [broker.values for broker in brokers if broker.error is None] or known
     judged_by = _Judge(
         sources=sources,
         now_ms=context.clock.now_ms(),
         transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+        expiration_ms=settings.expiration_ms,
         high_watermark=scope.high_watermark,
         asked_cluster=scope.connect is not None,
-        by_broker=tuple(dict.fromkeys(one for said in told for one in broker_setting_blockers(said))) if told else None,
+        by_broker=tuple(dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, known)))) if known else None,
+        stored=set()
+        if scope.joining is None
+        else {one.topic_partition.topic for one in scope.joining.stored.partitions},
         unanswered=unanswered,
     )
     return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))
@@ -199,12 +222,15 @@ def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
 
 def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[CheckedTopic | Result]:
     unread: dict[str, list[PartitionProblem]] = {}
+    of_log_dirs: list[str] = []
     for problem in selection.problems:
         directory = parse_partition_dir_name(problem.path.name)
         if directory is None:
+            of_log_dirs.append(str(problem.error))
             yield Result(faults=(problem.error,))
         else:
             unread.setdefault(directory.topic_partition.topic, []).append(problem)
+    judged_by = replace(judged_by, unanswered=[*judged_by.unanswered, *of_log_dirs])
     topics: dict[str, list[SelectedPartition]] = {}
     for selected in selection.partitions:
         topics.setdefault(selected.topic_partition.topic, []).append(selected)
@@ -213,12 +239,15 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
             yield judged_by.topic(name, topics.get(name, []), unread.get(name, []))
 
 
-def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[Row]:
+def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[BlockerRow]:
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
     found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
-    lost = judged.facts.lost_state
-    if lost is not None:
-        yield {"partition": partition, "reason": lost.reason, "detail": lost.detail, "hint": lost.hint}
+    excluded, lost = judged.facts.excluded, judged.facts.lost_state
+    for stop in (excluded, lost):
+        if stop is not None:
+            yield {"partition": partition, "reason": stop.reason, "detail": stop.detail, "hint": stop.hint}
+    if excluded is not None:
+        return
     if not found and (lost is not None or judged.blockers.found):
         return  # what could not be read makes the topic unknown
     blocking = judged.candidates.blocking
@@ -230,7 +259,7 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
         yield {"partition": partition, "reason": answer.reason, "detail": answer.detail, "hint": answer.next_step}
 
 
-def _refusal_row(partition: int, refusal: Refusal) -> Row:
+def _refusal_row(partition: int, refusal: Refusal) -> BlockerRow:
     return {
         "partition": partition,
         "reason": refusal.reason.value,
@@ -254,6 +283,8 @@ def _size(value: object) -> str:
 class CheckView(View["CheckedTopic | Result"]):
     """A row per topic."""
 
+    scope: Scope
+
     name: ClassVar[str | None] = "topics"
     kind: ClassVar[str] = "topic"
     columns: ClassVar[Sequence[Column]] = (
@@ -270,11 +301,15 @@ class CheckView(View["CheckedTopic | Result"]):
     _verdicts: Counter[str] = field(default_factory=Counter)
     _sizes: Counter[str] = field(default_factory=Counter)
     _not_checked: dict[str, None] = field(default_factory=dict)
-    _blockers: dict[str, tuple[str, Row]] = field(default_factory=dict)
+    _blockers: dict[str, tuple[str, BlockerRow]] = field(default_factory=dict)
     """The first of each reason, and its topic."""
-    _warnings: dict[str, tuple[str, Row]] = field(default_factory=dict)
+    _warnings: dict[str, tuple[str, BlockerRow]] = field(default_factory=dict)
+    _unknown: list[str] = field(default_factory=list)
+    """Why, of the topics that are unknown; what is a fault of its own is reported as one."""
     _is_unread: bool = False
     _off: list[str] = field(default_factory=list)
+    """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
+    _stored: list[str] = field(default_factory=list)
 
     def row(self, result: CheckedTopic | Result) -> Row | None:
         """Return the row of a topic, and count it."""
@@ -282,15 +317,18 @@ class CheckView(View["CheckedTopic | Result"]):
             self._is_unread = self._is_unread or bool(result.faults)
             return None
         row = result.row
-        self._verdicts[str(row["verdict"])] += 1
+        self._verdicts[row["verdict"]] += 1
         self._sizes.update({key: value for key in SIZES if isinstance(value := row[key], int)})
-        self._not_checked |= dict.fromkeys(_texts(row["notChecked"]))
-        for one in row["blockers"] if isinstance(row["blockers"], list) else ():
-            self._blockers.setdefault(one["reason"], (str(row["topic"]), one))
-        for one in row["warnings"] if isinstance(row["warnings"], list) else ():
-            self._warnings.setdefault(one["reason"], (str(row["topic"]), one))
+        self._not_checked |= dict.fromkeys(row["notChecked"])
+        for one in row["blockers"]:
+            self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
+        for one in row["warnings"]:
+            self._warnings.setdefault(str(one["reason"]), (row["topic"], one))
+        if row["verdict"] == Verdict.UNKNOWN and not result.faults and len(self._unknown) < _MOST_SHOWN:
+            self._unknown += [why for why in row["unknown"][:1] if why not in self._unknown]
         if row["verdict"] == Verdict.READY and row["remoteStorageEnable"] is not True:
-            self._off.append(str(row["topic"]))
+            is_stored = result.is_stored and row["remoteStorageEnable"] is None
+            (self._stored if is_stored else self._off).append(row["topic"])
         return row
 
     @property
@@ -319,34 +357,44 @@ class CheckView(View["CheckedTopic | Result"]):
             yield f"  -> {one['hint']}"
         counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
         yield f"{self.verdict.value}: {counts or 'no topics'}."
+        for why in self._unknown:
+            yield f"  not known: {why}"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
-            yield f"Not checked: {', '.join(self._not_checked)}."
-        if self.verdict is Verdict.READY and self._off:
-            more = f" and {human_count(len(self._off) - _MOST_SHOWN)} more" if len(self._off) > _MOST_SHOWN else ""
-            yield f"Next: set remote.storage.enable=true on {', '.join(self._off[:_MOST_SHOWN])}{more}."
-        elif "missing-snapshot" in self._blockers:
-            yield "Next: `resnap regenerate LOG_DIR --into DIR`, then `resnap install DIR LOG_DIR`."
+            more = "; with --bootstrap-server HOST:PORT more of it is" if self.scope.connect is None else ""
+            yield f"Not checked: {', '.join(self._not_checked)}{more}."
+        if self.verdict is Verdict.READY and (self._off or self._stored):
+            yield "These are the replicas given: check every broker's, or all at once with `resnap fleet status`."
+            if self._stored:
+                stored = first_of(self._stored, _MOST_SHOWN)
+                yield (
+                    f"{self.scope.remote} holds segments of {stored} already: nothing is left to do where"
+                    " remote.storage.enable is true, which --bootstrap-server HOST:PORT shows."
+                )
+            if self._off:
+                yield f"Next: set remote.storage.enable=true on {first_of(self._off, _MOST_SHOWN)}."
+        elif broken := next((self._blockers[one] for one in _FIRST if one in self._blockers), None):
+            topic, one = broken
+            yield f"Next: {topic}-{one['partition']}: {one['hint']}."
+        elif Reason.MISSING_SNAPSHOT.value in self._blockers:
+            install = self.scope.install_command("DIR")
+            yield f"Next: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
 
 
-def _texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
-
-
-@with_settings(PARTITIONS, CLUSTER, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
+@with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
 def check(
     context: Invocation,
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[LOG_DIR]...", help="Log dirs, partition directories, or URLs; the default is log.dirs."
-        ),
+        typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
     ] = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 
-    Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged.
+    Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged. It reads what
+    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
     """
-    view = CheckView()
-    context.show(run(Request(scope=scope_of(context.settings, sources)), context), view)
+    scope = scope_of(context.settings, sources)
+    view = CheckView(scope)
+    context.show(run(Request(scope=scope), context), view)
     return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[view.verdict]

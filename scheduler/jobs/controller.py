@@ -14,7 +14,7 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
-from resnap.scheduler.output.rendering import Column, Row, human_count
+from resnap.scheduler.output.rendering import Column, Row, human_count, some
 from resnap.scheduler.settings.layers import node_named, static_properties
 from resnap.scheduler.settings.values import shown, shown_as
 from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
@@ -104,9 +104,9 @@ class ImageView(View[Read]):
         yield ""
         yield f"As of offset {image.offset}, {instant(image.timestamp)}; metadata.version {version}."
         yield (
-            f"{human_count(len(image.topics))} topics, {len(image.deleted_topics)} deleted; {len(image.brokers)}"
-            f" brokers; {len(image.configs)} resources with settings, {len(image.quotas)} with quotas;"
-            f" {len(image.transactions)} metadata transactions."
+            f"{some(len(image.topics), 'topic')}, {len(image.deleted_topics)} deleted;"
+            f" {some(len(image.brokers), 'broker')}; {some(len(image.configs), 'resource')} with settings,"
+            f" {len(image.quotas)} with quotas; {some(len(image.transactions), 'metadata transaction')}."
         )
         yield from about_blocks(image)
 
@@ -226,8 +226,8 @@ def about_blocks(image: MetadataImage) -> Iterator[str]:
     if image.next_producer_id is None:
         yield "No producer id was ever given out."
     else:
-        blocks, above = human_count(len(image.producer_id_blocks)), human_count(image.next_producer_id)
-        yield f"Producer ids below {above} were given out, in {blocks} blocks."
+        blocks, above = some(len(image.producer_id_blocks), "block"), human_count(image.next_producer_id)
+        yield f"Producer ids below {above} were given out, in {blocks}."
     for note in image.notes:
         yield f"Note: {note.text if note.offset is None else f'at offset {note.offset}, {note.text}'}."
 
@@ -301,7 +301,7 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
 MetadataLog = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[DIR]",
+        metavar="DIR",
         help="The directory __cluster_metadata-0, or the log dir that contains it; the default is --metadata-log.",
     ),
 ]

@@ -16,7 +16,7 @@ from resnap.scheduler.job.sources import nothing_in
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.jobs.controller import about_blocks, block_row
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.output.rendering import Column, Row, human_count
+from resnap.scheduler.output.rendering import Column, Row, human_count, some
 from resnap.storage.errors import VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
@@ -71,7 +71,7 @@ def _carried(value: object) -> str:
     first = carriers[0]
     offsets = first["baseOffsets"]
     at = f" at {', '.join(map(str, offsets))}" if isinstance(offsets, list) and offsets else ""
-    more = f", and {len(carriers) - 1} more files" if len(carriers) > 1 else ""
+    more = f", and {some(len(carriers) - 1, 'more file')}" if len(carriers) > 1 else ""
     return f"{first['file']}{at}{more}"
 
 
@@ -112,8 +112,9 @@ class AuditView(View[Audited]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        ids, files = human_count(self.audit.producer_ids), human_count(self.audit.files)
-        read = f"{ids} producer ids in {files} snapshots and segments"
+        files = human_count(self.audit.files)
+        carriers = "1 file" if self.audit.files == 1 else f"{files} snapshots and segments"
+        read = f"{some(self.audit.producer_ids, 'producer id')} in {carriers}"
         yield ""
         if self.audit.findings:
             yield f"{len(self.audit.findings)} of {read} are not in exactly one allocated block."

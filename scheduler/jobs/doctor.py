@@ -15,7 +15,6 @@ import typer
 
 from resnap.replay.scan.split_scan import why_no_kernel
 from resnap.replay.scratch import scratch_directory
-from resnap.replay.spark.jvm import find_java
 from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
@@ -24,7 +23,7 @@ from resnap.scheduler.clock import Clock, instant
 from resnap.scheduler.job.contract import Caller, Context, View
 from resnap.scheduler.jobs.findings import Finding, Health, fail, failed, ok, warn
 from resnap.scheduler.jobs.store_probe import probe_store
-from resnap.scheduler.output.rendering import Row, human_count
+from resnap.scheduler.output.rendering import Row, some
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.version import package_version
@@ -106,6 +105,12 @@ def _kernel() -> Finding:
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
+    try:
+        from resnap.replay.spark.jvm import find_java  # noqa: PLC0415 - looks for the Java of the installation
+    except ModuleNotFoundError as error:
+        return fail(
+            "java", f"{error.name} is not installed here", "install all of resnap; --engine local needs no Java"
+        )
     with scratch_directory("doctor") as scratch:
         try:
             java = find_java(environment, scratch=scratch)
@@ -142,8 +147,8 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
         yield failed("log dir", error)
         return
     segments = sum(len(partition.segments) for partition in log_dir.partitions)
-    yield ok("log dir", f"{place}: {human_count(len(log_dir.partitions))} partitions,"
-             f" {human_count(segments)} segments, readable")  # fmt: skip
+    yield ok("log dir", f"{place}: {some(len(log_dir.partitions), 'partition')},"
+             f" {some(segments, 'segment')}, readable")  # fmt: skip
     for problem in log_dir.problems:
         yield failed("log dir", problem.error)
     if not isinstance(log_dir.path, Path):
@@ -221,7 +226,7 @@ def doctor(
     context: Invocation,
     log_dirs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs to check; the default is log.dirs."),
+        typer.Argument(metavar="LOG_DIR", help="Log dirs to check; the default is log.dirs."),
     ] = None,
     store: Annotated[
         str | None,

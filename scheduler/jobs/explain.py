@@ -1,25 +1,29 @@
 """`resnap explain`: the batches that made each entry of a producer snapshot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from resnap.replay.explain import Explanation, Role, find_ends
+from resnap.replay.explain import Explanation, Role, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
+from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.lost_leader import LostLeader, lost_leader
 from resnap.scheduler.job.open_transactions import Holders, Led, OpenTransaction, holders_of
 from resnap.scheduler.job.reports import explanation_rows
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope, SelectedPartition, look
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
+from resnap.tiering.lost_producer_state import state_of_replica
 from resnap.tiering.planning import load_facts
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
@@ -45,8 +49,15 @@ class Explained(Result):
     """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
-def run(request: Request, context: Context) -> Iterator[Explained]:
-    """Yield what made each entry, by producer id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostItsState(Result):
+    """What a replica without its producer state has answered wrongly."""
+
+    leader: LostLeader
+
+
+def run(request: Request, context: Context) -> Iterator[Explained | LostItsState]:
+    """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
         UsageError: there is no such partition.
@@ -57,6 +68,7 @@ def run(request: Request, context: Context) -> Iterator[Explained]:
     selected = look(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
     found = explain_entries(segments, request.offset, request.producer_id, sources=sources)
+    _note_log_end(request, segments, sources, context)
     try:
         find_ends(found, segments, request.offset, sources=sources)
     except ResnapError as error:  # of what lies above the offset, which is not asked about
@@ -72,6 +84,33 @@ def run(request: Request, context: Context) -> Iterator[Explained]:
             transactional_id=None if holder is None else holder.transactional_id,
             open_transaction=_open_transaction(request.topic_partition, one, holders),
         )
+    yield from _lost_its_state(selected, segments, sources, request.scope, context)
+
+
+def _note_log_end(request: Request, segments: Sequence[SegmentSpan], sources: Sources, context: Context) -> None:
+    """Say that the offset lies above the log, whose end is explained then."""
+    if segments and segments[-1].base_offset < request.offset:
+        end = log_end(segments, sources=sources)
+        if request.offset > end:
+            what = f"{request.topic_partition} ends at offset {end}, below {request.offset}"
+            context.warn(f"{what}: this is what there is at its end")
+
+
+def _lost_its_state(
+    selected: SelectedPartition, segments: Sequence[SegmentSpan], sources: Sources, scope: Scope, context: Context
+) -> Iterator[LostItsState]:
+    lost = state_of_replica(selected.inventory.partition, sources, context.settings.expiration_ms)
+    if lost is not None and lost.is_proven:
+        try:
+            found = lost_leader(selected, lost, segments, sources, connect=scope.connect, warn=context.warn)
+        except ResnapError as error:
+            context.warn(f"{lost.detail}: what this replica has answered wrongly is not known: {error}")
+        else:
+            yield LostItsState(leader=found)
+    elif lost is not None:
+        how = "--remote URL, the store that brokers tier to," if scope.remote is None else "`resnap verify --remote`"
+        what = f"if it leads, it may answer wrongly; {how} shows it"
+        context.warn(f"this replica looks as if it had lost its producer state: {lost.detail}: {what}")
 
 
 def explanations(request: Request, sources: Sources) -> list[Explanation]:
@@ -99,7 +138,7 @@ def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) ->
     )
 
 
-class ExplainView(View[Explained]):
+class ExplainView(View["Explained | LostItsState"]):
     """A row per batch and role."""
 
     name = "batches"
@@ -110,12 +149,17 @@ class ExplainView(View[Explained]):
                     "timestamp", "isTransactional", "coordinatorEpoch", "transactionalId")
     )  # fmt: skip
 
-    def __init__(self, request: Request, bootstrap_server: str | None) -> None:
-        self._request, self._bootstrap_server, self._producers = request, bootstrap_server, 0
+    def __init__(self, request: Request, bootstrap_server: str | None, command_config: Path | None) -> None:
+        self._request, self._producers = request, 0
+        self._bootstrap_server, self._command_config = bootstrap_server, command_config
         self._open: list[OpenTransaction] = []
+        self._lost: LostLeader | None = None
 
-    def rows(self, result: Explained) -> list[Row]:
+    def rows(self, result: Explained | LostItsState) -> list[Row]:
         """Return the rows of one producer; that of the batch which began a transaction has it, if it is open still."""
+        if isinstance(result, LostItsState):
+            self._lost = result.leader
+            return []
         self._producers += 1
         still_open, more = result.open_transaction, {}
         if still_open is not None:
@@ -131,8 +175,13 @@ class ExplainView(View[Explained]):
         ]
 
     def totals(self) -> Row:
-        """Return how many producers there are."""
-        return {"producers": self._producers}
+        """Return how many producers there are, and what is wrong with a replica that lost its state."""
+        lost = (
+            {}
+            if self._lost is None
+            else {"lostProducerState": self._lost.row(self._bootstrap_server, self._command_config)}
+        )
+        return {"producers": self._producers, **lost}
 
     def closing(self) -> Iterator[str]:
         """Yield that a producer has no entry, which an empty table would not say, and transactions that stay open."""
@@ -144,12 +193,14 @@ class ExplainView(View[Explained]):
             hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
             yield f"{nothing} {asked.topic_partition}: {hint}"
         yield from (one.text(self._bootstrap_server) for one in self._open)
+        if self._lost is not None:
+            yield from self._lost.lines(self._bootstrap_server, self._command_config)
 
 
 @with_settings(CLUSTER, REMOTE, STORE)
 def explain(
     context: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A log dir, the partition's directory, or a URL.")],
+    source: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, the partition's directory, or a URL.")],
     topic_partition: Annotated[
         str, typer.Argument(metavar="TOPIC-PARTITION", help="The partition, named like its directory.")
     ],
@@ -171,4 +222,5 @@ def explain(
         offset=offset,
         producer_id=producer_id,
     )
-    context.show(run(request, context), ExplainView(request, context.settings.bootstrap_server))
+    settings = context.settings
+    context.show(run(request, context), ExplainView(request, settings.bootstrap_server, settings.command_config))

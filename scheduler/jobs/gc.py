@@ -14,13 +14,13 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.tier_run import this_run
-from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
+from resnap.scheduler.output.rendering import BYTES, Column, Row, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.probe import Condition, condition
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.keeping.garbage import Garbage, collect, find_garbage
+from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -36,7 +36,7 @@ class Request:
     older_than_ms: int
     delete: bool = False
     no_other_writers: bool = False
-    """Nobody ships there now, nor was stopped in the middle of it."""
+    """No run ships there now, nor was stopped in the middle of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,13 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=request.no_other_writers)
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
-    yield Younger(count=garbage.younger, faults=garbage.unreadable, partly_done=bool(garbage.unreadable))
+    ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
+    yield Younger(
+        count=garbage.younger,
+        faults=garbage.unreadable,
+        warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.repairs),
+        partly_done=bool(garbage.unreadable),
+    )
     if request.delete:
         yield from _deleted(request, context, store, garbage)
         return
@@ -90,7 +96,7 @@ def _check_alone(store: ObjectStore, age_ms: int) -> None:
     if found is not Condition.KEPT:
         raise UsageError(
             f"{store.url}: conditional writes are {found}, so no lease keeps other runs away",
-            hint="make sure that nobody ships there, give --no-other-writers, and an age above that of the longest run",
+            hint="make sure that no run ships there, give --no-other-writers, and an age above that of the longest run",
         )
 
 
@@ -146,11 +152,11 @@ class GarbageView(View[Found | Younger | Unread]):
         """Yield the totals in words, and how to delete what is listed."""
         objects, uploads, younger = (self._totals[key] for key in ("objects", "uploads", "younger"))
         found = (
-            f"{human_count(objects)} objects ({human_bytes(self._totals['bytes'])}) and {human_count(uploads)}"
-            " unfinished uploads that nobody names"
+            f"{some(objects, 'object')} ({human_bytes(self._totals['bytes'])}) and"
+            f" {some(uploads, 'unfinished upload')} that nothing names"
         )
         if younger:
-            found += f"; {human_count(younger)} more are younger than {self._older_than}"
+            found += f"; {human_count(younger)} more {agreeing(younger)} younger than {self._older_than}"
         if self._totals["deleted"]:
             yield f"Deleted {found}."
         else:
@@ -175,7 +181,7 @@ def gc(
         bool,
         typer.Option(
             "--no-other-writers",
-            help="Promise that nobody ships there now, nor was stopped in the middle of it; needed for stores without"
+            help="Promise that no run ships there now, nor was stopped in the middle of it; needed for stores without"
             " conditional writes. Tombstones of deleted segments then go, too.",
         ),
     ] = False,

@@ -18,7 +18,8 @@ from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs import install_undo
 from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
-from resnap.scheduler.output.rendering import PARTITION, Column, Row, human_count
+from resnap.scheduler.jobs.planned import AND_DO_IT
+from resnap.scheduler.output.rendering import PARTITION, Column, Row, agreeing, human_count, some
 from resnap.storage.errors import UsageError
 from resnap.storage.log.names import FileKind
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
@@ -85,7 +86,7 @@ class InstallView(View[Installed]):
     def __init__(self, *, dry_run: bool, is_table: bool) -> None:
         self._dry_run, self._is_table = dry_run, is_table
         self._unasked: list[Decision] = []
-        """What is wrong, and stays because nobody asked for its replacement."""
+        """What is wrong, and stays because its replacement was not asked for."""
 
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""
@@ -129,47 +130,53 @@ class InstallView(View[Installed]):
         """Yield the totals in words, and what to do next."""
         number = self._counts()
         every = [decision for one in self._result.partitions for decision in one.decisions]
-        noun = "snapshots" if all(one.kind is FileKind.SNAPSHOT for one in every) else "files"
-        counts = f"{human_count(number['installed'])} {noun} installed, {human_count(number['replaced'])} replaced"
+        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in every) else "file"
+        counts = f"{some(number['installed'], noun)} installed, {human_count(number['replaced'])} replaced"
         if number["setAside"]:
             counts += f", {human_count(number['setAside'])} at the log end set aside"
-        already = human_count(number["alreadyThere"])
+        count = number["alreadyThere"]
+        already = f"{human_count(count)} {agreeing(count, 'was', 'were')}"
         manifest = self._result.manifest
         if self._dry_run:
-            yield f"would be: {counts}; {already} were there already. Nothing was written."
+            yield f"would be: {counts}; {already} there already. Nothing was written."
         elif manifest is None:
             what = "Nothing was installed" if number["refused"] else "Nothing to install"
-            yield f"{what}: {already} {noun} are there already."
+            yield f"{what}: {some(count, noun)} {agreeing(count)} there already."
         else:
-            yield f"{counts}; {already} were there already."
+            yield f"{counts}; {already} there already."
             yield f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
         if self._unasked:
             flags = replace_flags(decision.needs for decision in self._unasked)
-            yield f"{human_count(len(self._unasked))} files left as they are: run again with {flags}."
+            left = agreeing(len(self._unasked), "left as it is", "left as they are")
+            yield f"{some(len(self._unasked), 'file')} {left}: run again with {flags}."
+        elif self._dry_run and number["installed"] + number["replaced"]:
+            yield AND_DO_IT
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()
 
     def exit_code(self, code: int) -> int:
-        """Return ``code``, or that wrong files were left where nothing else was wrong."""
-        is_partial = self._unasked and not (code or self._dry_run or self._result.faults)
+        """Return ``code``, or that wrong files are left where nothing else was wrong."""
+        is_partial = self._unasked and not (code or self._result.faults)
         return PARTIAL if is_partial else code
 
     def _what_next(self) -> str:
         """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
         if self._result.error is not None:
             return "Next: run the same command again, before the broker starts."
-        if self._result.absent:
-            where = f"{human_count(len(self._result.absent))} staged partitions are not here"
+        if absent := self._result.absent:
+            where = f"{some(len(absent), 'staged partition')} {agreeing(len(absent))} not here"
             return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
+        if self._counts()["refused"]:
+            return "Next: make again what was refused, and install it; the broker would stop tiering there."
         return "Next: start the broker; it tiers the segments by itself."
 
 
 Staged = Annotated[
-    str | None, typer.Argument(metavar="[STAGED]", help="The place that `resnap regenerate --into` wrote to.")
+    str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
 ]
 LogDirectory = Annotated[
     Path | None,
-    typer.Argument(metavar="[LOG_DIR]", help="The log dir, of a stopped broker, that the snapshots were made from."),
+    typer.Argument(metavar="LOG_DIR", help="The log dir, of a stopped broker, that the snapshots were made from."),
 ]
 Replacing = Annotated[
     list[str] | None,
@@ -204,7 +211,7 @@ def install(
 
     The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
     false-partial, where the replay proves it wrong. Where wrong files stay since --replace did not ask for them, the
-    exit code is 3. --undo restores what was before.
+    exit code is 3, with --dry-run, too. --undo restores what was before.
     """
     dry_run = context.settings.dry_run
     if undo is not None:

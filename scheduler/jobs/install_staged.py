@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
+from resnap.scheduler.output.rendering import some
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
@@ -23,7 +24,7 @@ from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
 from resnap.tiering.inventory import take_inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.sources import Scope
@@ -58,14 +59,17 @@ class Request:
         given = Path(self.scope.sources[0])
         return Path(str(open_log_dir_or_partition(given, topics=lambda _: False).path))
 
+    @property
+    def planned(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """What of the plan is in scope; nothing where there is none."""
+        named = {} if self.plan is None else self.plan.boundaries
+        return {key: offsets for key, offsets in named.items() if self.scope.wants(key.topic)}
+
     def wanted(self, key: TopicPartition, staged: list[int]) -> list[int]:
         """Return those of the offsets ``staged`` of a partition that are in scope and, if there is one, in the plan."""
         if not self.scope.wants(key.topic):
             return []
-        if self.plan is None:
-            return staged
-        named = set(self.plan.boundaries.get(key, ()))
-        return [offset for offset in staged if offset in named]
+        return staged if self.plan is None else [one for one in staged if one in self.plan.boundaries.get(key, ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,10 @@ class Installed(Result):
 
 
 def preview(request: Request, s3: S3Settings) -> Installed:
-    """Return what would be done, and warn of what prevents it now; nothing is written, and no lock taken."""
+    """Return what would be done, and warn of what prevents it now; nothing is written, and no lock taken.
+
+    What would be done in part counts as that, so that the exit code is that of the run.
+    """
     selection = _select(request, _area(request, s3))
     result = selection.result(manifest=None, error=None)
     try:
@@ -90,8 +97,8 @@ def preview(request: Request, s3: S3Settings) -> Installed:
         shutdown_mark(selection.log_dir)
     except ResnapError as obstacle:
         warning = f"nothing could be installed now: {obstacle}; {obstacle.hint}"
-        return replace(result, warnings=(warning, *result.warnings), partly_done=False)
-    return replace(result, partly_done=False)
+        return replace(result, warnings=(warning, *result.warnings))
+    return result
 
 
 def install_staged(
@@ -135,7 +142,7 @@ class _Selection:
     log_dir: Path
     surveyed: list[Surveyed]
     problems: list[ResnapError]
-    """Partitions that could not be read."""
+    """Partitions that could not be read, and boundaries of the plan that are not staged."""
     absent: tuple[TopicPartition, ...]
 
     def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
@@ -158,7 +165,8 @@ def _select(request: Request, area: StagingArea) -> _Selection:
         raise UsageError(f"{request.staged} has no snapshot of any topic in question",
                          hint="give what `resnap regenerate --into` was given")  # fmt: skip
     given = Path(request.scope.sources[0])
-    log_dir = open_log_dir_or_partition(given, topics=lambda key: key in staged)
+    planned = request.planned
+    log_dir = open_log_dir_or_partition(given, topics=lambda key: key in staged or key in planned)
     inventory = take_inventory(log_dir)
     if request.plan is not None:
         for found in inventory.partitions:
@@ -168,14 +176,19 @@ def _select(request: Request, area: StagingArea) -> _Selection:
     if not there and not inventory.problems:
         raise UsageError(f"{given} has none of the partitions in {request.staged}",
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
-    surveyed = []
+    surveyed: list[Surveyed] = []
+    problems = [problem.error for problem in inventory.problems]
     for found in inventory.partitions:
-        decided = decide(found, staged[found.partition.topic_partition], area, request.asked)
+        key = found.partition.topic_partition
+        offsets = staged.get(key, [])
+        if absent := sorted(set(planned.get(key, ())).difference(offsets)):
+            problems.append(_not_staged(request.staged, key, absent))
+        decided = decide(found, offsets, area, request.asked)
         surveyed.append(Surveyed(inventory=found, installation=decided))
     return _Selection(
         log_dir=Path(str(log_dir.path)),
         surveyed=surveyed,
-        problems=[problem.error for problem in inventory.problems],
+        problems=problems,
         absent=tuple(key for key in staged if key not in there and str(key) not in unread),
     )
 
@@ -235,6 +248,15 @@ def _new_folder(disk: Disk, root: Path, now_ms: int) -> Path:
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     make_directories(disk, root)
     return next(root / one for one in names if make_new_directory(disk, root / one))
+
+
+def _not_staged(staged: str, key: TopicPartition, offsets: Sequence[int]) -> LogDirError:
+    first = ", ".join(map(str, offsets[:3])) + (", ..." if offsets[3:] else "")
+    return LogDirError(
+        f"{key}: {some(len(offsets), 'boundary')} of the plan not installed, since nothing is staged in {staged}:"
+        f" {first}",
+        hint="`resnap regenerate --plan FILE --into STAGED` makes them, or says why it cannot; then install again",
+    )
 
 
 def _refusals(installation: PartitionInstallation) -> Iterator[ResnapError]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resnap.scheduler.job.contract import Context, Result, View
-from resnap.scheduler.output.rendering import Column, Row
+from resnap.scheduler.output.rendering import Column, Row, some
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError
 from resnap.tiering.installing.undo import UndoStep, read_undo
@@ -31,7 +31,7 @@ def run(request: Request, _: Context) -> Iterator[Undone]:
 
     Raises:
         LogDirInUseError: a broker runs there.
-        StalePlanError: somebody has worked there since; nothing was changed.
+        StalePlanError: the log dir was changed since; it is left as it is.
         LogDirError: a file cannot be read or written; what was done by then is yielded before.
 
     """
@@ -76,5 +76,5 @@ class UndoView(View[Undone]):
         """Yield the same in words."""
         would = "would be " if self._dry_run else ""
         removed, restored = self._counts.values()
-        counts = f"{removed} snapshots {would}removed, {restored} {would}restored."
+        counts = f"{some(removed, 'file')} {would}removed, {restored} {would}restored."
         yield counts if removed or restored else "Nothing to undo."

@@ -15,7 +15,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Unread, unread
 from resnap.scheduler.job.wiring import planner_of, rules_of, scope_of
-from resnap.scheduler.jobs.planned import PlanView, WouldReplay, note_compacted
+from resnap.scheduler.jobs.planned import PlanView, WouldReplay, note_selection
 from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
@@ -64,7 +64,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     planner = planner_of(context, request.rules, replays=request.prove, cached=cached)
     boundaries = "all" if request.prove else context.settings.boundaries
     planned, selection = planner.plan(request.scope, boundaries=boundaries)
-    note_compacted(selection, context)
+    note_selection(selection, context)
     if request.save is not None:
         _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))
         context.note(f"plan written to {request.save}")
@@ -100,6 +100,6 @@ def plan(
 ) -> int:
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
     rules = rules_of(context.settings, context.clock)
-    request = Request(scope=scope_of(context.settings, sources), rules=rules, save=save, prove=prove)
-    view = JudgedView() if prove else PlanView(rules, context.settings.expiration_origin)
-    return context.show(run(request, context), view)
+    scope = scope_of(context.settings, sources)
+    view = JudgedView(scope) if prove else PlanView(scope, rules, context.settings.expiration_origin, save)
+    return context.show(run(Request(scope=scope, rules=rules, save=save, prove=prove), context), view)

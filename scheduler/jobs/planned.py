@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
-from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_bytes, some
+from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.planning import can_be_tiered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import Selection
+    from resnap.scheduler.job.sources import Scope, Selection
     from resnap.scheduler.job.work_items import Planned
+    from resnap.scheduler.output.documents import PlanRow, RunRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
 
+AND_DO_IT: Final = "Next: the same command without --dry-run."
 MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
@@ -36,17 +41,26 @@ class WouldReplay(Result):
         return cls(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, planned=planned)
 
 
-def note_compacted(selection: Selection, context: Context) -> None:
-    """Say how many partitions are skipped because they are compacted."""
+def note_selection(selection: Selection, context: Context) -> None:
+    """Say how many partitions are skipped because they are compacted, and which replicas look as if they lost state."""
     compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
-        context.note(f"{human_count(compacted)} compacted partitions are skipped: they cannot be tiered")
+        context.note(f"{some(compacted, 'compacted partition')} skipped: compacted topics cannot be tiered")
+    alone = (one.inventory.partition for one in selection.partitions if one.log_dir.remote is None)
+    marked = [(one.topic_partition, lost) for one in alone if (lost := lost_state(one)) is not None]
+    for topic_partition, lost in marked[:MOST_NAMED]:
+        context.warn(
+            f"{topic_partition}: this replica looks as if it had lost its producer state: {lost.detail}: give --remote"
+            " URL, the store that brokers tier to, since what lies below is in no file here"
+        )
+    if len(marked) > MOST_NAMED:
+        context.warn(f"{some(len(marked) - MOST_NAMED, 'more replica')} with the same signs")
 
 
-def plan_row(planned: Planned) -> Row:
+def plan_row(planned: Planned) -> PlanRow:
     """Return what would be done with one partition."""
     plan = planned.plan
-    runs = [
+    runs: list[RunRow] = [
         {
             "baseOffset": plan.segments[run.start].base_offset,
             "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
@@ -100,8 +114,8 @@ class DryRunView(View[Any]):
         return {"dryRun": True, **totals_of(self.planned)}
 
     def closing(self) -> Iterable[str]:
-        """Return what would be written."""
-        return [f"would write {self._what}. Nothing was written."]
+        """Return what would be written, and how to have that done."""
+        return [f"would write {self._what}. Nothing was written.", AND_DO_IT]
 
 
 def _offsets_read(value: object) -> str:
@@ -124,9 +138,9 @@ class PlanView(DryRunView):
         Column(key="runs", title="OFFSETS READ", show=_offsets_read),
     )
 
-    def __init__(self, rules: ReplayRules, expiration_origin: str) -> None:
+    def __init__(self, scope: Scope, rules: ReplayRules, expiration_origin: str, saved: Path | None) -> None:
         super().__init__()
-        self._rules, self._expiration_origin = rules, expiration_origin
+        self._scope, self._rules, self._expiration_origin, self._saved = scope, rules, expiration_origin, saved
 
     def head(self) -> Row:
         """Return the rules of the plan."""
@@ -136,27 +150,35 @@ class PlanView(DryRunView):
             "producerIdExpirationFrom": self._expiration_origin,
         }
 
+    def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields
+        """Return the row of a partition of which something is to be made."""
+        return [row for row in self.rows(result) if row["snapshots"]]
+
     def totals(self) -> Row:
         """Return what the plan comes to."""
         return totals_of(self.planned)
 
     def closing(self) -> Iterable[str]:
-        """Yield the totals in words, and which logs begin above offset 0."""
+        """Yield the totals in words, which logs begin above offset 0, and how to carry the plan out."""
         total = totals_of(self.planned)
         yield (
-            f"would make {human_count(total['snapshots'])} snapshots from the headers of"
-            f" {human_count(total['segmentsToRead'])} segments ({human_bytes(total['bytesToRead'])})."
+            f"would make {some(total['snapshots'], 'snapshot')} from the headers of"
+            f" {some(total['segmentsToRead'], 'segment')} ({human_bytes(total['bytesToRead'])})."
             " Nothing was written."
         )
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
+        if total["snapshots"]:
+            made_of = f"{self._scope.typed}{' --as-of roll' if self._rules.as_of.roll else ''}"
+            if self._saved is not None:
+                made_of = f"--plan {shlex.quote(str(self._saved))}"
+            yield f"Next: `resnap regenerate {made_of} --into DIR`, or `resnap tier {made_of} --to URL`."
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
     """Say which logs begin above offset 0, so that nothing proves who lives on from below."""
     gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
     if gone:
-        more = f" and {human_count(len(gone) - MOST_NAMED)} more" if len(gone) > MOST_NAMED else ""
         yield (
-            f"The log of {', '.join(gone[:MOST_NAMED])}{more}: of producers whose last batch lies below, only those are"
+            f"The log of {first_of(gone, MOST_NAMED)}: of producers whose last batch lies below, only those are"
             " known that snapshots show."
         )

@@ -20,6 +20,7 @@ from resnap.storage.errors import UsageError
 from resnap.tiering.cluster.broker_settings import describe_client_quotas
 from resnap.tiering.quota.client_quotas import (
     PRODUCER_IDS_RATE,
+    USER,
     ClientQuotas,
     Entity,
     FilterPart,
@@ -27,8 +28,7 @@ from resnap.tiering.quota.client_quotas import (
     shown_entity,
     user_name,
 )
-from resnap.tiering.quota.quota_file import QuotaFile
-from resnap.tiering.quota.user_quotas import Named, Origin, delete_rate, origins, rates_of, set_rate
+from resnap.tiering.quota.user_quotas import MetadataQuotas, Origin, QuotaFile, rates_of
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _EXACT: Final = 2.0**53
@@ -45,7 +45,8 @@ def number(value: object) -> str:
 class Request:
     """Whose ``producer_ids_rate`` is to be set; a rate of None deletes it."""
 
-    whom: Named
+    user: str | None
+    """None is the default user."""
     rate: float | None
 
 
@@ -68,13 +69,16 @@ def run(request: Request, context: Context) -> Iterator[Changed]:
     file = _quota_file(context)
     if file is None:
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
-    name = request.whom.name
     if request.rate is None:
-        delete_rate(file, request.whom)
-        yield Changed(facts={"user": name, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+        file.delete_rate(request.user)
+        yield Changed(facts={"user": request.user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
         return
-    changed = set_rate(file, request.whom, request.rate)
-    facts = {"user": name, PRODUCER_IDS_RATE: request.rate, "changed": changed, "file": str(file.path)}
+    facts: Row = {
+        "user": request.user,
+        PRODUCER_IDS_RATE: request.rate,
+        "changed": file.set_rate(request.user, request.rate),
+        "file": str(file.path),
+    }
     yield Changed(facts=facts)
 
 
@@ -96,7 +100,7 @@ class ChangedView(View[Changed]):
 class DescribeRequest:
     """Whose quotas are to be shown; None for all users."""
 
-    whom: Named | None
+    of: FilterPart | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +127,7 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQ
         ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
 
     """
-    whom, parts = request.whom, []
-    if whom is not None:
-        parts = [FilterPart("user", Match.DEFAULT if whom.name is None else Match.EXACT, whom.name)]
+    parts = [] if request.of is None else [request.of]
     found = quota_origins(context)
     if context.settings.bootstrap_server is not None:
         with cluster_of(context.settings) as cluster:
@@ -137,19 +139,19 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQ
                 is_empty = False
                 yield Quota(entity=entity, key=key, value=value, origin=origin.text)
     if is_empty:
-        yield NoQuota(text=_consequence(found, whom))
+        yield NoQuota(text=_consequence(found, request.of))
 
 
-def _consequence(found: list[Origin], whom: Named | None) -> str:
-    """Return what it means that nothing is set for ``whom``, None for anybody."""
+def _consequence(found: list[Origin], of: FilterPart | None) -> str:
+    """Return what it means that nothing is set for a user, None for anybody."""
     default = rates_of(found, lambda _: None).default
-    if whom is None:
-        return "No quota is set: nobody is limited."
-    if whom.name is None:
+    if of is None:
+        return "No quota is set: no principal is limited."
+    if of.name is None:
         return "The default user has no quota: who has none of their own is not limited."
     if default is None:
-        return f"User {whom.name!r} has no quota, nor has the default user: no limit."
-    return f"User {whom.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
+        return f"User {of.name!r} has no quota, nor has the default user: no limit."
+    return f"User {of.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
 
 
 class QuotaView(View[Quota | NoQuota]):
@@ -187,8 +189,18 @@ class QuotaView(View[Quota | NoQuota]):
 
 
 def quota_origins(context: Context) -> list[Origin]:
-    """Return the quotas of the state directory, and of a cluster's metadata log where one is given."""
-    return origins(_quota_file(context), context.settings.metadata_log, context.warn)
+    """Return the quotas of the state directory, and of a cluster's metadata log; the first that has a user counts.
+
+    Raises:
+        ResnapError: either cannot be read.
+
+    """
+    file, metadata_log = _quota_file(context), context.settings.metadata_log
+    found = [] if file is None else [Origin(text=f"file {file.path}", quotas=file.load())]
+    if metadata_log is not None:
+        cluster = MetadataQuotas(metadata_log, context.warn)
+        found.append(Origin(text=f"metadata log {metadata_log} at offset {cluster.offset}", quotas=cluster.quotas))
+    return found
 
 
 def _quota_file(context: Context) -> QuotaFile | None:
@@ -211,35 +223,38 @@ def set_quota(
     user_default: UserDefault = False,
 ) -> None:
     """Set the producer_ids_rate of a user, or of the default user."""
-    request = Request(whom=_one(_named(user, default=user_default)), rate=rate)
+    request = Request(user=_one(user, default=user_default), rate=rate)
     context.show(run(request, context), ChangedView())
 
 
 @with_settings(STATE)
 def delete_quota(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Delete the producer_ids_rate of a user, or of the default user."""
-    request = Request(whom=_one(_named(user, default=user_default)), rate=None)
+    request = Request(user=_one(user, default=user_default), rate=None)
     context.show(run(request, context), ChangedView())
 
 
 @with_settings(STATE, METADATA, CLUSTER)
 def describe_quotas(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
     """Show the quotas that are set, and those of a cluster, with their origin."""
-    request = DescribeRequest(whom=_named(user, default=user_default))
+    request = DescribeRequest(of=_chosen(user, default=user_default))
     context.show(describe(request, context), QuotaView())
 
 
-def _named(name: str | None, *, default: bool) -> Named | None:
+def _chosen(name: str | None, *, default: bool) -> FilterPart | None:
     """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither."""
     if name is not None and default:
         raise UsageError("--user and --user-default name two", hint="give one of them")
-    name = None if name is None else user_name(name)
-    if name == "":
+    if default:
+        return FilterPart(USER, Match.DEFAULT)
+    if name is not None and not user_name(name):
         raise UsageError("--user without a name", hint="the default user is --user-default")
-    return Named(name=name) if name is not None or default else None
+    return None if name is None else FilterPart(USER, Match.EXACT, user_name(name))
 
 
-def _one(whom: Named | None) -> Named:
-    if whom is None:
+def _one(name: str | None, *, default: bool) -> str | None:
+    """Return the name of the one user that must be named; None for the default user."""
+    chosen = _chosen(name, default=default)
+    if chosen is None:
         raise UsageError("whose quota?", hint="give --user NAME or --user-default")
-    return whom
+    return chosen.name

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
@@ -17,8 +18,9 @@ from resnap.scheduler.jobs.quota import number
 from resnap.scheduler.jobs.quota_simulate import shown_duration
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
 from resnap.scheduler.output.rendering import Column, Row
-from resnap.tiering.quota.advice import advised_rate, least_rate
-from resnap.tiering.quota.simulation import Outcome, Rules, simulate, without_limit
+from resnap.tiering.quota.client_quotas import user_name
+from resnap.tiering.quota.producer_activity import Uses
+from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -58,19 +60,36 @@ def run(request: Request, context: Context) -> Iterator[Advice | Advised | Unrea
         ResnapError: Spark failed.
 
     """
-    uses, rules = uses_of(request.scope, request.principal_map, context), request.rules
-    found: list[tuple[float, str, int]] = []
-    for principal, theirs in uses.by_principal.items():
-        if len(theirs.at_ms):
-            free = without_limit(principal, theirs, rules)
-            found.append((least_rate(free.arrivals_ms, rules.config), principal, free.new_ids))
-    found.sort()
-    rate = advised_rate([least for least, _, _ in found], request.share) if found else None
-    yield Advice(rate=rate)
-    for least, principal, new_ids in reversed(found):
-        outcome = simulate(principal, uses.by_principal[principal], rate or 0.0, rules)
-        yield Advised(new_ids=new_ids, least_rate=least, outcome=outcome)
+    rules = request.rules
+    with uses_of(request.scope, request.principal_map, context) as uses:
+        needs = [one for one in uses.map(partial(_need, rules=rules)) if one is not None]
+        rate = advised_rate([need.least_rate for need in needs], request.share) if needs else None
+        yield Advice(rate=rate)
+        outcomes = uses.map(partial(_under, rate=rate or 0.0, rules=rules)) if needs else []
+    of = {one.principal: one for one in outcomes if one is not None}
+    for need in sorted(needs, reverse=True):
+        yield Advised(new_ids=need.new_ids, least_rate=need.least_rate, outcome=of[user_name(need.principal)])
     yield from uses.unread()
+
+
+class _Need(NamedTuple):
+    """What one principal needs."""
+
+    least_rate: float
+    principal: str
+    new_ids: int
+
+
+def _need(principal: str, uses: Uses, *, rules: Rules) -> _Need | None:
+    """Return the least rate that leaves a principal alone; None if it used no id."""
+    if not len(uses.at_ms):
+        return None
+    free = without_limit(principal, uses, rules)
+    return _Need(least_rate(free.arrivals_ms, rules.config), principal, free.new_ids)
+
+
+def _under(principal: str, uses: Uses, *, rate: float, rules: Rules) -> Outcome | None:
+    return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
 class AdviceView(View[Advice | Advised | Unread]):
@@ -106,7 +125,7 @@ class AdviceView(View[Advice | Advised | Unread]):
             "newIds": result.new_ids,
             "leastRate": result.least_rate,
             "untouched": not outcome.is_throttled,
-            "refusedIds": len(outcome.refused_ids),
+            "refusedIds": outcome.refused,
             "throttledMs": outcome.throttled_ms,
         }
 
@@ -123,7 +142,7 @@ class AdviceView(View[Advice | Advised | Unread]):
             yield f"Rate {number(self._rate)} (per {self._unit}) leaves {alone}."
 
 
-@with_settings(TOPIC, ENGINE, STORE)
+@with_settings(TOPIC, ENGINE, SPARK, STORE)
 def advise_quota(
     context: Invocation,
     sources: Sources = None,

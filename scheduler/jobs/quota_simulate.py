@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, METADATA, STATE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
+from resnap.scheduler.jobs.plots import check_plot, draw_simulation
 from resnap.scheduler.jobs.quota import number, quota_origins
-from resnap.scheduler.jobs.quota_plot import check_plot, draw
 from resnap.scheduler.jobs.quota_uses import (
-    LogUses,
     PrincipalFile,
     Profile,
     Samples,
@@ -26,9 +26,10 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration
+from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
+from resnap.tiering.quota.producer_activity import LogUses, Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
 
@@ -40,7 +41,7 @@ class Request:
     """Which log is to be put through which quota.
 
     Attributes:
-        rate: one rate for everybody; None for the rates that are set, and those of the metadata log.
+        rate: one rate for all principals; None for the rates that are set, and those of the metadata log.
         principal_map: a file that names the owner of each id; None for one principal per topic.
         plot: a file to draw ids, tokens and throttling into.
 
@@ -80,21 +81,27 @@ def run(request: Request, context: Context) -> Iterator[LogRead | Simulated | Un
     if request.plot is not None:
         check_plot(request.plot)
     rates = _rates(request, context)
-    uses = uses_of(request.scope, request.principal_map, context)
-    unlimited = [principal for principal in uses.by_principal if rates.of(principal) is None]
-    several = f"{human_count(len(unlimited))} of {human_count(len(uses.by_principal))}"
+    with uses_of(request.scope, request.principal_map, context) as uses:
+        found = uses.map(partial(_simulated, rates=rates, rules=request.rules))
+    unlimited = [one for one in found if isinstance(one, str)]
+    several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
-    yield LogRead(uses=uses, unlimited=unlimited, warnings=tuple(warnings))
-    outcomes = []
-    for principal, theirs in uses.by_principal.items():
-        rate = rates.of(principal)
-        if rate is not None and len(theirs.at_ms):
-            outcomes.append(simulate(principal, theirs, rate, request.rules))
-            yield Simulated(outcome=outcomes[-1])
+    yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
+    outcomes = [one for one in found if isinstance(one, Outcome)]
+    for outcome in outcomes:
+        yield Simulated(outcome=outcome)
     if request.plot is not None:
-        draw(outcomes, request.plot)
+        draw_simulation(outcomes, request.plot)
         context.note(f"drawn into {request.plot}")
     yield from uses.unread()
+
+
+def _simulated(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> Outcome | str | None:
+    """Return what the quota would have done to a principal; its name if there is no rate, None if it used no id."""
+    rate = rates.of(principal)
+    if rate is None:
+        return principal
+    return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
 def _rates(request: Request, context: Context) -> UserRates:
@@ -152,7 +159,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
             "newIds": one.new_ids,
             "charged": one.charged,
             "free": one.free,
-            "refusedIds": len(one.refused_ids),
+            "refusedIds": one.refused,
             "refusedUses": one.refused_uses,
             "throttledMs": one.throttled_ms,
             "longestThrottleMs": one.longest_throttle_ms,
@@ -171,7 +178,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
             "newIds": sum(one.new_ids for one in self._outcomes),
             "charged": sum(one.charged for one in self._outcomes),
             "free": sum(one.free for one in self._outcomes),
-            "refusedIds": sum(len(one.refused_ids) for one in self._outcomes),
+            "refusedIds": sum(one.refused for one in self._outcomes),
             "peakBytes": sum(one.peak_bytes for one in self._outcomes),
             "withoutRate": len(self._read.unlimited),
             "segments": self._read.uses.segments,
@@ -181,7 +188,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
         uses, outcomes = self._read.uses, self._outcomes
-        read = f"{human_count(uses.batches)} batches of {human_count(uses.segments)} segments"
+        read = f"{some(uses.batches, 'batch')} of {some(uses.segments, 'segment')}"
         throttled = [one for one in outcomes if one.is_throttled]
         yield f"{len(throttled)} of {len(outcomes)} principals would have been throttled; from {read}."
         new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
@@ -200,7 +207,7 @@ FalsePositives = Annotated[
 ]
 
 
-@with_settings(TOPIC, METADATA, ENGINE, STATE, STORE)
+@with_settings(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE)
 def simulate_quota(
     context: Invocation,
     sources: Sources = None,
@@ -208,7 +215,7 @@ def simulate_quota(
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", help="One rate for everybody; the default is the rates that are set, and those of --metadata-log."
+            "--rate", help="One rate for all principals; the default is the rates set, and those of --metadata-log."
         ),
     ] = None,
     principal_map: PrincipalFile = None,

@@ -1,31 +1,39 @@
 """What `resnap quota simulate` and `advise` have in common: a log's uses of producer ids, by principal, and rules.
 
-Headers are read where replays read them: by Spark's executors, or by this process. What comes back is a time and an id
-for each use, thinned to one a second; the quota itself runs in this process, principal by principal.
+Headers are read where replays read them: by Spark's executors, or by this process. A time and an id for each use,
+thinned to one a second, stay there; so does the quota, principal by principal, and what comes back is its outcome.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.scheduler.job.contract import Context, Unread
-from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.output.rendering import human_count
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import Remembering
+from resnap.tiering.quota.layers import life_cycle
 from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
-from resnap.tiering.quota.producer_activity import SegmentToRead, Uses, in_time, joined, read_uses
-from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.producer_activity import LogUses, Uses, in_time, joined, read_uses
 from resnap.tiering.quota.simulation import Rules
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.scheduler.job.engines import Groups
+    from resnap.storage.sources.files import Sources
+
+_R = TypeVar("_R")
 
 PrincipalFile = Annotated[
     Path | None,
@@ -55,33 +63,64 @@ def rules_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogUses:
-    """What a log holds, for a quota."""
+class UsesByPrincipal:
+    """The uses of producer ids in a log, where they were read."""
 
-    by_principal: Mapping[str, Uses]
-    segments: int
-    batches: int
-    """Batches of producers."""
-    undated: int = 0
-    """Batches that no time is known of, and that are skipped."""
-    errors: tuple[ResnapError, ...] = ()
+    def __init__(self, groups: Groups[LogUses, Uses], errors: tuple[ResnapError, ...]) -> None:
+        self.read = replace(groups.note, errors=(*errors, *groups.note.errors))
+        self._groups = groups
 
     def unread(self) -> Iterator[Unread]:
         """Yield, after all results, what is missing from them."""
-        what = f"batches without a timestamp, and without one before them, are skipped: {human_count(self.undated)}"
-        yield Unread(faults=self.errors, warnings=(what,) if self.undated else (), partly_done=bool(self.batches))
+        read = self.read
+        what = f"batches without a timestamp, and without one before them, are skipped: {human_count(read.undated)}"
+        yield Unread(faults=read.errors, warnings=(what,) if read.undated else (), partly_done=bool(read.batches))
+
+    def map(self, work: Callable[[str, Uses], _R]) -> list[_R]:
+        """Return ``work(principal, uses by time)`` of each principal, in the order of their names.
+
+        Raises:
+            ResnapError: Spark failed.
+
+        """
+        return self._groups.map(lambda principal, parts: work(principal, in_time(joined(parts))))
 
 
-def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> LogUses:
-    """Return the uses of producer ids of everything in scope, by the principals of a file, or by topic.
+@contextmanager
+def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Iterator[UsesByPrincipal]:
+    """Give the uses of producer ids of everything in scope, by the principals of a file, or by topic.
 
     Raises:
         UsageError, LogDirError, StoreError: a source cannot be listed, or the file of principals cannot be read.
         ResnapError: Spark failed.
 
     """
-    return _gather(scope, _principals(principal_map, context), context.engine())
+    principals, engine = _principals(principal_map, context), context.engine()
+    selected = look(scope, engine.reading.sources)
+    names: dict[int, str] = {}
+    for log_dir in {str(one.log_dir.path): one.log_dir.path for one in selected.partitions}.values():
+        names |= transactional_ids(log_dir)
+    segments = [
+        (
+            one.topic_partition.topic,
+            SegmentRange.whole(segment),
+        )
+        for one in selected.partitions
+        for segment in one.inventory.partition.segments
+    ]
+    read = partial(_read, principals=principals.knowing(names), sources=engine.reading.sources)
+    errors = tuple(problem.error for problem in selected.problems)
+    with engine.grouped(read, LogUses.joined, LogUses(), segments) as groups:
+        yield UsesByPrincipal(groups, errors)
+
+
+def _read(
+    segment: tuple[str, SegmentRange], *, principals: PrincipalMap, sources: Sources
+) -> tuple[LogUses, list[tuple[str, Uses]]]:
+    """Return what was read of a segment of a topic, and its uses by principal."""
+    topic, whole = segment
+    read, (at_ms, ids) = read_uses(whole, sources)
+    return read, [(principal, Uses(at_ms[theirs], ids[theirs])) for principal, theirs in principals.split(topic, ids)]
 
 
 def _principals(path: Path | None, context: Context) -> PrincipalMap:
@@ -105,33 +144,3 @@ def principals_in(path: Path) -> PrincipalMap:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--principal-map {path}: {error}", hint="a CSV file, in UTF-8") from error
     return read_principal_map(lines, str(path))
-
-
-def _gather(scope: Scope, principals: PrincipalMap, engine: Engine) -> LogUses:
-    selected = look(scope, engine.reading.sources)
-    names: dict[int, str] = {}
-    for log_dir in {str(one.log_dir.path): one.log_dir.path for one in selected.partitions}.values():
-        names |= transactional_ids(log_dir)
-    principals = principals.knowing(names)
-    segments = [
-        SegmentToRead(
-            topic=one.topic_partition.topic,
-            range=SegmentRange(
-                locator=str(segment.path), base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-            ),
-        )
-        for one in selected.partitions
-        for segment in one.inventory.partition.segments
-    ]
-    found = engine.spread(partial(read_uses, sources=engine.reading.sources), segments)
-    parts: dict[str, list[Uses]] = defaultdict(list)
-    for one in found:
-        for principal, theirs in principals.split(one.topic, one.uses.producer_id):
-            parts[principal].append(Uses(one.uses.at_ms[theirs], one.uses.producer_id[theirs]))
-    return LogUses(
-        by_principal={principal: in_time(joined(uses)) for principal, uses in sorted(parts.items())},
-        segments=len(segments),
-        batches=sum(one.batches for one in found),
-        undated=sum(one.undated for one in found),
-        errors=(*(problem.error for problem in selected.problems), *(one.error for one in found if one.error)),
-    )

@@ -1,6 +1,6 @@
 """The job ``regenerate``: rebuilds producer snapshots as files, ``<topic>-<partition>/<offset, 20 digits>.snapshot``.
 
-With the snapshots goes what they were made for, so that whoever installs them sees whether it is still that.
+With the snapshots goes what they were made for, so that `resnap install` sees whether it is still that.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job.contract import Caller, Unread, View, unread
 from resnap.scheduler.job.sources import Scope, lies_beside
 from resnap.scheduler.job.wiring import planner_of, scope_of
-from resnap.scheduler.jobs.planned import DryRunView, WouldReplay, note_compacted
+from resnap.scheduler.jobs.planned import DryRunView, WouldReplay, note_selection
 from resnap.scheduler.jobs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import print_segment
 from resnap.tiering.installing.right_indexes import right_indexes
-from resnap.tiering.installing.staging_area import StagingArea, prints_of
+from resnap.tiering.installing.staging_area import StagingArea, depended_on, prints_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.work_items import Planned, Replayed
     from resnap.scheduler.output.progress import Progress
@@ -77,7 +78,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
     boundaries = context.settings.boundaries
     planned, selection = planner.plan(request.scope, boundaries=boundaries, saved=request.saved, into=request.into)
-    note_compacted(selection, context)
+    note_selection(selection, context)
     if context.settings.dry_run:
         return chain(unread(selection), map(WouldReplay.of, planned))
     sink_url = planner.sink_url(request.into, selection)
@@ -87,7 +88,9 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
 
 def view_of(request: Request, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
-    return DryRunView(f"snapshots into {request.into}") if context.settings.dry_run else ReplayView(request.into)
+    if context.settings.dry_run:
+        return DryRunView(f"snapshots into {request.into}")
+    return ReplayView(request.scope, request.into)
 
 
 def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
@@ -103,14 +106,14 @@ def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
 def _regenerate(
     planner: Planner, planned: list[Planned], into: str, sink_url: str, context: Context
 ) -> Iterator[Rebuilt]:
-    area = StagingArea(open_store(sink_url, planner.engine.s3))
+    area, prints = StagingArea(open_store(sink_url, planner.engine.s3)), _Prints(planner.engine)
     with context.progress("replay") as (progress,):
-        for replayed in _past_retention(planner, planned, sink_url, progress):
+        for replayed in _past_retention(planner, planned, sink_url, progress, together=prints.take):
             one = replayed.planned
             partition = one.selected.inventory.partition
             made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.still_valid))
             indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources, context)
-            area.leave(partition, made, unchanged, partial(_fingerprints, planner), indexes)
+            area.leave(partition, made, unchanged, prints.of, indexes, lacks_records=replayed.result.lacks_records)
             if planner.run_cache is not None and one.cached is not None:
                 planner.run_cache.keep(one.cached, replayed.result)
             _notify(replayed, into, sink_url, context)
@@ -138,11 +141,17 @@ def _indexes(
 
 
 def _past_retention(
-    planner: Planner, planned: list[Planned], sink_url: str, progress: Progress, replans: int = REPLANS
+    planner: Planner,
+    planned: list[Planned],
+    sink_url: str,
+    progress: Progress,
+    *,
+    together: Callable[[Sequence[Replayed]], None],
+    replans: int = REPLANS,
 ) -> Iterator[Replayed]:
     """Replay what is planned; where retention was faster, plan the partition again and replay what is left."""
     overtaken: list[Planned] = []
-    for replayed in planner.replay(planned, sink_url, progress):
+    for replayed in planner.replay(planned, sink_url, progress, together):
         is_gone = replans and isinstance(replayed.result.error, FileGoneError)
         again = planner.past_retention(replayed.planned, sink_url) if is_gone else None
         if again is None:
@@ -150,15 +159,38 @@ def _past_retention(
         else:
             overtaken.append(again)
     if overtaken:
-        yield from _past_retention(planner, overtaken, sink_url, progress, replans - 1)
+        yield from _past_retention(planner, overtaken, sink_url, progress, together=together, replans=replans - 1)
 
 
-def _fingerprints(planner: Planner, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
-    return planner.engine.each(partial(print_segment, sources=planner.engine.reading.sources), segments)
+class _Prints:
+    """What segments are known by; of all that were replayed at once, executors are asked at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, SegmentPrint | None] = {}
+        """By path, of what was replayed last."""
+
+    def take(self, wave: Sequence[Replayed]) -> None:
+        """Look at the segments that the snapshots of ``wave`` depend on."""
+        needed = []
+        for replayed in wave:
+            partition = replayed.planned.selected.inventory.partition
+            snapshots = sorted(prints_of(partition, replayed.result.boundaries), key=lambda one: one.offset)
+            needed += depended_on(partition, snapshots)
+        self._known = dict(zip((one.path for one in needed), self._ask(needed), strict=True))
+
+    def of(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
+        """Return what ``segments`` are known by."""
+        left = [one for one in segments if one.path not in self._known]
+        found = self._known | dict(zip((one.path for one in left), self._ask(left), strict=True))
+        return [found[one.path] for one in segments]
+
+    def _ask(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
+        return self._engine.each(partial(print_segment, sources=self._engine.reading.sources), segments)
 
 
 def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
-    """Have what was made of a partition counted, and charged to whoever asked for it."""
+    """Have what was made of a partition counted, and charged to the principal that asked for it."""
     selected, result = replayed.planned.selected, replayed.result
     made = [one.boundary.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.still_valid]

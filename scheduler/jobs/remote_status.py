@@ -16,7 +16,7 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, scope_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count, some
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import LogDir
@@ -25,17 +25,17 @@ from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
-from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
+from resnap.tiering.remote_log.known_segments import events_of
 from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadata,
     RemoteLogMetadataCache,
     RemoteSegment,
     fold_events,
 )
-from resnap.tiering.remote_log.metadata_log import Event, event_of, read_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
-from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, stored_segments
+from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_custom_metadata, stored_segments
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _NO_METADATA: Final = (
@@ -143,7 +143,7 @@ class _Reading:
 
 
 def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> _Reading:
-    events = _events_in(log_dirs) if cluster is None else _events_of(cluster)
+    events = _events_in(log_dirs) if cluster is None else events_of(cluster)
     firsts: dict[int, int | None] = dict.fromkeys(events)
     metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
     wanted = tuple(one for one in metadata.partitions if scope.wants(one.partition.name))
@@ -168,17 +168,6 @@ def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
         places = ", ".join(str(one.path) for one in log_dirs)
         raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)
     return {number: read_events(partition) for number, partition in found.items()}
-
-
-def _events_of(cluster: Cluster) -> dict[int, Iterator[Event]]:
-    topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
-    if topic is None:
-        raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
-    return {number: _read_live(cluster, number) for number in sorted(topic.partitions)}
-
-
-def _read_live(cluster: Cluster, number: int) -> Iterator[Event]:
-    return (event_of(number, offset, value) for offset, value in cluster.read(METADATA_TOPIC, number))
 
 
 def _span(row: Row) -> str:
@@ -314,7 +303,7 @@ def _closing(status: RemoteStatus) -> Iterator[str]:
         size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
         yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
     if comparison.other_objects:
-        yield f"{human_count(comparison.other_objects)} segments in the store are of partitions that these do not name."
+        yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
 
 
 @with_settings(TOPIC, CLUSTER, S3)
@@ -322,7 +311,7 @@ def show_status(
     context: Invocation,
     log_dirs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG_DIR]...", help="Log dirs of one broker; the default is log.dirs."),
+        typer.Argument(metavar="LOG_DIR", help="Log dirs of one broker; the default is log.dirs."),
     ] = None,
     store: Annotated[
         str | None,

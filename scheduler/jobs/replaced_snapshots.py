@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.job.store_check import store_check
-from resnap.storage.errors import VerificationError
-from resnap.tiering.checking.verification import StoreReader
-from resnap.tiering.checking.verification_journal import VerificationJournal
-from resnap.tiering.keeping.restoration import Replaced
+from resnap.storage.errors import StoreError, VerificationError
+from resnap.tiering.restoring.restoration import Replaced
+from resnap.tiering.verifying.verification import StoreReader
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import Scope
-    from resnap.scheduler.job.store_check import SnapshotCheck
+    from resnap.scheduler.job.stored_snapshots import SnapshotCheck
     from resnap.scheduler.output.progress import Progress
 
 
@@ -52,7 +52,11 @@ def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path
         if manifest is not None:
             check.manifests[key] = manifest
             check.asked_for.add(key)
-    yield from (found for found in check.snapshots(progress) if found.problem is not None)
+    for found in check.snapshots(progress):
+        if isinstance(found.problem, StoreError):
+            raise found.problem
+        if found.problem is not None:
+            yield found
 
 
 def _replaced(check: SnapshotCheck, directory: Path) -> Replaced:

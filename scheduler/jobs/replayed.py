@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -10,9 +11,9 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import count_of, identity
+from resnap.scheduler.job.reports import count_of, identity, left_out_warning
 from resnap.scheduler.jobs.planned import beginnings_gone
-from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.output.rendering import Column, agreeing, human_bytes, human_count, partition_name, some
 from resnap.storage.errors import DataError
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.inventory import SnapshotState
@@ -20,16 +21,13 @@ from resnap.tiering.inventory import SnapshotState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resnap.replay.boundary_state import LeftOut
     from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.job.work_items import Replayed
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.run_cache.results import CachedBoundary
-
-MOST_NAMED: Final = 5
-"""Most producers that a warning names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,8 @@ def _faults(result: PartitionResult) -> Iterator[ResnapError]:
     illegal = [found for found in result.boundaries if found.outcome is Outcome.ILLEGAL]
     if illegal:
         yield DataError(
-            f"{result.topic_partition}: {illegal[0].reason}: {len(illegal)} boundaries above it are refused",
+            f"{result.topic_partition}: {illegal[0].reason}: {some(len(illegal), 'boundary')} above it"
+            f" {agreeing(len(illegal))} refused",
             hint="a broker refuses to load this log, too: take the partition from another replica",
         )
 
@@ -72,24 +71,15 @@ def _faults(result: PartitionResult) -> Iterator[ResnapError]:
 def _warnings(replayed: Replayed) -> Iterator[str]:
     """Yield what is to be known of a partition's snapshots, though they were made."""
     result = replayed.result
-    if result.compacted:
+    if result.lacks_records:
         yield (
-            f"{result.topic_partition}: a cleaner has removed batches: snapshots hold what a broker would rebuild from"
-            " those that are left, which can be older than what producers had written"
+            f"{result.topic_partition}: batches are missing, as only a cleaner, or a loss, leaves it: snapshots hold"
+            " what a broker would rebuild from those that are left, which can be older than what producers had written"
         )
     for found in result.boundaries:
-        yield from _left_out(result.topic_partition, found.boundary.offset, found.left_out)
+        yield from left_out_warning(result.topic_partition, found.boundary.offset, found.left_out)
     for known in replayed.planned.still_valid:
-        yield from _left_out(result.topic_partition, known.offset, known.left_out)
-
-
-def _left_out(topic_partition: TopicPartition, offset: int, left_out: tuple[LeftOut, ...]) -> Iterator[str]:
-    if left_out:
-        ids = ", ".join(str(pid) for pid, _ in left_out[:MOST_NAMED])
-        yield (
-            f"{topic_partition}: {len(left_out)} producers are left out of the snapshot at {offset}, their past is not"
-            f" in what could be read: {ids}"
-        )
+        yield from left_out_warning(result.topic_partition, known.offset, known.left_out)
 
 
 def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
@@ -98,6 +88,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
         yield Replace.TXNINDEX
     inventory = rebuilt.replayed.planned.selected.inventory
     states = {one.offset: one.state for one in inventory.boundaries}
+    lacks_records = rebuilt.replayed.result.lacks_records
     for found in rebuilt.replayed.result.boundaries:
         state = states.get(found.boundary.offset, SnapshotState.MISSING)
         if state is not SnapshotState.MISSING and not state.is_usable:
@@ -105,7 +96,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
         verdict = None if found.comparison is None else found.comparison.verdict
         if verdict is Verdict.FALSE_EMPTY:
             yield Replace.FALSE_EMPTY
-        elif verdict in {Verdict.FALSE_PARTIAL, Verdict.DIFFERENT} and not found.left_out:
+        elif verdict in {Verdict.FALSE_PARTIAL, Verdict.DIFFERENT} and not (found.left_out or lacks_records):
             yield Replace.FALSE_PARTIAL
 
 
@@ -161,9 +152,38 @@ def _if_any(count: object) -> str:
     return str(count) if count else ""
 
 
+_GOOD: Final = frozenset({Verdict.PROVEN, Verdict.UNPROVEN})
+"""Verdicts on snapshots that nothing contradicts."""
+
+
+def _is_in_order(row: Row) -> bool:
+    """Return whether nothing is wrong with a boundary, so that the totals of its partition say enough."""
+    is_made = row["outcome"] in {"rebuilt", "unchanged"} and not row["leftOut"]
+    return is_made and row.get("verdict", Verdict.PROVEN) in _GOOD
+
+
+def _totals_row(rows: Sequence[Row]) -> Row:
+    """Return the rows of a partition's boundaries as one, for people."""
+    entries = [one["entries"] for one in rows if isinstance(one["entries"], int)]
+    row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
+    for key in ("outcome", "coverage", "verdict"):
+        counts = Counter(one[key] for one in rows if key in one)
+        row[key] = ", ".join(f"{count} {value}" for value, count in counts.items())
+    if entries:
+        row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
+    row["leftOut"] = [one for some in rows if isinstance(some["leftOut"], list) for one in some["leftOut"]]
+    for key in ("missingCount", "differentCount", "byOlderRulesCount"):
+        row[key] = sum(int(str(one.get(key, 0))) for one in rows)
+    return row
+
+
+def _partition_or_offset(row: Row) -> str:
+    return f"  at {row['offset']}" if "offset" in row else partition_name(row)
+
+
 _SHARED: Final = (
-    PARTITION,
-    Column(key="offset", title="SNAPSHOT", right=True),
+    Column(key="partition", title="PARTITION", of=_partition_or_offset),
+    Column(key="snapshots", title="SNAPSHOTS", right=True),
     Column(key="outcome", title="OUTCOME"),
     Column(key="entries", title="ENTRIES", right=True),
     Column(key="coverage", title="COVERAGE"),
@@ -171,7 +191,10 @@ _SHARED: Final = (
 
 
 class ReplayView(View["Rebuilt | Unread | Result"]):
-    """A row per boundary; the service keeps all of a partition as one."""
+    """A row per boundary, of which people see those that are not in order, below one for each partition.
+
+    The service keeps all of a partition as one.
+    """
 
     name: ClassVar[str | None] = "boundaries"
     kind: ClassVar[str] = "boundary"
@@ -181,13 +204,16 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
     )
 
-    def __init__(self, into: str | None = None) -> None:
-        """Count nothing yet; ``into`` is where snapshots are made, if any are."""
-        self._into = into
+    made: ClassVar[str] = "rebuilt"
+
+    def __init__(self, scope: Scope, into: str | None = None) -> None:
+        """Count nothing yet; ``into`` is where snapshots of ``scope`` are made, if any are."""
+        self._scope, self._into = scope, into
         self._results: list[PartitionResult] = []
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
         self._to_replace: set[Replace] = set()
+        self._has_faults = False
 
     def row(self, result: Result) -> Row | None:
         """Return all boundaries of a partition."""
@@ -199,6 +225,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
 
     def rows(self, result: Result) -> Iterator[Row]:
         """Yield a row per boundary, and count it."""
+        self._has_faults = self._has_faults or bool(result.faults)
         if not isinstance(result, Rebuilt):
             return
         topic_partition, found = result.replayed.result.topic_partition, result.replayed.result
@@ -209,6 +236,13 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         self._results.append(found)
         for boundary in found.boundaries:
             yield {**boundary_row(topic_partition, boundary), "anchor": found.anchor}
+
+    def table_rows(self, result: Result) -> Iterator[Row]:
+        """Yield the totals of a partition, and the boundaries that something is wrong with."""
+        rows = list(self.rows(result))
+        if rows:
+            yield _totals_row(rows)
+        yield from (row for row in rows if not _is_in_order(row))
 
     def totals(self) -> Row:
         """Return totals over all replays."""
@@ -235,9 +269,15 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             for found in result.boundaries:
                 known_from[result.topic_partition] = found.known_from_offset
         yield from beginnings_gone(known_from)
-        if self._into is not None and (self._known or self.totals()["snapshots"]):
-            flags = " ".join(["--dry-run", *filter(None, [replace_flags(self._to_replace)])])
-            yield f"Next: stop the broker, then `resnap install {shlex.quote(self._into)} LOG_DIR {flags}`."
+        if self._into is None:
+            return
+        is_partial = self.is_cut_short or self._has_faults
+        if is_partial:
+            yield "Next: the same command again, once the errors named here are repaired; it makes the rest."
+        if self._known or self.totals()["snapshots"]:
+            flags = filter(None, ("--dry-run", replace_flags(self._to_replace)))
+            when = "Or install what there is, and the rest later" if is_partial else "Next"
+            yield f"{when}: stop the broker, then `{self._scope.install_command(self._into, *flags)}`."
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was not made again, because it is there and nothing that it depends on has changed."""
@@ -248,23 +288,20 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         since = instant(max(known.made_ms for _, known in self._known))
         nothing_read = "; nothing was read" if not made else ""
         yield (
-            f"{human_count(len(self._known))} of {human_count(len(self._known) + made)} boundaries of"
-            f" {human_count(partitions)} partitions unchanged since {since}{nothing_read}."
+            f"{human_count(len(self._known))} of {some(len(self._known) + made, 'boundary')} of"
+            f" {some(partitions, 'partition')} unchanged since {since}{nothing_read}."
         )
 
     def _sum(self) -> str:
         boundaries = [found for result in self._results for found in result.boundaries]
         made = sum(found.outcome is Outcome.REBUILT for found in boundaries)
         failed = f", {len(boundaries) - made} not" if len(boundaries) > made else ""
-        batches = human_count(sum(result.batches for result in self._results))
-        segments = human_count(sum(result.segments_read for result in self._results))
+        batches = some(sum(result.batches for result in self._results), "batch")
+        segments = some(sum(result.segments_read for result in self._results), "segment")
         read = human_bytes(sum(result.bytes_read for result in self._results))
         begun = sum(result.anchor is not None for result in self._results)
-        anchored = f" In {human_count(begun)} partitions reading began where an earlier run ended." if begun else ""
-        return (
-            f"{human_count(made)} snapshots rebuilt{failed}, from {batches} batches of {segments} segments ({read}"
-            f" read).{anchored}"
-        )
+        anchored = f" In {some(begun, 'partition')} reading began where an earlier run ended." if begun else ""
+        return f"{some(made, 'snapshot')} {self.made}{failed}, from {batches} of {segments} ({read} read).{anchored}"
 
     def _older_rules(self) -> Iterator[str]:
         """Say how many entries differ because the brokers that wrote them were older."""
@@ -273,12 +310,25 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         if entries:
             yield (
                 f"{human_count(entries)} of the entries that differ are as brokers before 2.4.1 (KAFKA-9144) or before"
-                " 1.0 left them at a transaction's marker: later brokers make of the log what the replay gives."
+                " 1.0 left them at a transaction's marker: later brokers make of the log what the replay gives. They"
+                " are not damage, and do not count in the exit code."
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged(Result):
+    """The regenerated snapshots that no broker could load, as faults.
+
+    Attributes:
+        absent: boundaries that need a snapshot and have none there.
+
+    """
+
+    absent: int
+
+
 class JudgedView(ReplayView):
-    """A row per boundary, with the verdict on the snapshot that is there."""
+    """The same, with the verdict on the snapshots that are there."""
 
     columns: ClassVar[Sequence[Column]] = (
         *_SHARED,
@@ -287,3 +337,28 @@ class JudgedView(ReplayView):
         Column(key="differentCount", title="DIFFERENT", right=True, show=_if_any),
         Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=_if_any),
     )
+
+    made: ClassVar[str] = "recomputed"
+
+    def __init__(self, scope: Scope, staged: str | None = None) -> None:
+        """Count nothing yet; ``staged`` is where the snapshots lie that are judged, if not beside the segments."""
+        super().__init__(scope)
+        self._staged = staged
+        self._absent = 0
+
+    def rows(self, result: Result) -> Iterator[Row]:
+        """Yield a row per boundary, and count it, and those that have no snapshot."""
+        self._absent += result.absent if isinstance(result, Staged) else 0
+        yield from super().rows(result)
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do next with snapshots that are as they should be."""
+        yield from super().closing()
+        found = [one.comparison for result in self._results for one in result.boundaries]
+        if self._staged is None or not all(one is not None and one.verdict in _GOOD for one in found):
+            return
+        if self._absent:
+            into = shlex.quote(self._staged)
+            yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes those that are missing."
+        else:
+            yield f"Next: stop the broker, then `{self._scope.install_command(self._staged, '--dry-run')}`."

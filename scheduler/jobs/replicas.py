@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import has_magic
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from resnap.scheduler.cli.failures import OK
@@ -12,18 +14,19 @@ from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.rendering import PARTITION, Column, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.cluster.replica_check import ReplicaCheck
-from resnap.tiering.cluster.replica_comparison import ReplicaState
-from resnap.tiering.cluster.replica_state import Loss
+from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
@@ -66,6 +69,8 @@ class Ended(Result):
 
     partitions: int
     replicas: int
+    alone: int
+    """Partitions with one replica in sync, so that there is nothing to compare it with."""
 
 
 def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
@@ -87,14 +92,23 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
         )
         found = list(check.findings())
     if not check.partitions:
-        raise UsageError("the cluster has no partition that is asked for", hint="without --topic all are checked")
+        hint = "without --topic all are checked that the user may describe"
+        raise UsageError("the cluster has, or shows, no partition that is asked for", hint=hint)
     states = Counter(one.state for one in found)
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
-    yield from results(found, check.partitions, check.replicas)
+    unseen = _unseen(request.scope, check.names)
+    yield from results(found, check.partitions, check.replicas, alone=check.alone, unseen=unseen)
 
 
-def results(found: Sequence[ReplicaFinding], partitions: int, replicas: int) -> Iterator[Checked | Ended]:
-    """Yield what was found, by partition, and what it comes to."""
+def results(
+    found: Sequence[ReplicaFinding],
+    partitions: int,
+    replicas: int,
+    *,
+    alone: int = 0,
+    unseen: Sequence[str] = (),
+) -> Iterator[Checked | Ended]:
+    """Yield what was found, by partition, and what it comes to; ``unseen`` is what was asked for and is not there."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for one in found:
         by_partition[one.topic_partition].append(one)
@@ -109,8 +123,24 @@ def results(found: Sequence[ReplicaFinding], partitions: int, replicas: int) -> 
         state=PartitionState.DONE,
         partitions=partitions,
         replicas=replicas,
-        faults=tuple(_not_known(found)),
+        alone=alone,
+        faults=(*_not_known(found), *(_not_there(one) for one in unseen if not has_magic(one))),
+        warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
+    )
+
+
+def _unseen(scope: Scope, seen: Collection[TopicPartition]) -> list[str]:
+    """Return the topics, patterns and partitions of ``scope`` that none of ``seen`` is of."""
+    names = {one.topic for one in seen}
+    topics = [glob for glob in scope.topics if not any(fnmatchcase(name, glob) for name in names)]
+    return [*topics, *sorted(set(scope.partitions) - set(map(str, seen)))]
+
+
+def _not_there(name: str) -> ClusterError:
+    return ClusterError(
+        f"not known: {name}: the cluster has, or shows, nothing of this name",
+        hint="the user must be allowed to describe the topic",
     )
 
 
@@ -121,10 +151,10 @@ def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
         if one.state is ReplicaState.UNKNOWN:
             reasons[one.broker_id, str(one.why)].append(one)
     for (broker_id, why), replicas in reasons.items():
-        more = f" and {human_count(len(replicas) - 1)} more" if len(replicas) > 1 else ""
+        which = first_of([one.topic_partition for one in replicas], 1)
         who = "" if broker_id is None else f" on broker {broker_id}"
         yield ClusterError(
-            f"not known: {replicas[0].topic_partition}{more}{who}: {why}",
+            f"not known: {which}{who}: {why}",
             hint="brokers answer from 2.8 on, to who may read the topic",
         )
 
@@ -135,6 +165,18 @@ def _lost(found: Sequence[ReplicaFinding]) -> Iterator[LostProducerStateError]:
         leading = human_count(sum(one.leads for one in lost))
         what = f"{some(len(lost), 'replica')} without producer state that another replica of the partition has"
         yield LostProducerStateError(f"{what}; leading now: {leading}", hint=_HEAL)
+
+
+def _orders(lost: Sequence[ReplicaFinding]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the order of replicas in which one that is in order comes first, of partitions that are led by another."""
+    without = {(one.topic_partition, one.broker_id) for one in lost}
+    orders = {}
+    for one in lost:
+        fit = [broker_id for broker_id in one.replicas if broker_id in one.in_sync]
+        first = next((broker_id for broker_id in fit if (one.topic_partition, broker_id) not in without), None)
+        if one.leads and first is not None:
+            orders[one.topic_partition] = (first, *(broker_id for broker_id in one.replicas if broker_id != first))
+    return orders
 
 
 def _replica_row(one: ReplicaFinding) -> Row:
@@ -174,9 +216,8 @@ def _in_words(one: ReplicaFinding) -> str:
     who = f"broker {one.broker_id}{', which leads,' if one.leads else ''}"
     match one.state:
         case ReplicaState.LOST:
-            ids = ", ".join(str(lost.known.producer_id) for lost in one.lost[:_MOST_NAMED])
-            more = f" and {human_count(len(one.lost) - _MOST_NAMED)} more" if len(one.lost) > _MOST_NAMED else ""
-            return f"{who} has lost state of the producers {ids}{more}"
+            ids = first_of([lost.known.producer_id for lost in one.lost], _MOST_NAMED)
+            return f"{who} has lost state of the producers {ids}"
         case ReplicaState.LAGGING:
             return f"{who} is out of sync, so what it lacks is not known"
         case ReplicaState.UNKNOWN:
@@ -207,8 +248,11 @@ class ReplicasView(View["Checked | Ended"]):
         _lost_count(Loss.TRANSACTION, "TRANSACTIONS"),
     )
 
-    def __init__(self) -> None:
-        self._totals = {"partitions": 0, "replicas": 0, **{state.value: 0 for state in ReplicaState}}
+    def __init__(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> None:
+        self._bootstrap_server, self._command_config = bootstrap_server, command_config
+        self._lost: list[ReplicaFinding] = []
+        counts = ("partitions", "notCompared", "replicas")
+        self._totals = dict.fromkeys((*counts, *(state.value for state in ReplicaState)), 0)
 
     @property
     def exit_code(self) -> int:
@@ -224,10 +268,15 @@ class ReplicasView(View["Checked | Ended"]):
     def row(self, result: Checked | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
         if isinstance(result, Ended):
-            self._totals |= {"partitions": result.partitions, "replicas": result.replicas}
+            self._totals |= {
+                "partitions": result.partitions,
+                "notCompared": result.alone,
+                "replicas": result.replicas,
+            }
             return None
         for one in result.replicas:
             self._totals[one.state.value] += 1
+        self._lost += (one for one in result.replicas if one.state is ReplicaState.LOST)
         said = "; ".join(map(_in_words, result.replicas))
         return {"reason": said, "replicas": [_replica_row(one) for one in result.replicas]}
 
@@ -244,6 +293,25 @@ class ReplicasView(View["Checked | Ended"]):
             f" {human_count(known['lost'])} lost state, {human_count(known['lagging'])} lagging,"
             f" {human_count(known['unknown'])} not known."
         )
+        if known["notCompared"]:
+            one = some(known["notCompared"], "partition")
+            yield f"Not compared: {one} with 1 replica in sync, which alone cannot show what it has lost."
+        if self._lost:
+            yield from self._what_next()
+
+    def _what_next(self) -> Iterator[str]:
+        """Yield the commands that move leadership away from replicas that lost state, and that heal them."""
+        orders = _orders(self._lost)
+        if orders:
+            yield "Move leadership away first, to replicas that are in order:"
+            yield from (f"  {one}" for one in move_commands(orders, self._bootstrap_server, self._command_config))
+        stuck = [str(one.topic_partition) for one in self._lost if one.leads and one.topic_partition not in orders]
+        if stuck:
+            named = first_of(stuck, _MOST_NAMED)
+            yield f"Leadership cannot be moved yet, since no other replica in sync is in order: {named}."
+        brokers = ", ".join(map(str, sorted({one.broker_id for one in self._lost if one.broker_id is not None})))
+        yield f"Then heal them: stop the broker ({brokers}; one after the other), and on its machine:"
+        yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
 
 
 @with_settings(TOPIC, CLUSTER)
@@ -254,7 +322,7 @@ def replicas(context: Invocation) -> int:
     no log. A difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost
     state, and with 16 if none is known to have and some did not answer.
     """
-    view = ReplicasView()
+    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
     scope = Scope(sources=(), topics=context.settings.topics)
     context.show(run(Request(scope=scope), context), view)
     return view.exit_code

@@ -1,43 +1,52 @@
 """`resnap restore`: make partition directories, which a broker opens, of what was shipped to a store."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os.path import realpath
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from resnap.replay.scratch import scratch_directory
-from resnap.scheduler.cli.flags import ENGINE, REPLAY, STORE, TOPIC, WRITE
+from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
-from resnap.scheduler.job.open_transactions import OpenTransaction
-from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.contract import Caller, Context, Result, Unread
+from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, look
-from resnap.scheduler.job.wiring import planner_of
+from resnap.scheduler.job.wiring import cluster_of, planner_of
+from resnap.scheduler.jobs.new_cluster import Beginning, begin_cluster, low_producer_ids
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
+from resnap.scheduler.jobs.restored_partition import RestoredPartition, RestoreView, passed_over, warnings_of
+from resnap.scheduler.jobs.restoring_copier import restoring_copier
 from resnap.scheduler.output.progress import Progress
-from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
 from resnap.storage.disk import Disk, is_directory
-from resnap.storage.errors import LogDirError, ResnapError, UsageError, VerificationError
+from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered
-from resnap.storage.log.checkpoints import read_offset_checkpoint
-from resnap.storage.log.log_dir import NoLogDirError, load_log_dir
+from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
 from resnap.storage.log.log_dir_lock import locked
-from resnap.storage.log.partition_dir import read_small, readable
 from resnap.storage.log.properties import is_topic_id
-from resnap.storage.log.survey import LOG_START_OFFSETS, LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
-from resnap.tiering.controller.transactions.state_log import transactional_ids
+from resnap.tiering.cluster.client import Connect
+from resnap.tiering.controller.metadata.bootstrap import read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
-from resnap.tiering.keeping.restoration import Replaced, Restoration, restoration_of
-from resnap.tiering.keeping.restored_log import kept_log_start, open_at_end
-from resnap.tiering.keeping.restorer import Restored, Restorer
+from resnap.tiering.restoring.file_copies import Copier
+from resnap.tiering.restoring.placement import Assignment, placed, read_assignment
+from resnap.tiering.restoring.restoration import Replaced, Restoration, restoration_of
+from resnap.tiering.restoring.restored_log import highest_producer_id, kept_log_start, open_at_end
+from resnap.tiering.restoring.restorer import Restored, Restorer
+from resnap.tiering.restoring.target import Target, without_topic_id
+from resnap.tiering.shipping.side_by_side import side_by_side
+from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
+
+if TYPE_CHECKING:
+    from resnap.storage.log.names import TopicPartition
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -48,21 +57,26 @@ class Request:
 
     scope: Scope
     """The URL of what was shipped is its one source."""
-    log_dir: Path
+    log_dirs: tuple[Path, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By name: which of several topics of that name is meant; else its id where the manifests have another, or none."""
+    assignment: Assignment | None = None
+    """Of a new cluster: who gets a replica; None for each log dir's broker, of whatever cluster."""
+    new_cluster: Path | None = None
+    """Where the bootstrap metadata of a new cluster lies, which gets what is restored."""
+    topics: Mapping[str, TopicSettings] = field(default_factory=dict)
+    """How topics are configured, by name, instead of what the store says."""
+    connect: Connect | None = None
+    """Connects to the running cluster; None where none is named."""
     dry_run: bool = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredPartition(Result):
-    """One partition, and its outcome; of a dry run, what the outcome would be."""
-
-    restoration: Restoration
-    outcome: Restored
+    @property
+    def is_of_new_cluster(self) -> bool:
+        """Whether the log dirs are those of a cluster that was never started."""
+        return self.assignment is not None or self.new_cluster is not None
 
 
-def run(request: Request, context: Context) -> Iterator[RestoredPartition | Unread]:
+def run(request: Request, context: Context) -> Iterator[Result]:
     """Restore every partition in scope that can be.
 
     Raises:
@@ -77,7 +91,8 @@ def run(request: Request, context: Context) -> Iterator[RestoredPartition | Unre
     with context.progress("restore") as (progress,):
         # A dry run replays nothing.
         replacing = None if request.dry_run else partial(replaced_snapshots, planner, progress)
-        yield from restored(request, sources, progress, replacing=replacing)
+        copying = None if request.dry_run else partial(restoring_copier, planner.engine, settings)
+        yield from restored(request, sources, progress, replacing=replacing, copying=copying)
 
 
 def restored(
@@ -87,16 +102,24 @@ def restored(
     *,
     disk: Disk | None = None,
     replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None = None,
-) -> Iterator[RestoredPartition | Unread]:
+    copying: Callable[[Collection[str], Collection[Path]], AbstractContextManager[Copier]] | None = None,
+) -> Iterator[Result]:
     """Yield the results of a run.
 
     ``replacing`` gives what takes the place of stored snapshots that no digest vouches for; None to take them as they
-    are.
+    are. ``copying`` gives what copies, by locators and log dirs; None for this thread.
     """
-    is_new = _may_be_made(request)
-    if not is_new and not is_directory(request.log_dir):
-        raise UsageError(f"{request.log_dir} is not a directory",
-                         hint="give an entry of log.dirs, or a new directory in one that is there")  # fmt: skip
+    made = {log_dir for log_dir in request.log_dirs if _may_be_made(log_dir, request)}
+    for log_dir in request.log_dirs:
+        around = log_dir_around(Path(realpath(log_dir)).parent)
+        if around is not None:
+            hint = (
+                "a broker does not start with a strange directory in its log dir: give the log dir, or a place outside"
+            )
+            raise UsageError(f"{log_dir} is inside the log dir {around}", hint=hint)
+        if log_dir not in made and not is_directory(log_dir):
+            raise UsageError(f"{log_dir} is not a directory",
+                             hint="give an entry of log.dirs, or a new directory in one that is there")  # fmt: skip
     scope = replace(request.scope, topic_ids=request.topic_ids)
     try:
         selected = look(scope, sources)
@@ -109,97 +132,176 @@ def restored(
     if unknown and not selected.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
                          hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
-    with _new_directory(request) if is_new else nullcontext(request) as there:
-        yield from _restored_into(there, scope, selected, sources, progress, disk=disk, replacing=replacing)
+    with ExitStack() as stack:
+        log_dirs = [
+            stack.enter_context(_new_directory(log_dir, dry_run=request.dry_run)) if log_dir in made else log_dir
+            for log_dir in request.log_dirs
+        ]
+        there = replace(request, scope=scope, log_dirs=tuple(log_dir.absolute() for log_dir in log_dirs))
+        yield from _Run(there, sources, progress, disk or Disk()).restored(selected, replacing, copying)
 
 
-def _restored_into(
-    request: Request,
-    scope: Scope,
-    selected: Selection,
-    sources: Sources,
-    progress: Progress,
-    *,
-    disk: Disk | None,
-    replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None,
-) -> Iterator[RestoredPartition | Unread]:
-    log_dir = request.log_dir.absolute()
-    refuse_running(log_dir)
-    hold: AbstractContextManager[None] = nullcontext() if request.dry_run else locked(log_dir)
-    with hold, nullcontext({}) if replacing is None else replacing(scope) as instead:
-        faults: list[ResnapError] = [problem.error for problem in selected.problems]
-        faults += [one.why for one in instead.values()]
-        found = _restorable(request, selected.partitions, sources, instead, faults)
-        yield Unread(faults=tuple(faults))
-        progress.expect(len(found), sum(one.size_bytes for one in found))
-        restorer = Restorer(log_dir=log_dir, disk=disk or Disk())
-        for one in found:
-            yield _restored(one, restorer, progress, dry_run=request.dry_run)
-
-
-def _may_be_made(request: Request) -> bool:
+def _may_be_made(log_dir: Path, request: Request) -> bool:
     """Whether the directory is not there, and has a place that is: outside of what is restored."""
-    parent, store = request.log_dir.absolute().parent, local_path(request.scope.sources[0])
-    if request.log_dir.exists() or not is_directory(parent):
+    parent, store = log_dir.absolute().parent, local_path(request.scope.sources[0])
+    if log_dir.exists() or request.is_of_new_cluster or not is_directory(parent):
         return False
     return store is None or not parent.resolve().is_relative_to(store.resolve())
 
 
 @contextmanager
-def _new_directory(request: Request) -> Iterator[Request]:
-    """Make the directory that is to be restored into; for a dry run an empty one elsewhere."""
-    if request.dry_run:
+def _new_directory(log_dir: Path, *, dry_run: bool) -> Iterator[Path]:
+    """Make a directory that is to be restored into; for a dry run an empty one elsewhere."""
+    if dry_run:
         with scratch_directory("restore") as scratch:
-            yield replace(request, log_dir=scratch)
+            yield scratch
     else:
-        request.log_dir.mkdir()
-        yield request
+        log_dir.mkdir(exist_ok=True)
+        yield log_dir
 
 
-def _restorable(
-    request: Request,
-    partitions: Iterable[SelectedPartition],
-    sources: Sources,
-    instead: Mapping[str, Replaced],
-    faults: list[ResnapError],
-) -> list[Restoration]:
-    """Return what may be put into the log dir, and add to ``faults`` why the rest may not."""
-    found = []
-    log_dir = request.log_dir.absolute()
-    there = load_log_dir(log_dir, topics=lambda _: False)
-    layout = tiered_part(request.scope.sources[0], sources).layout
-    with readable(log_dir):
-        log_starts = read_small(log_dir / LOG_START_OFFSETS, read_offset_checkpoint) or {}
-    for shipped in partitions:
-        try:
-            topic_id = request.topic_ids.get(shipped.topic_partition.topic)
-            one = _restoration(shipped, layout, topic_id, sources, instead)
-            _refuse_other_cluster(shipped, there)
-            _refuse_without_topic_id(one, there)
-            _refuse_ended_below(one, log_starts.get(one.topic_partition), log_dir)
-        except ResnapError as error:
-            faults.append(error)
-        else:
-            found.append(one)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run into log dirs that are there."""
+
+    request: Request
+    sources: Sources
+    progress: Progress
+    disk: Disk
+
+    def restored(
+        self,
+        selected: Selection,
+        replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None,
+        copying: Callable[[Collection[str], Collection[Path]], AbstractContextManager[Copier]] | None,
+    ) -> Iterator[Result]:
+        """Yield the outcome of each partition in each log dir that is to have it; what begins the cluster comes last.
+
+        Topics of which anything is missing are not given to a new cluster: its brokers would begin with empty logs, and
+        other replicas would follow them.
+        """
+        request = self.request
+        with ExitStack() as stack:
+            for log_dir in dict.fromkeys([*request.log_dirs, *filter(None, [request.new_cluster])]):
+                refuse_running(log_dir)
+                if not request.dry_run:
+                    stack.enter_context(locked(log_dir))
+            targets = [Target.at(path, new_cluster=request.is_of_new_cluster) for path in request.log_dirs]
+            bootstrap = None if request.new_cluster is None else read_bootstrap(request.new_cluster)
+            instead = {} if replacing is None else stack.enter_context(replacing(request.scope))
+            faults: list[ResnapError] = [problem.error for problem in selected.problems]
+            faults += [one.why for one in instead.values()]
+            lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
+            found = list(self._restorable(selected.partitions, instead, faults, lost))
+            work = list(self._placed(found, targets, selected, faults, lost))
+            warnings = tuple(incomplete_warning(selected.incomplete, request.scope.sources[0]))
+            yield Unread(faults=tuple(faults), warnings=warnings)
+            self.progress.expect(len(work), sum(one.size_bytes for one, _ in work))
+            highest: dict[TopicPartition, int] = {}
+            copier = Copier()
+            if copying is not None:
+                sources = [one.files[0].source for one, _ in work]
+                copier = stack.enter_context(copying(sources, {target.path for _, target in work}))
+            for (one, target), result in self._results(work, copier):
+                if result.faults:
+                    lost.add(one.topic_partition.topic)
+                elif not request.dry_run:
+                    highest[one.topic_partition] = highest_producer_id(target.path / str(one.topic_partition))
+                yield result
+            if bootstrap is None:
+                yield from low_producer_ids(max(highest.values(), default=-1), request.log_dirs, request.connect)
+            else:
+                brokers = {target.there.broker_id for target in targets}
+                beginning = Beginning(
+                    bootstrap=bootstrap,
+                    assignment=request.assignment
+                    or Assignment(brokers=tuple(sorted(one for one in brokers if one is not None))),
+                    url=request.scope.sources[0],
+                    topics=request.topics,
+                    disk=None if request.dry_run else self.disk,
+                )
+                yield begin_cluster(beginning, found, lost, highest, self.sources)
+
+    def _results(
+        self, work: Sequence[tuple[Restoration, Target]], copier: Copier
+    ) -> Iterator[tuple[tuple[Restoration, Target], RestoredPartition | Unread]]:
+        """Yield the outcomes in turn; several partitions are on their way at once where executors copy."""
+        restorers = {path: Restorer(log_dir=path, disk=self.disk, copier=copier) for path in self.request.log_dirs}
+
+        def restore(one: tuple[Restoration, Target]) -> RestoredPartition | Unread:
+            return self._restored(one[0], restorers[one[1].path])
+
+        if copier.elsewhere is None:
+            yield from ((one, restore(one)) for one in work)
+            return
+        with (
+            ThreadPoolExecutor(copier.at_once, "resnap-partition") as threads,
+            closing(side_by_side(restore, work, copier.at_once, copier.stop, threads)) as begun,
+        ):
+            for one, result in begun:
+                yield one, result()
+
+    def _restorable(
+        self,
+        partitions: Iterable[SelectedPartition],
+        instead: Mapping[str, Replaced],
+        faults: list[ResnapError],
+        lost: set[str],
+    ) -> Iterator[Restoration]:
+        """Yield what can be restored; ``faults`` gets why the rest cannot be, and ``lost`` its topics."""
+        layout = tiered_part(self.request.scope.sources[0], self.sources).layout
+        for shipped in partitions:
+            topic = shipped.topic_partition.topic
+            try:
+                one = _restoration(shipped, layout, self.request.topic_ids.get(topic), self.sources, instead)
+                if one.topic_id is None and self.request.is_of_new_cluster:
+                    raise without_topic_id(one)
+            except ResnapError as error:
+                faults.append(error)
+                lost.add(topic)
+            else:
+                yield one
+
+    def _placed(
+        self,
+        found: Sequence[Restoration],
+        targets: Sequence[Target],
+        selected: Selection,
+        faults: list[ResnapError],
+        lost: set[str],
+    ) -> Iterator[tuple[Restoration, Target]]:
+        """Yield what comes into which log dir, by partition."""
+        sizes = [(one.topic_partition, one.size_bytes) for one in found]
+        dirs = [(target.path, target.there.broker_id) for target in targets]
+        into = placed(sizes, dirs, self.request.assignment)
+        clusters = {one.topic_partition: one.log_dir.cluster_id for one in selected.partitions}
+        for one in found:
+            for target in (target for target in targets if one.topic_partition in into[target.path]):
+                try:
+                    target.check(one, clusters[one.topic_partition])
+                except ResnapError as error:
+                    faults.append(error)
+                    lost.add(one.topic_partition.topic)
+                else:
+                    yield one, target
             if one.passed_over:
-                faults.append(_passed_over(one))
-    return found
+                faults.append(passed_over(one))
 
-
-def _restored(one: Restoration, restorer: Restorer, progress: Progress, *, dry_run: bool) -> RestoredPartition | Unread:
-    try:
-        outcome = restorer.look(one) if dry_run else restorer.restore(one, partial(progress.advance, 0))
-    except ResnapError as error:
-        return Unread(faults=(error,))
-    progress.advance(1, 0)
-    result = RestoredPartition(restoration=one, outcome=outcome)
-    if outcome is Restored.OCCUPIED:
-        what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"
-        hint = "move it out of the log dir, or leave the topic out (--topic)"
-        return replace(result, faults=(LogDirError(what, hint=hint),))
-    if outcome is Restored.RESTORED:
-        return replace(result, warnings=tuple(_warnings(one, restorer.log_dir)), partly_done=not dry_run)
-    return result
+    def _restored(self, one: Restoration, restorer: Restorer) -> RestoredPartition | Unread:
+        dry_run = self.request.dry_run
+        try:
+            outcome = restorer.look(one) if dry_run else restorer.restore(one, partial(self.progress.advance, 0))
+        except ResnapError as error:
+            return Unread(faults=(error,))
+        self.progress.advance(1, 0)
+        result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
+        if outcome is Restored.OCCUPIED:
+            what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"
+            hint = "move it out of the log dir, or leave the topic out (--topic)"
+            return replace(result, faults=(LogDirError(what, hint=hint),))
+        if outcome is Restored.RESTORED:
+            return replace(result, warnings=tuple(warnings_of(one, restorer.log_dir)), partly_done=not dry_run)
+        return result
 
 
 def _restoration(
@@ -219,140 +321,21 @@ def _restoration(
     )
 
 
-def _passed_over(one: Restoration) -> VerificationError:
-    which = f"{len(one.passed_over)}, the first at offset {one.passed_over[0]}"
-    return VerificationError(
-        f"{one.topic_partition}: segments that a broker tiered itself lie beside those that Resnap has shipped:"
-        f" {which}; no manifest names them, so they are not restored, and the log ends at {one.end_offset}",
-        hint="`resnap remote status --store URL` shows what brokers believe of them; a broker with the cluster's"
-        " metadata serves them where they lie",
-    )
-
-
-def _refuse_other_cluster(shipped: SelectedPartition, there: LogDir) -> None:
-    cluster = shipped.log_dir.cluster_id
-    if None not in (cluster, there.cluster_id) and cluster != there.cluster_id:
-        raise UsageError(
-            f"{shipped.topic_partition} is of cluster {cluster}, and {there.path} of {there.cluster_id}",
-            hint="give a log dir of the same cluster, or a new directory",
-        )
-
-
-def _refuse_without_topic_id(one: Restoration, there: LogDir) -> None:
-    """Refuse what a KRaft broker would set aside, beginning an empty log in its place; with ZooKeeper it gives the id.
-
-    Source: ``LogManager.isStrayKraftReplica``; seen with 3.9.1 and 4.1.1.
-    """
-    if one.topic_id is None and there.is_kraft:
-        topic = one.topic_partition.topic
-        raise UsageError(
-            f"{one.topic_partition}: the id of its topic is not known, since it was not when the partition was shipped:"
-            " without ZooKeeper a broker sets such a directory aside as stray, and begins an empty log",
-            hint=f"give --topic-id {topic}=ID; `kafka-topics.sh --describe` and `resnap controller image` show it",
-        )
-
-
-def _refuse_ended_below(one: Restoration, log_start: int | None, log_dir: Path) -> None:
-    """Refuse a log that ends below the start that the log dir remembers: a broker would empty it when it loads it."""
-    if log_start is not None and log_start > one.end_offset:
-        raise UsageError(
-            f"{one.topic_partition} ends at {one.end_offset}, below its log start {log_start} in"
-            f" {log_dir / LOG_START_OFFSETS}: a broker would delete all of it",
-            hint="take the line of the partition out of that file, or restore into a new directory",
-        )
-
-
-def _warnings(restoration: Restoration, log_dir: Path) -> Iterator[str]:
-    """Yield what to do about a topic without an id, and about each transaction that is open at the end."""
-    topic, partition = restoration.topic_partition
-    if restoration.topic_id is None:
-        yield (
-            f"{topic}-{partition}: shipped before the id of its topic was known, so without partition.metadata: a"
-            " broker with ZooKeeper makes that, one without sets the directory aside as stray; for that one give"
-            " --topic-id"
-        )
-    names = transactional_ids(log_dir) if restoration.open_transactions else {}
-    for entry in restoration.open_transactions:
-        one = OpenTransaction.of_entry(restoration.topic_partition, entry)
-        held = f", held by transactional id {names[entry.producer_id]!r}" if entry.producer_id in names else ""
-        yield (
-            f"{one.what}{held}, and its end was not shipped: consumers with read_committed stop there, and the"
-            " producer's next commit would commit these records, too. End it before the producer comes back:"
-            f" {one.abort_command(None)} ({one.instead_of_offset})"
-        )
-
-
-class RestoreView(View[RestoredPartition | Unread]):
-    """A row per partition."""
-
-    name = "partitions"
-    kind = "partition"
-    columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="partition", title="PARTITION", right=True),
-        Column(key="startOffset", title="START", right=True),
-        Column(key="endOffset", title="END", right=True),
-        Column(key="segments", title="SEGMENTS", right=True),
-        BYTES,
-        Column(key="outcome", title="OUTCOME"),
-    )
-
-    def __init__(self, *, dry_run: bool) -> None:
-        self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
-
-    def row(self, result: RestoredPartition | Unread) -> Row | None:
-        """Return the row of a partition, and count it."""
-        if isinstance(result, Unread):
-            return None
-        one, outcome = result.restoration, result.outcome
-        if outcome is Restored.RESTORED:
-            self._totals["restored"] += 1
-            self._totals["segments"] += one.segments
-            self._totals["bytes"] += one.size_bytes
-        self._totals["alreadyThere"] += outcome is Restored.ALREADY_THERE
-        return {
-            **identity(one.topic_partition),
-            "topicId": one.topic_id,
-            "startOffset": one.start_offset,
-            "logStartOffset": one.start_offset if one.log_start is None else one.log_start,
-            "endOffset": one.end_offset,
-            "segments": one.segments,
-            "bytes": one.size_bytes,
-            "openTransactions": [
-                {
-                    "producerId": entry.producer_id,
-                    "producerEpoch": entry.producer_epoch,
-                    "coordinatorEpoch": entry.coordinator_epoch,
-                    "firstOffset": entry.current_txn_first_offset,
-                }
-                for entry in one.open_transactions
-            ],
-            "outcome": outcome.value,
-        }
-
-    def totals(self) -> Row:
-        """Return what was restored in all."""
-        return self._totals
-
-    def closing(self) -> Iterator[str]:
-        """Yield the totals in words."""
-        would, nothing = ("would be ", " Nothing was written.") if self._totals["dryRun"] else ("", "")
-        yield (
-            f"{human_count(self._totals['restored'])} partitions in {human_count(self._totals['segments'])} segments"
-            f" {would}restored ({human_bytes(self._totals['bytes'])}); {human_count(self._totals['alreadyThere'])} were"
-            f" there already.{nothing}"
-        )
-
-
-@with_settings(TOPIC, REPLAY, ENGINE, WRITE, STORE)
+@with_settings(TOPIC, CLUSTER, REPLAY, ENGINE, WRITE, COPYING, STORE)
 def restore(
     context: Invocation,
     url: Annotated[
         str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
     ],
+    *,
     into: Annotated[
-        Path, typer.Option("--into", metavar="LOG_DIR", help="The log dir of a stopped broker, or a new directory.")
-    ],
+        list[Path] | None,
+        typer.Option(
+            "--into",
+            metavar="LOG_DIR",
+            help="The log dir of a stopped broker, or a new directory; again for each further log dir.",
+        ),
+    ] = None,
     topic_id: Annotated[
         list[str] | None,
         typer.Option(
@@ -361,18 +344,76 @@ def restore(
             help="Id of a topic, if it was not shipped or has changed since; or which of several topics of that name.",
         ),
     ] = None,
+    new_cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--new-cluster",
+            metavar="DIR",
+            help="Begin a new KRaft cluster with what is restored: the metadata.log.dir, or else the first of log.dirs,"
+            " of a node that was formatted and never started. On each controller.",
+        ),
+    ] = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers",
+            metavar="ID,...",
+            help="Brokers of the new cluster that each get a replica of every partition; else those of LOG_DIR.",
+        ),
+    ] = None,
+    assignment: Annotated[
+        Path | None,
+        typer.Option(
+            "--assignment",
+            metavar="FILE",
+            help="Which brokers, and log dirs, get which replica, as JSON of kafka-reassign-partitions.sh.",
+        ),
+    ] = None,
+    topic_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--topic-config",
+            metavar="FILE",
+            help='Partitions and settings of topics, where the store does not have them: {"TOPIC": {"partitions": 6,'
+            ' "config": {...}}}.',
+        ),
+    ] = None,
 ) -> None:
     """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
 
-    Each is whole and compared with its manifests before it has its name; what is there already is never touched.
+    Each is whole and compared with its manifests before it has its name; what is there already is never touched. With
+    --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
     """
+    if brokers is not None and assignment is not None:
+        raise UsageError("--brokers and --assignment say the same in two ways", hint="give one of them")
+    if not into and (new_cluster is None or (brokers is None and assignment is None)):
+        raise UsageError("no log dir to restore into",
+                         hint="give --into LOG_DIR; on a controller that is no broker --new-cluster, and --brokers or"
+                         " --assignment")  # fmt: skip
+    settings = context.settings
+    if assignment is not None:
+        chosen: Assignment | None = read_assignment(assignment)
+    else:
+        chosen = None if brokers is None else _brokers(brokers)
     request = Request(
-        scope=Scope(sources=(url,), topics=context.settings.topics),
-        log_dir=into,
+        scope=Scope(sources=(url,), topics=settings.topics),
+        log_dirs=tuple(into or ()),
         topic_ids=dict(map(_topic_id, topic_id or ())),
-        dry_run=context.settings.dry_run,
+        assignment=chosen,
+        new_cluster=None if new_cluster is None else new_cluster.absolute(),
+        topics={} if topic_config is None else topics_in_file(topic_config),
+        connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
+        dry_run=settings.dry_run,
     )
     context.show(run(request, context), RestoreView(dry_run=request.dry_run))
+
+
+def _brokers(text: str) -> Assignment:
+    """Return that each of the brokers gets a replica of every partition."""
+    ids = [one.strip() for one in text.split(",")]
+    if not all(one.isdecimal() for one in ids) or len(set(ids)) < len(ids):
+        raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
+    return Assignment(brokers=tuple(map(int, ids)))
 
 
 def _topic_id(text: str) -> tuple[str, str]:

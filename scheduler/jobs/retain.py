@@ -16,7 +16,7 @@ from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.output.progress import Progress
-from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count
+from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
     FormatError,
@@ -34,7 +34,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
-from resnap.tiering.keeping.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
+from resnap.tiering.deleting.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
 
@@ -180,8 +180,8 @@ def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:
 def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
     return UsageError(
         f"{store.url} is in the layout {layout}: brokers delete what they know of by the topic's own"
-        " retention, and would go on asking for what somebody else has deleted",
-        hint="set retention.ms or retention.bytes of the topic; `resnap remote status --store` shows what"
+        " retention, and would go on asking for what is deleted",
+        hint="set retention.ms or retention.bytes of the topic; `resnap remote status LOG_DIR --store` shows what"
         " brokers do not know of (unreferenced-objects)",
     )
 
@@ -229,10 +229,10 @@ class RetainView(View[Retained | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
-        deleted = f"{human_count(self._totals['deleted'])} segments ({human_bytes(self._totals['bytes'])})"
+        deleted = f"{some(self._totals['deleted'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         kept = human_count(self._totals["kept"])
         if self._totals["dryRun"]:
-            yield f"{deleted} are beyond retention, {kept} are not. Nothing was deleted: give --delete."
+            yield f"beyond retention: {deleted}; not beyond it: {kept}. Nothing was deleted: give --delete."
         else:
             yield f"{deleted} deleted, {kept} kept."
 
@@ -277,4 +277,6 @@ def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
             log_bytes=None if retention_bytes is None else parse_size(retention_bytes),
         )
     except ValueError as error:
-        raise UsageError(f"retention: {error}") from error
+        given = " ".join(filter(None, (retention, retention_bytes)))
+        hint = "--retention takes a duration such as 7d, --retention-bytes a size such as 100GiB"
+        raise UsageError(f"retention {given}: {error}", hint=hint) from error

@@ -17,15 +17,16 @@ from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
+from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
-from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, sizes_row
-from resnap.scheduler.job.sources import NothingMatchesError, Scope, look
+from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
+from resnap.scheduler.job.sources import NothingMatchesError, Scope, joined_once, look
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.tiering.inventory import Compaction, SnapshotState
-from resnap.tiering.readiness import ScanFacts, Stop, judge_partition
+from resnap.tiering.readiness import ScanFacts, Stop, exclusion
 from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
@@ -89,10 +91,12 @@ def scanned(scope: Scope, planner: Planner) -> Iterator[Scanned | Unread]:
 
 
 def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Iterator[Scanned | Unread]:
+    several = scope
     for source in scope.sources:
         found: list[Scanned | Unread] = []
         try:
-            for result in scanned(replace(scope, sources=(source,)), planner):
+            several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
+            for result in scanned(replace(several, sources=(source,)), planner):
                 found.append(result)
                 context.check()
         except CancelledError:
@@ -105,21 +109,14 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
             continue
         unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
         scans = [result.scan for result in found if isinstance(result, Scanned)]
-        what = f"{len(unread)} partitions could not be read: {unread[0]}" if unread else None
+        what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
         context.observer.scanned(source, scans, what)
         yield from found
 
 
 def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
     cost_now, cost_roll = planner.scan_costs(selected.inventory)
-    judged = judge_partition(
-        selected.inventory,
-        planner.engine.reading.sources,
-        facts=selected.live_facts,
-        now_ms=planner.rules.as_of.now_ms,
-        transaction_max_timeout_ms=planner.rules.transaction_max_timeout_ms,
-        high_watermark=high_watermark,
-    )
+    judged = planner.judge(selected, high_watermark)
     return PartitionScan(
         selected=selected,
         blockers=judged.blockers,
@@ -127,11 +124,11 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         cost_now=cost_now,
         cost_roll=cost_roll,
         sizes=judged.sizes(None if selected.live_facts is None else selected.live_facts.remote_end_offset),
-        lost_state=planner.lost_state(selected.inventory),
+        lost_state=judged.lost_state,
     )
 
 
-def scan_row(scan: PartitionScan) -> Row:
+def scan_row(scan: PartitionScan) -> ScanRow:
     """Return one partition of ``scan``."""
     inventory = scan.selected.inventory
     partition = inventory.partition
@@ -158,14 +155,14 @@ def scan_row(scan: PartitionScan) -> Row:
         "compactionOrigin": inventory.compaction_origin.value,
         "replayNow": cost_row(scan.cost_now),
         "replayRoll": cost_row(scan.cost_roll),
-        "blocking": refusal_row(scan.candidates.blocking),
-        "brokerStops": refusal_row(scan.blockers.stop),
+        "blocking": refusal_row_if(scan.candidates.blocking),
+        "brokerStops": refusal_row_if(scan.blockers.stop),
         "lostProducerState": _lost_state_row(scan),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
     }
 
 
-def _lost_state_row(scan: PartitionScan) -> Row | None:
+def _lost_state_row(scan: PartitionScan) -> LostStateRow | None:
     """Return what shows that the replica has lost its producer state; None where nothing does."""
     lost = scan.lost_state
     if lost is None:
@@ -184,11 +181,12 @@ def _lost_state_row(scan: PartitionScan) -> Row | None:
 
 def facts_in(row: Mapping[str, Any]) -> ScanFacts:
     """Return the facts of a row of ``scan``, as it is kept."""
+    blocking = _stop_in(row["blocking"])
     return ScanFacts(
-        is_compacted=row["compaction"] == "compacted",
+        excluded=exclusion(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
         lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),
-        blocking=_stop_in(row["blocking"]),
+        blocking=blocking,
         lost_state=_stop_in(row.get("lostProducerState")),
     )
 
@@ -199,7 +197,7 @@ def _stop_in(refusal: Mapping[str, str] | None) -> Stop | None:
     return Stop(reason=refusal["reason"], detail=refusal["detail"], hint=refusal["hint"])
 
 
-def _live_row(selected: SelectedPartition) -> Row | None:
+def _live_row(selected: SelectedPartition) -> LiveRow | None:
     """Return what the running cluster says of a partition; None where it was not asked, or has none."""
     topic, facts = selected.live, selected.live_facts
     if topic is None or facts is None:
@@ -225,7 +223,7 @@ def _why(value: object) -> str:
 
 
 class ScanView(View["Scanned | Unread"]):
-    """A row per partition; of compacted ones, which cannot be tiered, only their number counts."""
+    """A row per partition; people see those with something to do, and the number of the others."""
 
     name = "partitions"
     kind = "partition"
@@ -240,8 +238,10 @@ class ScanView(View["Scanned | Unread"]):
         Column(key="blocking", title="RESNAP STOPS", show=_why),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
+        self._in_order = 0
         self._first_stop: tuple[SelectedPartition, Refusal] | None = None
         self._lost_state: list[PartitionScan] = []
 
@@ -249,6 +249,11 @@ class ScanView(View["Scanned | Unread"]):
     def lost(self) -> int:
         """How many boundaries have no usable snapshot."""
         return self._totals["lost"]
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether a boundary has no usable snapshot, or a replica has lost its producer state, or looks like it."""
+        return bool(self.lost or self._lost_state)
 
     def row(self, result: Scanned | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -269,26 +274,38 @@ class ScanView(View["Scanned | Unread"]):
             self._lost_state.append(result.scan)
         return scan_row(result.scan)
 
+    def table_rows(self, result: Scanned | Unread) -> Iterable[Row]:
+        """Return the row of a partition that lacks something, or where something stops that is not compaction."""
+        for row in self.rows(result):
+            if row["compaction"] == "compacted":
+                continue
+            if row["lost"] or any(row[key] for key in ("brokerStops", "blocking", "lostProducerState", "strays")):
+                yield row
+            else:
+                self._in_order += 1
+
     def totals(self) -> Row:
         """Return how many there are of each."""
         return self._totals
 
     def closing(self) -> Iterable[str]:
         """Yield the totals in words, and what to do next."""
-        partitions = human_count(self._totals["partitions"] - self._totals["compacted"])
-        boundaries = human_count(self._totals["boundaries"])
+        partitions = some(self._totals["partitions"] - self._totals["compacted"], "partition")
         yield ""
-        yield (
-            f"{human_count(self.lost)} of {boundaries} boundaries in {partitions} partitions have no usable producer"
-            " snapshot."
-        )
+        boundaries = some(self._totals["boundaries"], "closed segment")
+        what = f"{human_count(self.lost)} of {boundaries} in {partitions}"
+        have, their = ("has", "its") if self.lost == 1 else ("have", "their")
+        yield f"{what} {have} no usable producer snapshot at {their} end."
+        if self._in_order:
+            yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:
-            yield f"Skipped: {human_count(self._totals['compacted'])} compacted partitions, which cannot be tiered."
+            yield f"Skipped: {some(self._totals['compacted'], 'compacted partition')}, which cannot be tiered."
         if self._first_stop is not None:
             selected, stop = self._first_stop
             yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."
-            replay = "`resnap plan SOURCE` to see what a replay reads, `resnap tier SOURCE --to URL` to do it all"
-            yield f"Next: {replay if self.lost else stop.hint}."
+            there = self._scope.typed
+            replay = f"`resnap plan {there}` to see what a replay reads, then `resnap regenerate {there} --into DIR`"
+            yield f"Next: {replay if self.lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."
         yield from self._without_state()
 
     def _without_state(self) -> Iterator[str]:
@@ -297,23 +314,31 @@ class ScanView(View["Scanned | Unread"]):
             first = self._lost_state[0]
             why = "" if first.lost_state is None else first.lost_state.detail
             yield (
-                f"{human_count(len(self._lost_state))} replicas have lost their producer state, or look like it, the"
+                f"Replicas that lost their producer state, or look like it: {human_count(len(self._lost_state))}, the"
                 f" first of them {first.selected.topic_partition}: {why}."
             )
-            yield f"Next: {HINTS[Reason.LOST_PRODUCER_STATE]}."
+            yield "Next: keep it from leading, stop its broker, and give it its state back:"
+            yield from (f"  {one}" for one in heal_commands(log_dirs_of(scan.selected for scan in self._lost_state)))
 
 
 @with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)
 def scan(
     context: Invocation,
     sources: Sources = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if snapshots are missing.")] = False,
+    exit_code: Annotated[
+        bool,
+        typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),
+    ] = False,
 ) -> int:
-    """Tell which boundaries have no usable producer snapshot, what blocks each partition, and what a replay would cost.
+    """Show which closed segments have no usable producer snapshot at their end, and what blocks each partition.
+
+    Also what a replay would read: READ NOW for brokers that load the snapshots now, READ ROLL with `--as-of roll`.
 
     Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
-    not cover, the first batch header of a few.
+    not cover, the first batch header of a few. It opens no offset index, so that a log that ends before its index does
+    shows in `resnap check` alone.
     """
-    view = ScanView()
-    context.show(run(Request(scope=scope_of(context.settings, sources)), context), view)
-    return MISSING_FOUND if exit_code and view.lost else OK
+    scope = scope_of(context.settings, sources)
+    view = ScanView(scope)
+    context.show(run(Request(scope=scope), context), view)
+    return MISSING_FOUND if exit_code and view.is_lacking else OK

@@ -15,14 +15,17 @@ from resnap.storage.stores.probe import (
     Condition,
     UploadChecks,
     condition,
+    copy_problem,
     listing_problem,
     parts_problem,
     range_problem,
+    replacement,
     store_clock_ms,
     throwaway,
     upload_checks,
     uploads_problem,
 )
+from resnap.storage.stores.protocol import CopyingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +51,10 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[Finding]:
         yield _ranges(store)
         yield _parts(store)
         yield from _checksums(upload_checks(store))
+        if isinstance(store, CopyingStore):
+            yield _copies(copy_problem(store))
         yield _condition(condition(store))
+        yield _replacement(replacement(store))
         yield _listing(store)
         yield _unfinished(store)
         yield _clock(store_clock_ms(store), clock)
@@ -97,6 +103,12 @@ def _checksums(checks: UploadChecks) -> Iterator[Finding]:
         yield ok("verification", "every object is read back whole, since the store's own check proves nothing")
 
 
+def _copies(problem: str | None) -> Finding:
+    if problem is None:
+        return ok("store copy", "a segment that lies in this store is copied by the store itself, as the version read")
+    return ok("store copy", f"a segment that lies in this store is read and sent to it once more: {problem}")
+
+
 def _condition(found: Condition) -> Finding:
     if found is Condition.KEPT:
         return ok("store condition", _CONDITIONS[found])
@@ -106,6 +118,13 @@ def _condition(found: Condition) -> Finding:
         "nothing is lost by it, but two tiering jobs on one partition at once may both do all the work,"
         " and `resnap gc` wants --no-other-writers",
     )
+
+
+def _replacement(found: Condition) -> Finding:
+    if found is Condition.KEPT:
+        return ok("store replace", "a write that is to replace one version (If-Match) replaces no other one")
+    what = f"conditions on the version that is replaced (If-Match) are {found}"
+    return warn("store replace", what, "only `resnap repair` needs them, and wants --no-other-writers without")
 
 
 def _listing(store: ObjectStore) -> Finding:

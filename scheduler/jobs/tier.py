@@ -33,13 +33,15 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, Unread, View, unread
 from resnap.scheduler.job.held_check import HeldCheck
-from resnap.scheduler.job.reports import count_of, identity, refusal_row
+from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
 from resnap.scheduler.job.tier_run import TierRun
+from resnap.scheduler.job.topics import keep_topics
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
-from resnap.scheduler.jobs.planned import DryRunView, WouldReplay
+from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
-from resnap.scheduler.output.rendering import PARTITION, Column, human_bytes, human_count
+from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, human_bytes, human_count, some
 from resnap.storage.errors import DataError, LockedError, VerificationError
+from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.eligibility import Eligibility
 from resnap.tiering.refusal import FAULTS, Reason
@@ -49,12 +51,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.job.work_items import Planned, TierOrder
+    from resnap.scheduler.output.documents import ShipmentRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.refusal import Refusal
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
@@ -131,15 +136,26 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     settings = context.settings
     set_io_priority(settings.io_priority)
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
-    tiering = TierRun(planner, open_store(request.to, settings.s3()), uploading_of(settings), context.clock.now_ms)
+    uploading = uploading_of(settings, context.warn)
+    store = open_store(request.to, settings.s3())
+    if isinstance(store, LocalObjectStore) and not settings.dry_run:
+        store.check_writable()
+    tiering = TierRun(planner, store, uploading, context.clock.now_ms)
     selection = planner.look(request.scope, request.saved)
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
+    if not settings.dry_run:
+        key_prefix = settings.key_prefix if settings.layout == "aiven" else ""
+        keep_topics(
+            tiering.store, (one.selected for one in orders if one.candidates.segments), request.scope, key_prefix
+        )
     return chain(
         [Selected(orders=tuple(orders))],
         unread(selection),
         _broken_manifests(orders, context),
-        _dry_run(orders, planned) if settings.dry_run else _tier(tiering, orders, planned, context),
+        _dry_run(orders, planned, _stops(planner, orders, request))
+        if settings.dry_run
+        else _tier(tiering, orders, planned, context),
     )
 
 
@@ -155,18 +171,36 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
             context.observer.mismatch(Mismatch.OBJECT)
 
 
-def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned]) -> Iterator[WouldReplay]:
+def _stops(planner: Planner, orders: Iterable[TierOrder], request: Request) -> Iterator[str]:
+    """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
+    found: dict[Reason, list[tuple[TierOrder, Refusal]]] = {}
+    for order in orders:
+        judged = planner.judge(order.selected, request.scope.high_watermark)
+        blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
+        stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
+        stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt
+        for reason, refusal in stops.items():
+            found.setdefault(reason, []).append((order, refusal))
+    for reason, places in found.items():
+        order, first = places[0]
+        more = f" (and {some(len(places) - 1, 'more partition')})" if len(places) > 1 else ""
+        yield f"{reason.value}: {order.topic_partition}{more}: {first.detail}: {first.hint}"
+
+
+def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Iterable[str]) -> Iterator[WouldReplay]:
     for one in planned:
         yield WouldReplay.of(one)
+    yield WouldReplay(warnings=tuple(stops))
     for order in orders:
         if any(refusal.reason is Reason.LOST_PRODUCER_STATE for refusal in order.candidates.refusals):
             faults = tuple(_refusals_at_fault(_nothing_left(order)))
             yield WouldReplay(topic_partition=order.topic_partition, state=PartitionState.FAILED, faults=faults)
     for order in (one for one in orders if one.doubted):
+        number = len(order.doubted)
         what = (
-            f"{order.topic_partition}: {len(order.doubted)} segments that the store holds, from offset"
-            f" {order.doubted[0].base_offset} on, were made under narrower rules than those of this run, or from a"
-            " shorter log: the run will hold them against a replay"
+            f"{order.topic_partition}: {some(number, 'segment')} that the store holds, from offset"
+            f" {order.doubted[0].base_offset} on, {agreeing(number, 'was', 'were')} made under narrower rules than"
+            " those of this run, or from a shorter log: the run will hold them against a replay"
         )
         yield WouldReplay(warnings=(what,))
 
@@ -221,6 +255,7 @@ def _tiered(tiering: TierRun, order: TierOrder, shipment: PartitionShipment, con
         topic_partition=shipment.topic_partition,
         state=PartitionState.FAILED if faults else done,
         faults=faults,
+        warnings=shipment.warnings,
         partly_done=bool(shipment.shipped),
         shipment=shipment,
     )
@@ -232,11 +267,11 @@ def _refusals_at_fault(shipment: PartitionShipment) -> list[DataError]:
     if not wrong:
         return []
     what = f"{shipment.topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
-    more = f"; {len(wrong)} segments are not shipped for such reasons" if len(wrong) > 1 else ""
+    more = f"; {some(len(wrong), 'segment')} are not shipped for such reasons" if len(wrong) > 1 else ""
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
-def shipment_row(shipment: PartitionShipment) -> Row:
+def shipment_row(shipment: PartitionShipment) -> ShipmentRow:
     """Return the outcome of one partition's segments."""
     return {
         **identity(shipment.topic_partition),
@@ -254,7 +289,7 @@ def shipment_row(shipment: PartitionShipment) -> Row:
         "already": shipment.already,
         "lastStableOffset": shipment.eligibility.last_stable_offset,
         "refused": [refusal_row(refusal) for refusal in shipment.eligibility.refusals],
-        "blocking": refusal_row(shipment.eligibility.blocking),
+        "blocking": refusal_row_if(shipment.eligibility.blocking),
     }
 
 
@@ -356,18 +391,20 @@ class TierView(View[TierResult]):
             yield f"Next: `resnap verify --store {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
 
     def _sum(self) -> str:
-        shipped, already = self._totals["shipped"], human_count(self._totals["already"])
+        shipped, already = self._totals["shipped"], self._totals["already"]
         if self._unfinished:
             return (
-                f"{human_count(shipped + self._unfinished)} segments shipped, each verified;"
+                f"{some(shipped + self._unfinished, 'segment')} shipped, each verified;"
                 f" {human_count(self._unfinished)} of them are of partitions that the run did not finish. The same"
                 " command again does the rest."
             )
         if not shipped:
             what = "Nothing to ship" if self._is_through else "Nothing was shipped"
-            return f"{what}: {already} segments are there already."
-        size = human_bytes(self._totals["bytes"])
-        return f"{human_count(shipped)} segments shipped ({size}), each verified, {already} were there already."
+            return f"{what}: {some(already, 'segment')} {agreeing(already)} there already."
+        size, were = human_bytes(self._totals["bytes"]), agreeing(already, "was", "were")
+        return (
+            f"{some(shipped, 'segment')} shipped ({size}), each verified, {human_count(already)} {were} there already."
+        )
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was refused before, and is refused again without having been read."""
@@ -377,8 +414,9 @@ class TierView(View[TierResult]):
             refused = [cached.results.refused for _, cached in known]
             since = instant(max(one.made_ms for one in refused if one is not None))
             yield (
-                f"{human_count(segments)} segments of {human_count(len(known))} partitions wait as they did: nothing"
-                f" has changed since {since}, and nothing was read."
+                f"{some(segments, 'segment')} of {some(len(known), 'partition')}"
+                f" {agreeing(segments, 'waits as it did', 'wait as they did')}: nothing has changed since {since}, and"
+                " nothing was read."
             )
 
 
@@ -403,8 +441,9 @@ class DryTierView(DryRunView):
 
     def closing(self) -> Iterator[str]:
         """Yield what would be shipped."""
-        what = f"up to {human_count(len(self._segments))} segments ({human_bytes(sum(self._segments))})"
+        what = f"up to {some(len(self._segments), 'segment')} ({human_bytes(sum(self._segments))})"
         yield f"would write {what} into {self._to}. Nothing was written."
+        yield AND_DO_IT
 
 
 def view_of(request: Request, context: Context) -> View[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
 import typer
@@ -19,18 +20,19 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, View, unread
-from resnap.scheduler.job.reports import chain_row
+from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.staged import check_staged
-from resnap.scheduler.job.store_check import StoreCheck, store_check
+from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
-from resnap.scheduler.jobs.planned import note_compacted
-from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
-from resnap.scheduler.output.rendering import BYTES, Column, human_bytes, human_count
+from resnap.scheduler.jobs.planned import note_selection
+from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt, Staged
+from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_moment
-from resnap.storage.errors import UsageError, VerificationError
+from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.planning import can_be_tiered
+from resnap.tiering.verifying.content_verification import NOT_READABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,16 +40,22 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import Selection
+    from resnap.scheduler.job.store_check import StoreCheck
     from resnap.scheduler.job.work_items import Planned
+    from resnap.scheduler.output.documents import VerifiedRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
-    from resnap.tiering.checking.chains import Chain
-    from resnap.tiering.checking.verification import VerifiedSegment
+    from resnap.tiering.verifying.chains import Chain
+    from resnap.tiering.verifying.verification import VerifiedSegment
 
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
 _CHOOSE: Final = (
     "two histories claim these offsets: keep the one that the cluster has, and delete the other's manifests"
 )
+_REPAIRED: Final = (".snapshot", ".txnindex")
+"""What the names of objects end in that are made again."""
+UNFIT: Final = "partitionsUnfit"
+"""In totals: partitions that have unfit snapshots in the store."""
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
@@ -95,7 +103,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     selection = planner.look(request.scope)
     tierable = (one for one in selection.partitions if can_be_tiered(one.inventory))
     planned = [planner.comparison(one, request.snapshots) for one in tierable]
-    note_compacted(selection, context)
+    note_selection(selection, context)
     unusable = (
         _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)
     )
@@ -117,11 +125,11 @@ def _unusable(selection: Selection) -> Result:
     )
 
 
-def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Result:
+def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Staged:
     """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
     checked = check_staged(selection, root, planner.engine.reading.sources)
-    absent = f"{human_count(checked.absent)} boundaries that need a snapshot have none in {root}"
-    return Result(faults=checked.broken, warnings=(absent,) if checked.absent else ())
+    absent = f"{some(checked.absent, 'boundary')} without the snapshot in {root} that each needs"
+    return Staged(faults=checked.broken, warnings=(absent,) if checked.absent else (), absent=checked.absent)
 
 
 def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Result]:
@@ -129,10 +137,10 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
     with context.progress("replay") as (progress,):
         for replayed in planner.replay(planned, DISCARD, progress):
             found = [one.comparison for one in replayed.result.boundaries if one.comparison is not None]
-            wrong += sum(one.verdict not in {"proven", "unproven"} for one in found)
+            wrong += sum(not one.is_sound for one in found)
             yield Rebuilt.of(replayed, counts=False)
     if wrong:
-        what = f"{wrong} snapshots are not what a replay gives"
+        what = f"not what a replay gives: {some(wrong, 'snapshot')}"
         hint = "`resnap regenerate` makes them again; `resnap explain` shows what an entry is made of"
         yield Result(faults=(VerificationError(what, hint=hint),))
 
@@ -141,7 +149,8 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
 class Begun(Result):
     """The verification of a store, before anything is read."""
 
-    check: StoreCheck
+    checks: Sequence[StoreCheck]
+    """Of what lies there, one for each layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +172,14 @@ class Compared(Result):
     """One stored snapshot and a replay."""
 
 
-StoreResult: TypeAlias = Begun | ReadBack | Chained | Compared | Result
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit(Result):
+    """A partition of whose stored snapshots some are missing, damaged, or not what a replay gives."""
+
+    snapshots: int
+
+
+StoreResult: TypeAlias = Begun | ReadBack | Chained | Compared | Unfit | Result
 
 
 def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
@@ -175,32 +191,44 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
     """
     store = open_store(request.url, context.settings.s3())
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
-    check = store_check(planner_of(context), store, request.scope, journal, request.since_ms)
-    return chain([Begun(check=check)], _verify(check, request.url, context))
+    checks = store_checks(planner_of(context), store, request.scope, journal, request.since_ms)
+    return chain([Begun(checks=checks)], _verify(checks, request.url, context))
 
 
-def _verify(check: StoreCheck, url: str, context: Context) -> Iterator[StoreResult]:
+def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[StoreResult]:
     segments = gone = 0
+    unread: list[tuple[StoreCheck, str]] = []
     with context.progress("verify", "replay") as (reading, replaying):
-        for verified in check.segments(reading):
+        for check, verified in ((one, verified) for one in checks for verified in one.segments(reading)):
             segments += verified.was_read
             gone += verified.is_retained_away
-            yield _read_back(verified, check, context)
+            if verified.manifest is None and any(NOT_READABLE in problem for problem in verified.problems):
+                unread.append((check, verified.manifest_key))
+            yield _read_back(verified, check, url, context)
         if gone:
             what = (
                 f"segments that are gone from the beginning of their logs, each with all its objects, as the brokers'"
                 f" own retention leaves them: {human_count(gone)}; their manifests may be deleted"
             )
             yield Result(warnings=(what,))
-        if not check.manifests and not segments:
+        incomplete = [one for check in checks for one in check.listing.incomplete]
+        yield Result(warnings=tuple(incomplete_warning(incomplete, url)))
+        if not segments and not any(check.manifests for check in checks):
             yield Result(faults=(_nothing_shipped(url),))
-        for one in check.chains():
-            yield _chained(one, context)
-        for found in check.snapshots(replaying):
+        not_readable = {at for check, key in unread for at in check.partitions_beside(key)}
+        for one in chains_together(checks):
+            yield _chained(one, context, are_all_read=one.topic_partition not in not_readable)
+        for found in chain.from_iterable(check.snapshots(replaying) for check in checks):
             problems = () if found.problem is None else (found.problem,)
+            if isinstance(found.problem, StoreError):
+                yield Result(faults=problems)
+                continue
             _count(Mismatch.SNAPSHOT, problems, context)
             yield Compared(faults=problems)
-    check.journal.end()
+        unfit = sum((Counter({at: len(found) for at, found in check.unfit.items()}) for check in checks), Counter())
+        for topic_partition, count in sorted(unfit.items()):
+            yield Unfit(topic_partition=topic_partition, state=PartitionState.FAILED, snapshots=count)
+    checks[0].journal.end()
 
 
 def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> None:
@@ -208,11 +236,13 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
         context.observer.mismatch(kind)
 
 
-def _read_back(verified: VerifiedSegment, check: StoreCheck, context: Context) -> ReadBack:
+def _read_back(verified: VerifiedSegment, check: StoreCheck, url: str, context: Context) -> ReadBack:
+    repair, other = f"`resnap repair {url}` puts a right one in its place", check.part.layout.remedy_when_verified
     faults = tuple(
-        VerificationError(problem, hint=check.part.layout.remedy_when_verified) for problem in verified.problems
+        fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else other)
+        for problem in verified.problems
     )
-    _count(Mismatch.OBJECT, faults, context)
+    _count(Mismatch.OBJECT, (one for one in faults if isinstance(one, VerificationError)), context)
     return ReadBack(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
         faults=faults,
@@ -224,8 +254,9 @@ def _read_back(verified: VerifiedSegment, check: StoreCheck, context: Context) -
     )
 
 
-def _chained(one: Chain, context: Context) -> Chained:
-    gaps, overlaps = tuple(chain_gaps(one)), tuple(chain_overlaps(one))
+def _chained(one: Chain, context: Context, *, are_all_read: bool) -> Chained:
+    # Where a manifest cannot be read, what seems to be a gap may be its segment.
+    gaps, overlaps = tuple(chain_gaps(one)) if are_all_read else (), tuple(chain_overlaps(one))
     _count(Mismatch.GAP, gaps, context)
     _count(Mismatch.OVERLAP, overlaps, context)
     shared = (two for two in one.overlaps if two.is_one_lineage)
@@ -263,12 +294,12 @@ def chain_overlaps(chain: Chain) -> Iterator[VerificationError]:
 def _nothing_shipped(url: str) -> UsageError:
     hint = (
         "give the URL that `resnap tier --to` was given, or the folder or prefix that brokers tier to;"
-        " `resnap remote status --store URL` compares it with what brokers know"
+        " `resnap remote status LOG_DIR --store URL` compares it with what brokers know"
     )
     return UsageError(f"{url} holds no shipped segment", hint=hint)
 
 
-def verified_row(verified: VerifiedSegment) -> Row:
+def verified_row(verified: VerifiedSegment) -> VerifiedRow:
     """Return what reading one shipped segment back showed."""
     manifest = verified.manifest
     return {
@@ -296,17 +327,22 @@ class StoreView(View[StoreResult]):
     )
 
     def __init__(self) -> None:
-        self._check: StoreCheck | None = None
+        self._checks: Sequence[StoreCheck] = ()
         self._chains: list[Chain] = []
         self._counts = dict.fromkeys(
-            ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent"), 0
+            ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent", UNFIT), 0
         )
 
+    def rows(self, result: StoreResult) -> Iterable[Row]:
+        """Return the row of a segment; that of a partition is for the service."""
+        row = self.row(result)
+        return () if row is None or isinstance(result, Unfit) else (row,)
+
     def row(self, result: StoreResult) -> Row | None:
-        """Return the row of a segment, and count whatever it is."""
+        """Return the row of a segment, or of an unfit partition, and count whatever it is."""
         match result:
             case Begun():
-                self._check = result.check
+                self._checks = result.checks
             case ReadBack():
                 return self._segment(result.segment)
             case Chained():
@@ -314,11 +350,14 @@ class StoreView(View[StoreResult]):
             case Compared():
                 self._counts["snapshotsReplayed"] += 1
                 self._counts["snapshotsDifferent"] += bool(result.faults)
+            case Unfit():
+                self._counts[UNFIT] += 1
+                return {"unfitSnapshots": result.snapshots}
         return None
 
-    def in_table(self, row: Row) -> bool:
-        """Whether a segment is not as it should be, or not wholly known to be."""
-        return row["result"] != "ok" or bool(row["undecided"])
+    def table_rows(self, result: StoreResult) -> list[Row]:
+        """Return the row of a segment that is not as it should be, or not wholly known to be."""
+        return [row for row in self.rows(result) if row["result"] != "ok" or row["undecided"]]
 
     def _segment(self, verified: VerifiedSegment) -> Row | None:
         self._counts["segments"] += verified.was_read
@@ -329,8 +368,10 @@ class StoreView(View[StoreResult]):
 
     def totals(self) -> Row:
         """Return how many there are of each."""
-        resumed = self._check.resumed if self._check else 0
-        not_asked_for = len(self._check.manifests.keys() - self._check.asked_for) if self._check else 0
+        resumed = sum(check.resumed for check in self._checks)
+        not_asked_for = sum(
+            len(check.manifests.keys() - check.asked_for - check.judged_beside) for check in self._checks
+        )
         return {**self._counts, "resumed": resumed, "notAskedFor": not_asked_for}
 
     def tail(self) -> Row:
@@ -338,25 +379,31 @@ class StoreView(View[StoreResult]):
         return {**self.totals(), "chains": [chain_row(one) for one in self._chains]}
 
     def closing(self) -> Iterator[str]:
-        """Yield the offsets of each partition, and the totals in words."""
-        names = Counter(one.topic_partition for one in self._chains)
+        """Yield the offsets of each partition, saying which is which of two of a name, and the totals in words."""
+        ids, layouts = (
+            Counter(
+                topic_partition for topic_partition, _ in {(one.topic_partition, what(one)) for one in self._chains}
+            )
+            for what in (attrgetter("topic_id"), attrgetter("layout"))
+        )
         for one in self._chains:
-            of = f", topic id {one.topic_id}" if names[one.topic_partition] > 1 else ""
-            gaps = f", {len(one.gaps)} gaps" if one.gaps else ""
-            overlaps = f", {len(one.overlaps)} overlaps" if one.overlaps else ""
+            of = f", topic id {one.topic_id}" if ids[one.topic_partition] > 1 and one.topic_id else ""
+            of += f", layout {one.layout}" if layouts[one.topic_partition] > 1 else ""
+            gaps = f", {some(len(one.gaps), 'gap')}" if one.gaps else ""
+            overlaps = f", {some(len(one.overlaps), 'overlap')}" if one.overlaps else ""
             yield (
-                f"{one.topic_partition}{of}: offsets [{one.start}, {one.end}) in {human_count(one.segments)} segments"
+                f"{one.topic_partition}{of}: offsets [{one.start}, {one.end}) in {some(one.segments, 'segment')}"
                 f"{gaps}{overlaps}."
             )
-        if self._check is not None and self._check.resumed:
-            begun = instant(self._check.journal.begun_ms)
-            resumed = human_count(self._check.resumed)
-            yield f"{resumed} segments had been read back by the run of {begun} that was interrupted."
-        counts = {key: human_count(count) for key, count in self._counts.items()}
+        if count := sum(check.resumed for check in self._checks):
+            begun = instant(self._checks[0].journal.begun_ms)
+            yield f"The run of {begun}, which was interrupted, had read back {some(count, 'segment')}."
+        counts = self._counts
+        differ = counts["snapshotsDifferent"]
         yield (
-            f"{counts['segments']} segments read back ({human_bytes(self._counts['bytes'])}), {counts['different']}"
-            f" with differences; {counts['snapshotsReplayed']} snapshots held against a replay,"
-            f" {counts['snapshotsDifferent']} of them differ."
+            f"{some(counts['segments'], 'segment')} read back ({human_bytes(counts['bytes'])}),"
+            f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')}"
+            f" held against a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
 
 
@@ -385,15 +432,15 @@ def verify(
     With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
     """
     if (sources or snapshots) and store:
-        raise UsageError("either SOURCE or --store is to be verified", hint="`resnap verify --help` shows both forms")
+        raise UsageError("either LOG_DIR or --store is to be verified", hint="`resnap verify --help` shows both forms")
     if store and context.flags.get("remote") is not None:
-        hint = "`resnap verify SOURCE --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
+        hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
         raise UsageError("--remote is joined with a log dir, and --store takes none", hint=hint)
     if since and not store:
         raise UsageError("--since is of what was shipped", hint="give --store URL with it")
     if store is None:
         request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
-        return context.show(run(request, context), JudgedView())
+        return context.show(run(request, context), JudgedView(request.scope, snapshots))
     scope = Scope(sources=(store,), topics=context.settings.topics)
     asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
     return context.show(run_store(asked, context), StoreView())

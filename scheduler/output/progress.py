@@ -1,16 +1,16 @@
 """How far a long piece of work has come, in segments and bytes: a bar on a terminal, a line now and then elsewhere.
 
-Whoever works calls ``advance`` with what is newly done, from any thread; what is shown, or sent to somebody elsewhere,
-is a ``ProgressState``. Progress goes to standard error, so that it never mixes with the answer.
+Work calls ``advance`` with what is newly done, from any thread; what is shown, or sent elsewhere, is a
+``ProgressState``. Progress goes to standard error, so that it never mixes with the answer.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.output.rendering import human_bytes, human_count, human_duration
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
 
 LINE_INTERVAL_S: Final = 10.0
+COMPILING: Final = "preparing machine code (first run only)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,43 +56,29 @@ class ProgressState:
     left_s: float | None
 
 
-class Progress(Protocol):
-    """What work reports to."""
+class Progress:
+    """What work reports to; this one ignores it all."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
         """Add to what there is to do in all."""
-        ...
 
     def advance(self, segments: int, size_bytes: int) -> None:
         """Add to what is done."""
-        ...
 
     def at_work(self, phase: Phase, tasks: int) -> None:
         """Hear what is going on, and how many tasks run."""
-        ...
 
 
-class SilentProgress:
-    """Tells nobody."""
-
-    def expect(self, segments: int, size_bytes: int) -> None:
-        """Ignore it."""
-
-    def advance(self, segments: int, size_bytes: int) -> None:
-        """Ignore it."""
-
-    def at_work(self, phase: Phase, tasks: int) -> None:
-        """Ignore it."""
-
-
-class CountedProgress:
+class CountedProgress(Progress):
     """Counts the segments that are done, and passes everything on."""
 
     def __init__(self, heard: Progress) -> None:
+        self._heard, self._lock = heard, threading.Lock()
         self.segments = 0
-        self.expect, self.at_work = heard.expect, heard.at_work
-        self._heard = heard
-        self._lock = threading.Lock()
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Pass it on."""
+        self._heard.expect(segments, size_bytes)
 
     def advance(self, segments: int, size_bytes: int) -> None:
         """Add to what is done."""
@@ -99,12 +86,16 @@ class CountedProgress:
             self.segments += segments
         self._heard.advance(segments, size_bytes)
 
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Pass it on."""
+        self._heard.at_work(phase, tasks)
 
-class TrackedProgress:
-    """Adds up, and gives the state after each report to ``tell``, which is called by one thread at a time."""
 
-    def __init__(self, task: str, clock: Clock, tell: Callable[[ProgressState], None]) -> None:
-        self._task, self._clock, self._tell = task, clock, tell
+class TrackedProgress(Progress):
+    """Adds up, and gives the state after each report to ``report``, which is called by one thread at a time."""
+
+    def __init__(self, task: str, clock: Clock, report: Callable[[ProgressState], None]) -> None:
+        self._task, self._clock, self._report = task, clock, report
         self._lock = threading.Lock()
         self._segments = self._all_segments = self._size_bytes = self._all_bytes = self._tasks = 0
         self._phase: Phase = "waiting"
@@ -117,16 +108,18 @@ class TrackedProgress:
         with self._lock:
             self._all_segments += segments
             self._all_bytes += size_bytes
-            self._tell(self._state())
+            self._report(self._state())
 
     def advance(self, segments: int, size_bytes: int) -> None:
         """Add to what is done."""
         with self._lock:
             if self._first_s is None:
                 self._first_s = self._began_s
+            if self._phase == "compiling":
+                self._phase, self._first_s = "scanning", self._clock.monotonic_s()
             self._segments += segments
             self._size_bytes += size_bytes
-            self._tell(self._state())
+            self._report(self._state())
 
     def at_work(self, phase: Phase, tasks: int) -> None:
         """Hear what is going on, and how many tasks run."""
@@ -134,7 +127,7 @@ class TrackedProgress:
             if self._first_s is None:
                 self._first_s = self._clock.monotonic_s()
             self._phase, self._tasks = phase, tasks
-            self._tell(self._state())
+            self._report(self._state())
 
     def state(self) -> ProgressState:
         """Return how far it has come by now."""
@@ -163,10 +156,11 @@ class LineProgress(TrackedProgress):
     """A line at intervals, and one at the end; as JSON objects where the answer is JSON."""
 
     def __init__(self, task: str, stream: TextIO, clock: Clock, *, as_json: bool = False) -> None:
-        super().__init__(task, clock, self._tell_sometimes)
+        super().__init__(task, clock, self._write_sometimes)
         self._stream, self._as_json = stream, as_json
-        self._told_s = 0.0
+        self._written_s = 0.0
         """Since the beginning."""
+        self._has_said_compiling = False
 
     def finish(self) -> None:
         """Say how far it came; nothing where there was nothing to do."""
@@ -174,15 +168,20 @@ class LineProgress(TrackedProgress):
         if state.segments_expected or state.segments:
             self._write(state)
 
-    def _tell_sometimes(self, state: ProgressState) -> None:
-        if state.elapsed_s - self._told_s >= LINE_INTERVAL_S and state.segments_expected:
-            self._told_s = state.elapsed_s
+    def _write_sometimes(self, state: ProgressState) -> None:
+        if state.phase == "compiling" and not self._has_said_compiling:
+            self._has_said_compiling = True
+            self._write(state)
+            return
+        if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and state.segments_expected:
+            self._written_s = state.elapsed_s
             self._write(state)
 
     def _write(self, state: ProgressState) -> None:
         text = json.dumps({"progress": progress_row(state)}) if self._as_json else _line(state)
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        with suppress(OSError):  # as where standard error is a file on a full disk
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
 
 
 class BarProgress(TrackedProgress):
@@ -199,7 +198,7 @@ class BarProgress(TrackedProgress):
             total=state.bytes_expected,
             completed=state.size_bytes,
             segments=segments,
-            phase="" if state.phase == "waiting" else state.phase,
+            phase={"waiting": "", "compiling": COMPILING}.get(state.phase, state.phase),
         )
 
 
@@ -221,6 +220,8 @@ def progress_row(state: ProgressState) -> dict[str, object]:
 
 
 def _line(state: ProgressState) -> str:
+    if state.phase == "compiling":
+        return f"{state.task}: {COMPILING}"
     parts = [
         f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments",
         f"{human_bytes(state.size_bytes)}/{human_bytes(state.bytes_expected)}",
@@ -239,7 +240,7 @@ def show_progress(
 ) -> Iterator[list[Progress]]:
     """Give what to report to while ``tasks`` last, one for each, in the form that suits ``stream``."""
     if quiet:
-        yield [SilentProgress() for _ in tasks]
+        yield [Progress() for _ in tasks]
     elif stream.isatty() and not as_json:
         with _bars(tasks, stream, clock) as bars:
             yield bars

@@ -40,7 +40,20 @@ def some(count: int, noun: str) -> str:
     """Return ``1,478 segments``, ``1 segment``."""
     if count == 1:
         return f"{count:,} {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+    if noun.endswith("y"):
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
+
+
+def agreeing(count: int, one: str = "is", many: str = "are") -> str:
+    """Return the form of a verb that goes with ``count``."""
+    return one if count == 1 else many
+
+
+def first_of(texts: Sequence[object], most: int) -> str:
+    """Return the first ``most`` of ``texts``, and how many more there are."""
+    more = f" and {human_count(len(texts) - most)} more" if len(texts) > most else ""
+    return ", ".join(map(str, texts[:most])) + more
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -128,8 +141,6 @@ class Answer:
     columns: Sequence[Column] = ()
     tail: Callable[[], Row] = dict
     """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
-    in_table: Callable[[Row], bool] = bool
-    """Whether people see a row: of thousands that are as they should be, a total says enough."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""
     dump: Callable[[], Iterable[str]] = tuple
@@ -137,7 +148,7 @@ class Answer:
 
 
 class OutputClosedError(Exception):
-    """Whoever read our output has gone; no ``OSError``, so that nobody takes it for one of the file being read."""
+    """The reader of our output has gone; not an ``OSError``, which would be taken for one of the file being read."""
 
 
 class Output:
@@ -152,7 +163,7 @@ class Output:
         """Print ``answer``; an error that its rows end in passes through after what came before it is printed.
 
         Raises:
-            OutputClosedError: nobody reads any more.
+            OutputClosedError: the reader has gone.
             ResnapError: the output cannot be written.
 
         """
@@ -200,13 +211,14 @@ class Output:
     def _write_rows(self, answer: Answer) -> None:
         if not answer.columns:
             return
-        rows = _Rows(filter(answer.in_table, answer.rows))
+        errors: list[Exception] = []
+        rows = _until_error(answer.rows, errors)
         first = list(islice(rows, TABLE_BLOCK))
         if first and not (self._is_terminal and len(first) < TABLE_BLOCK and self._write_rich(answer.columns, first)):
             for text in aligned(answer.columns, first, rows):
                 self._print(text)
-        if rows.error is not None:
-            raise rows.error
+        if errors:
+            raise errors[0]
 
     def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> bool:
         """Print a table unless it is wider than the terminal, which would fold its cells beyond recognition."""
@@ -234,23 +246,25 @@ class Output:
         if answer.name is None:
             self._print(_json(answer.head))
             return
-        rows = _Rows(answer.rows)
+        errors: list[Exception] = []
+        rows = _until_error(answer.rows, errors)
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
         self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
         for number, row in enumerate(rows):
             self._print((",\n  " if number else "\n  ") + _json(row), end="")
         tail = answer.tail()
         self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
-        if rows.error is not None:
-            raise rows.error
+        if errors:
+            raise errors[0]
 
     def _write_lines(self, answer: Answer) -> None:
-        rows = _Rows(answer.rows)
+        errors: list[Exception] = []
+        rows = _until_error(answer.rows, errors)
         for row in rows:
             self._print(_json({"type": answer.kind, **row}))
         self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
-        if rows.error is not None:
-            raise rows.error
+        if errors:
+            raise errors[0]
 
     def _write_dump(self, answer: Answer) -> None:
         for text in answer.dump():
@@ -271,31 +285,17 @@ def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]
         yield "  ".join(parts).rstrip()
 
 
-class _Rows:
-    """Rows up to their end or an error, which is kept until what came before it is printed."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = iter(rows)
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[Row]:
-        return self
-
-    def __next__(self) -> Row:
-        if self.error is not None:
-            raise StopIteration
-        try:
-            return next(self._rows)
-        except StopIteration:
-            raise
-        except Exception as error:
-            self.error = error
-            raise StopIteration from error
+def _until_error(rows: Iterable[Row], errors: list[Exception]) -> Iterator[Row]:
+    """Yield rows up to their end, or to an error, which is kept in ``errors`` until what came before is printed."""
+    try:
+        yield from rows
+    except Exception as error:  # noqa: BLE001 - raised again
+        errors.append(error)
 
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Tell errors of our output from those of the files that the rows are read from meanwhile."""
+    """Distinguish errors of our output from those of the files that the rows are read from meanwhile."""
     try:
         yield
     except BrokenPipeError as error:

@@ -106,7 +106,7 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
 
 
 def scanned_sources(settings: Settings) -> tuple[str, ...]:
-    """Return the sources that are looked at regularly, as the configuration names them."""
+    """Return the sources that are scanned regularly, as the configuration names them."""
     scheduled = [place for spec in settings.schedules if spec.run == "scan" for place in spec.sources]
     return tuple(dict.fromkeys([*map(str, settings.log_dirs), *scheduled]))
 
@@ -139,7 +139,7 @@ def of_scanned_sources(settings: Settings, asked: RunRequest) -> RunRequest:
         is_partition = parsed is not None and str(parsed.topic_partition) == name and place_of(above) in configured
         sources.append(above if is_partition else source)
         partitions += [name] if is_partition else []
-    is_whole = len(partitions) < len(asked.sources)  # what else lies in the log dirs is looked at, too
+    is_whole = len(partitions) < len(asked.sources)  # what else lies in the log dirs is scanned, too
     return replace(
         asked,
         sources=tuple(dict.fromkeys(sources)),

@@ -58,10 +58,10 @@ class Execution:
         context = ServiceContext(settings=settings, observer=observer, report=report, shared=self.shared)
         match run.kind:
             case RunKind.SCAN:
-                look = scan.Request(scope=scope, separately=True)
-                totals = context.keep(scan.run(look, context), scan.ScanView())
+                scanned = scan.Request(scope=scope, separately=True)
+                totals = context.keep(scan.run(scanned, context), scan.ScanView(scope))
                 if run.origin != BY_API:
-                    self.shared.sightings.forget_others(configured)
+                    self.shared.scans.forget_others(configured)
                 return totals
             case RunKind.CENSUS:
                 count = census.Request(scope=scope)

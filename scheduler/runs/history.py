@@ -6,7 +6,7 @@ The columns of the table are what lists filter and sort by; all else is JSON.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,14 +23,15 @@ from resnap.scheduler.runs.run import (
     RunState,
     request_from,
 )
-from resnap.scheduler.state.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted, loaded
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.runs.run import Row, RunEnd
 
+_PAGE: Final = 1_000
 ORPHANED: Final = ReportedError(
     code="RunOrphaned",
     message="the service ended while the run was going on",
@@ -56,8 +57,8 @@ class History:
 
     database: Database
     now_ms: Callable[[], int]
-    publish: Callable[[RunEvent], None]
-    """Hears of each event once it is kept; must not wait, since the next transaction does."""
+    listeners: list[Callable[[RunEvent], None]] = field(default_factory=list)
+    """Hear of each event once it is kept, in the thread that keeps it; must not wait, since the next one does."""
 
     def add(self, run: Run) -> None:
         """Keep a run that was just asked for."""
@@ -76,7 +77,7 @@ class History:
                     "created_ms": run.created_ms,
                 },
             )
-            self._tell(connection, run.id, "state", {"state": run.state.value})
+            self._report(connection, run.id, "state", {"state": run.state.value})
 
     def get(self, run_id: str) -> Run | None:
         """Return a run, or None if there is none of this id."""
@@ -85,7 +86,7 @@ class History:
         return None if row is None else _run(row)
 
     def page(self, wanted: RunFilter, *, limit: int, before: str | None = None) -> list[Run]:
-        """Return up to ``limit`` runs, newest first, made before the run ``before`` if it is given."""
+        """Return up to ``limit`` runs (-1: all), newest first, made before the run ``before`` if it is given."""
         clauses, values = ["1"], list[object]()
         for column, chosen in (("kind", wanted.kinds), ("state", wanted.states)):
             if chosen:
@@ -113,10 +114,7 @@ class History:
 
     def open_runs(self) -> list[Run]:
         """Return the runs that are not over, oldest first."""
-        with self.database.read() as connection:
-            marks = ", ".join("?" * len(OPEN))
-            query = f"SELECT * FROM runs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
-            return [_run(row) for row in connection.execute(query, OPEN)]
+        return self.page(RunFilter(states=OPEN), limit=-1)[::-1]
 
     def began(self, run_id: str) -> bool:
         """Note that a run is at work; False if it was cancelled before."""
@@ -144,12 +142,12 @@ class History:
         text = json.dumps(plain(progress))
         with self.database.write() as connection:
             connection.execute("UPDATE runs SET progress = ? WHERE id = ?", (text, run_id))
-            # Of progress only the last word matters to somebody who comes later.
+            # Of progress only the last event matters to a client that comes later.
             connection.execute("DELETE FROM run_events WHERE run_id = ? AND kind = 'progress'", (run_id,))
-            self._tell(connection, run_id, "progress", progress)
+            self._report(connection, run_id, "progress", progress)
 
     def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
-        """Keep what became of one partition."""
+        """Keep the outcome of one partition."""
         with self.database.write() as connection:
             inserted(
                 connection,
@@ -163,7 +161,7 @@ class History:
                 },
             )
             data = {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value}
-            self._tell(connection, run_id, "partition", data)
+            self._report(connection, run_id, "partition", data)
 
     def partitions(
         self, run_id: str, *, limit: int, after: tuple[str, int] | None = None, states: Sequence[PartitionState] = ()
@@ -175,34 +173,28 @@ class History:
         values = (run_id, *(after or ("", -1)), *states, limit)
         with self.database.read() as connection:
             return [
-                PartitionOutcome(
-                    topic=row["topic"],
-                    partition=row["partition"],
-                    state=PartitionState(row["state"]),
-                    row=json.loads(row["row"]),
-                )
+                loaded(PartitionOutcome, row, state=PartitionState(row["state"]), row=json.loads(row["row"]))
                 for row in connection.execute(query, values)
             ]
+
+    def every_partition(self, run_id: str) -> Iterator[PartitionOutcome]:
+        """Yield all partitions of a run by topic and number, a page at a time in memory."""
+        after: tuple[str, int] | None = None
+        while page := self.partitions(run_id, limit=_PAGE, after=after):
+            yield from page
+            after = page[-1].topic, page[-1].partition
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 500) -> list[RunEvent]:
         """Return what was reported of a run behind the event ``after``."""
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
         with self.database.read() as connection:
-            return [
-                RunEvent(
-                    run_id=run_id,
-                    seq=row["seq"],
-                    at_ms=row["at_ms"],
-                    kind=row["kind"],
-                    data=json.loads(row["data"]),
-                )
-                for row in connection.execute(query, (run_id, after, limit))
-            ]
+            found = connection.execute(query, (run_id, after, limit))
+            return [loaded(RunEvent, row, data=json.loads(row["data"])) for row in found]
 
     def fail_orphans(self) -> list[Run]:
         """Mark what a service that ended left at work as failed, and return those runs; called before any work.
 
-        What waited is left alone: nothing of it was begun, and whoever asked for it was promised that it would be done.
+        What waited is left alone: nothing of it was begun, and the caller was promised that it would be done.
         """
         orphans = [run for run in self.open_runs() if run.state is not RunState.QUEUED]
         for run in orphans:
@@ -228,10 +220,15 @@ class History:
         with self.database.write() as connection:
             cursor = connection.execute(query, (state.value, *values.values(), run_id, *since))
             if cursor.rowcount:
-                self._tell(connection, run_id, "state", {"state": state.value})
+                self._report(connection, run_id, "state", {"state": state.value})
             return bool(cursor.rowcount)
 
-    def _tell(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> None:
+    def publish(self, event: RunEvent) -> None:
+        """Report an event that is kept."""
+        for hear in tuple(self.listeners):
+            hear(event)
+
+    def _report(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> None:
         """Add an event, of which listeners hear once it is kept, in the order of its number."""
         count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
         seq = int(connection.execute(count, (run_id,)).fetchone()[0])
@@ -242,27 +239,15 @@ class History:
 
 
 def _run(row: sqlite3.Row) -> Run:
-    return Run(
-        id=row["id"],
+    return loaded(
+        Run,
+        row,
         request=request_from(json.loads(row["request"])),
         state=RunState(row["state"]),
-        origin=row["origin"],
-        principal=row["principal"],
-        created_ms=row["created_ms"],
-        retry_of=row["retry_of"],
-        started_ms=row["started_ms"],
-        finished_ms=row["finished_ms"],
         progress=json.loads(row["progress"] or "{}"),
         totals=json.loads(row["totals"] or "{}"),
-        errors=tuple(_reported(error) for error in json.loads(row["error"] or "[]")),
-    )
-
-
-def _reported(error: Mapping[str, object]) -> ReportedError:
-    hint, code = error["hint"], error["exitCode"]
-    return ReportedError(
-        code=str(error["code"]),
-        message=str(error["message"]),
-        hint=None if hint is None else str(hint),
-        exit_code=int(str(code)),
+        errors=tuple(
+            ReportedError(code=one["code"], message=one["message"], hint=one["hint"], exit_code=one["exitCode"])
+            for one in json.loads(row["error"] or "[]")
+        ),
     )

@@ -13,7 +13,7 @@ from resnap.scheduler.jobs.planned import plan_row, totals_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
-from resnap.scheduler.state.database import Database, inserted
+from resnap.scheduler.state.database import Database, inserted, loaded
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Plans:
             return [_plan(row) for row in connection.execute(query, (before or "~", limit))]
 
     def check_fresh(self, plan: KeptPlan) -> None:
-        """Look whether what ``plan`` depends on is still as it was.
+        """Make sure that what ``plan`` depends on is still as it was.
 
         Raises:
             StalePlanError: it is not.
@@ -131,12 +131,7 @@ class Plans:
 
 
 def _plan(row: sqlite3.Row) -> KeptPlan:
-    return KeptPlan(
-        id=row["id"],
-        request=request_from(json.loads(row["request"])),
-        text=row["plan"],
-        rows=json.loads(row["rows"]),
-        totals=json.loads(row["totals"]),
-        principal=row["principal"],
-        created_ms=row["created_ms"],
+    request = request_from(json.loads(row["request"]))
+    return loaded(
+        KeptPlan, row, request=request, text=row["plan"], rows=json.loads(row["rows"]), totals=json.loads(row["totals"])
     )

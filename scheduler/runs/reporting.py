@@ -1,6 +1,6 @@
 """What a run says while it works: progress at most once a second, partitions as they are done, errors.
 
-Whoever works reports from any thread. A run that shall end learns so by the next thing it reports: an error that no
+Work reports from any thread. A run that shall end learns so by the next thing it reports: an error that no
 part of the work takes for a failure of its own.
 """
 
@@ -10,10 +10,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.observing.logs import logger
 from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
 from resnap.scheduler.runs.run import ReportedError
 from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.telemetry.logs import logger
 from resnap.storage.errors import CancelledError, ResnapError, limit_met
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import PartitionOutcome, Row
 
 _log = logger(__name__)
-TELL_INTERVAL_S: Final = 1.0
+REPORT_INTERVAL_S: Final = 1.0
 MOST_ERRORS: Final = 100
 """Kept of one run; how many more there were is said."""
 
 
 class RunReport:
-    """The ear of one run."""
+    """Takes what one run reports."""
 
     def __init__(self, run_id: str, history: History, clock: Clock) -> None:
         self._run_id, self._history, self._clock = run_id, history, clock
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
         self._progress: dict[str, Row] = {}
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._errors: list[ReportedError] = []
         self._unkept = 0
         self.failed = self.done = 0
@@ -60,14 +60,14 @@ class RunReport:
 
     def progress(self, task: str) -> Progress:
         """Return what ``task`` of this run reports to."""
-        return TrackedProgress(task, self._clock, self._tell)
+        return TrackedProgress(task, self._clock, self._report)
 
     def partition(self, outcome: PartitionOutcome) -> None:
-        """Keep what became of a partition."""
+        """Keep the outcome of a partition."""
         self._history.partition_done(self._run_id, outcome)
-        tell = _log.warning if outcome.state is PartitionState.FAILED else _log.debug
-        told_of = f"{outcome.topic}-{outcome.partition}"
-        tell("partition taken", run=self._run_id, partition=told_of, state=outcome.state.value)
+        log = _log.warning if outcome.state is PartitionState.FAILED else _log.debug
+        name = f"{outcome.topic}-{outcome.partition}"
+        log("partition taken", run=self._run_id, partition=name, state=outcome.state.value)
         if outcome.state is PartitionState.FAILED:
             self.failed += 1
         else:
@@ -103,13 +103,13 @@ class RunReport:
         if progress:
             self._history.progressed(self._run_id, progress)
 
-    def _tell(self, state: ProgressState) -> None:
+    def _report(self, state: ProgressState) -> None:
         with self._lock:
             self._progress[state.task] = progress_row(state)
             now_s = self._clock.monotonic_s()
-            is_due = now_s - self._told_s >= TELL_INTERVAL_S
+            is_due = now_s - self._reported_s >= REPORT_INTERVAL_S
             if is_due:
-                self._told_s = now_s
+                self._reported_s = now_s
         if is_due:
             self.flush()
         self.check()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = "Mapping[str, object]"
 BY_API: Final = "api"
-"""Origin of the runs that somebody asked for."""
+"""Origin of the runs that callers asked for."""
 
 
 OTHER_FAILURES: Final = "otherFailures"
@@ -24,7 +24,7 @@ class RunKind(StrEnum):
     """What a run does."""
 
     SCAN = "scan"
-    """Looks at sources, for the page and the metrics; reads no more than ``scan`` does."""
+    """Scans sources, for the page and the metrics; reads no more than ``scan`` does."""
     REGENERATE = "regenerate"
     """Rebuilds snapshots as files."""
     TIER = "tier"
@@ -155,7 +155,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """What became of one partition in a run; ``row`` is in the form of the shell command's JSON."""
+    """The outcome of one partition in a run; ``row`` is in the form of the shell command's JSON."""
 
     topic: str
     partition: int

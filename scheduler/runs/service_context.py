@@ -1,12 +1,12 @@
-"""What jobs have at hand when the service runs them, and what becomes of their results."""
+"""What jobs have at hand when the service runs them, and how their results are kept."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.contract import Result
+from resnap.scheduler.job.contract import Observer, Result
 from resnap.scheduler.job.sources import is_of
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.runs.configuration import place_of
@@ -20,51 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from resnap.scheduler.access.admission import AdmissionControl
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Mismatch, View
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.sources import Scope, SelectedPartition
     from resnap.scheduler.job.work_items import PartitionScan
     from resnap.scheduler.output.progress import Progress
+    from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run
-    from resnap.scheduler.runs.sightings import Sightings
+    from resnap.scheduler.runs.scans import Scans
     from resnap.scheduler.settings.settings import Settings
 
 R = TypeVar("R", bound=Result)
-UNKNOWN_CLUSTER = "unknown"
-
-
-class WorkObserver(Protocol):
-    """Counts and logs what runs find and make."""
-
-    def warn(self, text: str) -> None:
-        """Write to the log what may lead to trouble."""
-        ...
-
-    def scanned(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
-        """Count what a scan of one source showed."""
-        ...
-
-    def snapshots(self, cluster: str, *, made: int, failed: int, skipped: int) -> None:
-        """Count the snapshots of one partition."""
-        ...
-
-    def mismatch(self, kind: Mismatch) -> None:
-        """Count something that a store holds otherwise than it should."""
-        ...
-
-    def replicas(self, states: Mapping[str, int]) -> None:
-        """Note how many replicas of the running cluster are in a state other than in order."""
-        ...
-
-
-class Admission(Protocol):
-    """Takes what replays cost."""
-
-    def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
-        """Charge the producer ids that a replay has activated."""
-        ...
+UNKNOWN_CLUSTER: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +50,20 @@ class Shared:
 
     engine: Engine
     clock: Clock
-    sightings: Sightings
-    observer: WorkObserver
-    admission: Admission
+    scans: Scans
+    observer: Observation
+    admission: AdmissionControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunObserver:
-    """Keeps what a run finds and makes, for the overview, the metrics and the quota of whoever asked for it."""
+class RunObserver(Observer):
+    """Keeps what a run finds and makes, for the overview, the metrics and the quota of its principal."""
 
     run: Run
     scope: Scope
     shared: Shared
     configured: tuple[str, ...]
-    """Sources that are looked at regularly: of others nothing is kept but the run."""
+    """Sources that are scanned regularly: of others nothing is kept but the run."""
 
     def _kept_as(self, source: str) -> str | None:
         """Return the configuration's name for ``source``, which may have been asked for by another; None without."""
@@ -107,27 +77,28 @@ class RunObserver:
         kept_as = self._kept_as(source)
         if kept_as is None:
             return
-        self.shared.sightings.saw(kept_as, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
+        self.shared.scans.keep(kept_as, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
         if not partitions:
             return
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
-        self.shared.observer.scanned(
-            next((one.selected.log_dir.cluster_id for one in partitions if one.selected.log_dir.cluster_id), None)
-            or UNKNOWN_CLUSTER,
+        clusters = filter(None, (one.selected.log_dir.cluster_id for one in partitions))
+        self.shared.observer.metrics.scan_seen(
+            next(clusters, UNKNOWN_CLUSTER),
             kept_as,
             segments=sum(len(inventory.partition.segments) for inventory in tierable),
-            missing=sum(inventory.lost for inventory in tierable),
+            missing=self.shared.scans.missing_in(kept_as),  # of all, though some of it alone may have been scanned
         )
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""
         kept_as = self._kept_as(source)
         if kept_as is not None:
-            self.shared.sightings.could_not_see(kept_as, str(error))
+            self.shared.scans.keep_error(kept_as, str(error))
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
-        """Count what became of the snapshots of one partition."""
-        self.shared.observer.snapshots(cluster_id or UNKNOWN_CLUSTER, made=made, failed=failed, skipped=unchanged)
+        """Count the snapshots of one partition by result."""
+        for result, count in (("ok", made), ("failed", failed), ("skipped", unchanged)):
+            self.shared.observer.metrics.snapshots(cluster_id or UNKNOWN_CLUSTER, result, count)
 
     def made(
         self,
@@ -145,12 +116,12 @@ class RunObserver:
             at_ms=self.shared.clock.now_ms(),
         )
         topic, partition = selected.topic_partition
-        for source in self.scope.sources:
-            if is_of(selected, source):
-                self.shared.sightings.repaired(source, topic, partition, repair)
+        for source in dict.fromkeys((*self.configured, *self.scope.sources)):
+            if is_of(selected, source) or place_of(source) == place_of(str(selected.log_dir.path)):
+                self.shared.scans.repaired(source, topic, partition, repair)
 
     def activated(self, snapshot: bytes | str) -> None:
-        """Charge whoever asked for the run with the producers of a snapshot; a schedule pays nothing."""
+        """Charge the principal that asked for the run with the producers of a snapshot; a schedule pays nothing."""
         if self.run.origin != BY_API:
             return
         try:
@@ -163,16 +134,16 @@ class RunObserver:
 
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
-        self.shared.observer.mismatch(kind)
+        self.shared.observer.metrics.verify_mismatch(kind, 1)
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order.
 
-        What somebody asks of some of them says nothing of the others.
+        What is asked of some of them says nothing of the others.
         """
         asked = self.run.request
         if self.run.origin != BY_API or not (asked.partitions or asked.settings.get("topics")):
-            self.shared.observer.replicas(states)
+            self.shared.observer.metrics.replicas(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +184,7 @@ class ServiceContext:
         self.report.check()
 
     def keep(self, results: Iterable[R], view: View[R]) -> Row:
-        """Keep what comes of each partition, and what is wrong, as it comes; return the totals."""
+        """Keep the result of each partition, and what is wrong, as it comes; return the totals."""
         for result in results:
             row = view.row(result)
             for fault in result.faults:

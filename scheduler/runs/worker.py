@@ -1,6 +1,6 @@
-"""Takes runs, carries them out one after the other, and keeps what becomes of them.
+"""Takes runs, carries them out one after the other, and keeps their outcomes.
 
-There are two lanes: looking at sources or replicas takes seconds and must not wait for replays, which take hours.
+There are two lanes: a scan, of sources or replicas, takes seconds and must not wait for replays, which take hours.
 Within a lane runs go in the order in which they were asked for, so that there are never two over one log dir; the
 locks of the shipping code keep other processes away.
 """
@@ -11,18 +11,22 @@ import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.observing.logs import bound
+from resnap.scheduler.output.rendering import agreeing, some
 from resnap.scheduler.runs.reporting import RunReport, reported
 from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunKind, RunState
 from resnap.scheduler.state.database import StateError
+from resnap.scheduler.telemetry.logs import bound
 from resnap.storage.errors import CancelledError, ResnapError
+from resnap.storage.spans import span
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.execution import Execution
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.ids import Ids
+    from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.run import Row, RunRequest
 
 RETRY_AFTER_S: Final = 30
@@ -41,34 +45,6 @@ class QueueFullError(ResnapError):
     transient = True
 
 
-class Executor(Protocol):
-    """Does what runs ask for."""
-
-    def carry_out(self, run: Run, report: RunReport) -> Row:
-        """Do it, report it to ``report``, and return what it came to; what is raised ends the run."""
-        ...
-
-
-class Observer(Protocol):
-    """Hears what becomes of runs, for the metrics and the log."""
-
-    def run_began(self, run: Run) -> None:
-        """Hear that a run is at work, in the thread that carries it out."""
-        ...
-
-    def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
-        """Hear how it ended."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Hear of what may lead to trouble."""
-        ...
-
-    def bug(self, error: BaseException) -> None:
-        """Hear of an error that nobody meant to raise."""
-        ...
-
-
 @dataclass(slots=True)
 class _Lane:
     waiting: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
@@ -79,7 +55,7 @@ class Worker:
     """Runs what it is given; ``start`` it, and ``stop`` it at the end."""
 
     def __init__(
-        self, history: History, execution: Executor, ids: Ids, clock: Clock, observer: Observer, *, queue_size: int
+        self, history: History, execution: Execution, ids: Ids, clock: Clock, observer: Observation, *, queue_size: int
     ) -> None:
         self._history, self._execution, self._ids = history, execution, ids
         self._clock, self._observer, self.queue_size = clock, observer, queue_size
@@ -118,7 +94,8 @@ class Worker:
                 raise QueueFullError("the service is about to end", hint="ask again when it is back")
             if len(self._awaited) - len(self._at_work) >= self.queue_size:
                 hint = f"ask again in {RETRY_AFTER_S} s, or cancel a run that waits"
-                raise QueueFullError(f"{self.queue_size} runs wait, more are not taken", hint=hint)
+                wait = agreeing(self.queue_size, "waits", "wait")
+                raise QueueFullError(f"{some(self.queue_size, 'run')} {wait}, more are not taken", hint=hint)
             self._awaited[run.id] = Future()
         try:
             self._history.add(run)
@@ -197,7 +174,7 @@ class Worker:
             thread.join(max(0.0, ends_s - self._clock.monotonic_s()))
         with self._lock:
             left = [*self._awaited]
-        for run_id in left:  # whoever waits for them would wait for ever
+        for run_id in left:  # a thread that waits for them would wait for ever
             self._settle(run_id, RunState.FAILED)
         return not any(thread.is_alive() for thread in threads)
 
@@ -238,7 +215,9 @@ class Worker:
             return
         self._observer.run_began(run)
         began_s = self._clock.monotonic_s()
-        end = self._end_of(run, report)
+        with span(f"run {run.kind.value}", **{"resnap.run": run_id, "resnap.origin": run.origin}) as add:
+            end = self._end_of(run, report)
+            add("resnap.state", end.state.value)
         try:
             report.flush()
             self._history.ended(run_id, end)
@@ -258,25 +237,24 @@ class Worker:
         self._settle(run_id, RunState.FAILED)
 
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
+        """Carry a run out, and return how it ended; where the service ends, that is the first error."""
+        first: tuple[ReportedError, ...] = ()
         try:
             totals = self._execution.carry_out(run, report)
+            state = _state_of(report)
         except CancelledError:
-            if self._is_stopping:
-                return _end(RunState.FAILED, report, STOPPED)
-            return _end(RunState.CANCELLED, report)
+            totals, state = _counts_of(report), RunState.CANCELLED
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this run and no more
             if not isinstance(error, ResnapError):
                 self._observer.bug(error)
             report.failed_apart += 1
-            state = RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
-            return _end(state, report, *self._why(), reported(error))
-        state = _state_of(report)
-        why = () if state is RunState.SUCCEEDED else self._why()
-        return RunEnd(state=state, totals=_with_others(totals, report), errors=(*why, *report.errors))
-
-    def _why(self) -> tuple[ReportedError, ...]:
-        """Return why work was let go, if the service ends; what was comes behind it."""
-        return (STOPPED,) if self._is_stopping else ()
+            totals, state = _counts_of(report), RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
+            first = (reported(error),)
+        if self._is_stopping and state is not RunState.SUCCEEDED:
+            state = RunState.FAILED if state is RunState.CANCELLED else state
+            first = (STOPPED, *first)
+        others: Row = {OTHER_FAILURES: report.failed_apart} if report.failed_apart else {}
+        return RunEnd(state=state, totals={**totals, **others}, errors=(*first, *report.errors))
 
     def _settle(self, run_id: str, state: RunState) -> None:
         with self._lock:
@@ -286,13 +264,8 @@ class Worker:
             future.set_result(state)
 
 
-def _end(state: RunState, report: RunReport, *first: ReportedError) -> RunEnd:
-    totals: Row = {"partitionsDone": report.done, "partitionsFailed": report.failed}
-    return RunEnd(state=state, totals=_with_others(totals, report), errors=(*first, *report.errors))
-
-
-def _with_others(totals: Row, report: RunReport) -> Row:
-    return {**totals, OTHER_FAILURES: report.failed_apart} if report.failed_apart else totals
+def _counts_of(report: RunReport) -> Row:
+    return {"partitionsDone": report.done, "partitionsFailed": report.failed}
 
 
 def _state_of(report: RunReport) -> RunState:

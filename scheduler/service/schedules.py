@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.runs.worker import Worker
     from resnap.scheduler.settings.service import ScheduleSpec
@@ -47,14 +48,6 @@ _EVENTS: Final = {
 }
 
 
-class ScheduleObserver(Protocol):
-    """Hears what went other than planned."""
-
-    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
-        """Hear that a schedule missed its time, found its last run at work, had an error, or found the queue full."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
     """A schedule as it stands."""
@@ -65,6 +58,11 @@ class ScheduleView:
     paused_ms: int | None
     paused_by: str | None
     last: Run | None
+
+    @property
+    def request(self) -> RunRequest:
+        """What its runs are to do."""
+        return request_of(self.spec)
 
 
 def request_of(spec: ScheduleSpec) -> RunRequest:
@@ -79,7 +77,7 @@ class Schedules:
     """The schedules of the configuration, at work; ``start`` it, and ``stop`` it at the end."""
 
     def __init__(
-        self, worker: Worker, history: History, database: Database, clock: Clock, observer: ScheduleObserver
+        self, worker: Worker, history: History, database: Database, clock: Clock, observer: Observation
     ) -> None:
         self._worker, self._history, self._database = worker, history, database
         self._clock, self._observer = clock, observer
@@ -204,7 +202,7 @@ class Schedules:
     def _first_time(
         self, spec: ScheduleSpec, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool
     ) -> datetime | None:
-        """Return when a schedule is due next; now, if it was since its last run, and nobody was there to make one."""
+        """Return when a schedule is due next; now, if it was since its last run, while there was no service."""
         now = _at(self._clock.now_ms())
         last = self._last(spec.name)
         # A last run in the future was made before the clock was set back.

@@ -14,32 +14,34 @@ from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.job.wiring import engine_of
-from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.jobs.verify import UNFIT
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import Execution
-from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.hub import Hub
+from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.looking import Looking
+from resnap.scheduler.runs.observation import Observation
+from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import reported
-from resnap.scheduler.runs.run import BY_API, RunEnd, RunKind, RunRequest, RunState
-from resnap.scheduler.runs.service_context import Shared
-from resnap.scheduler.runs.sightings import Sightings
+from resnap.scheduler.runs.run import BY_API, FINAL, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.scan_history import prune_days
+from resnap.scheduler.runs.scans import Scans
+from resnap.scheduler.runs.service_context import UNKNOWN_CLUSTER, Shared
 from resnap.scheduler.runs.worker import Worker
-from resnap.scheduler.service.observation import Observation
+from resnap.scheduler.service.fleet import FleetWatch
 from resnap.scheduler.service.preconditions import check_places, warnings
-from resnap.scheduler.service.reloading import taken_over
 from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
+from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
+from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.properties import read_properties
 from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
-from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.active_producers import Cleaner
 from resnap.tiering.quota.quota_metrics import all_series
 
 if TYPE_CHECKING:
@@ -49,8 +51,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.settings.settings import Settings
 
-UNKNOWN_CLUSTER: Final = "unknown"
 PROBE_S: Final = 1.0
+_LAST_RUNS: Final = 20
+"""Of a schedule, among which one is looked for that came to its end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,14 +70,13 @@ class Services:
     settings: Settings
     clock: Clock
     database: Database
-    hub: Hub
     history: History
-    sightings: Sightings
+    scans: Scans
     plans: Plans
     engine: Engine
     worker: Worker
     schedules: Schedules
-    looking: Looking
+    partition_details: PartitionDetails
     access: AccessControl
     admission: AdmissionControl
     observation: Observation
@@ -82,18 +84,23 @@ class Services:
     """Of log dirs and stores, for those who wait for an answer."""
     probing: DiskReads = field(default_factory=lambda: DiskReads(2, turn_s=PROBE_S / 2))
     """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
+    fleet: FleetWatch = field(init=False)
+    """Of the cluster, where the configuration names the services of its brokers."""
     cleaner: Cleaner | None = None
     """Forgets producer ids that the quota need not remember; None before the start."""
     is_ending: bool = False
     submitting: threading.Lock = field(default_factory=threading.Lock)
     """Held while a request becomes a run, so that one idempotency key never gives two."""
 
+    def __post_init__(self) -> None:
+        self.fleet = FleetWatch(settings=lambda: self.settings, clock=self.clock, warn=self.observation.warn)
+
     def start(self) -> None:
         """Say what the last service left unfinished, take up what it left waiting, forget what is old, and work."""
         self.observation.orphaned(self.history.fail_orphans())
         for run in self.history.open_runs():
             self._take_up(run)
-        self.observation.remember(self.history)
+        self.observation.load_last_successes(self.history)
         self.forget_old()
         for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
             self.observation.warn(text)
@@ -161,24 +168,38 @@ class Services:
 
     def measure(self) -> None:
         """Set the metrics that are measured when they are read."""
-        counts = self.sightings.counts()
+        counts = self.scans.counts()
         ready = sum(count for readiness, count in counts.items() if readiness.is_good)
-        self.observation.measure(
-            waiting=self.worker.waiting,
-            running=self.worker.running,
-            ready=ready,
-            not_ready=sum(counts.values()) - ready,
-        )
+        metrics = self.observation.metrics
+        metrics.queue(waiting=self.worker.waiting, running=self.worker.running)
+        metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
+        metrics.remote_unfit(sum(unfit for _, unfit in self.unfit_stores()))
+
+    def unfit_stores(self) -> list[tuple[Run, int]]:
+        """Return the last verification of each schedule that found unfit snapshots, and in how many partitions.
+
+        One that did not come to its end says nothing of what it has not read.
+        """
+        found = []
+        for spec in self.settings.schedules:
+            if spec.run == "verify":
+                wanted = RunFilter(origin=f"schedule:{spec.name}", states=FINAL)
+                runs = self.history.page(wanted, limit=_LAST_RUNS)
+                last = next((run for run in runs if UNFIT in run.totals), None)
+                found += [(last, int(str(last.totals[UNFIT])))] if last and last.totals[UNFIT] else []
+        return found
 
     def forget_old(self) -> None:
-        """Forget what ended longer ago than ``history_retention``."""
+        """Forget runs, plans and days that ended longer ago than ``history_retention``."""
         older_than_ms = self.clock.now_ms() - int(self.settings.history_retention.total_seconds() * 1000)
         self.history.prune(older_than_ms)
         self.plans.prune(older_than_ms)
+        prune_days(self.database, older_than_ms)
 
     def stop(self) -> bool:
         """Take no more work and let what is at work end; False if that took longer than ``stop_grace``."""
         self.schedules.stop()
+        self.fleet.stop()
         if self.cleaner is not None:
             self.cleaner.close()
         in_time = self.worker.stop(self.settings.stop_grace.total_seconds())
@@ -202,8 +223,8 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     configuration.put_in_force(settings)
     observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
     database = Database(directory / DATABASE_FILE, is_service=True)
-    reads, hub, sightings = DiskReads(), Hub(), Sightings(database, clock.now_ms)
-    history = History(database, clock.now_ms, hub.publish)
+    reads, scans = DiskReads(), Scans(database, clock.now_ms)
+    history = History(database, clock.now_ms)
     ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
     engine, hosts = engine_of(settings), Hosts(address_of(settings.listen)[0], settings.allow_hosts)
     plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock, reads=reads)
@@ -219,7 +240,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
     execution = Execution(
         configuration=configuration,
         saved_plan=plans.text,
-        shared=Shared(engine=engine, clock=clock, sightings=sightings, observer=observation, admission=admission),
+        shared=Shared(engine=engine, clock=clock, scans=scans, observer=observation, admission=admission),
     )
     worker = Worker(history, execution, ids, clock, observation, queue_size=settings.queue_size)
     return Services(
@@ -227,14 +248,13 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         settings=settings,
         clock=clock,
         database=database,
-        hub=hub,
         history=history,
-        sightings=sightings,
+        scans=scans,
         plans=plans,
         engine=engine,
         worker=worker,
         schedules=Schedules(worker, history, database, clock, observation),
-        looking=Looking(engine=engine, sightings=sightings, reads=reads),
+        partition_details=PartitionDetails(engine=engine, scans=scans, reads=reads),
         access=AccessControl.of(
             database,
             clock,

@@ -57,6 +57,7 @@ class Setting:
         kafka: keys of ``server.properties`` that give it; the first wins, and is the name that is shown.
         for_runs: whether a schedule or a request may set it for its own runs.
         beside_file: whether a path in a configuration file is relative to that file.
+        at_start: whether a running service keeps its value until it is started anew.
 
     """
 
@@ -68,6 +69,7 @@ class Setting:
     kafka: tuple[str, ...] = ()
     for_runs: bool = False
     beside_file: bool = False
+    at_start: bool = False
 
 
 def from_text(parse: Callable[[str], object]) -> BeforeValidator:
@@ -88,6 +90,8 @@ class SettingGroup(BaseModel):
 
     title: ClassVar[str]
     """Heading of their flags in ``--help``."""
+    at_start: ClassVar[bool] = False
+    """Whether a running service keeps the values of all of them until it is started anew."""
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Origin by setting, for those that were given."""
 
@@ -123,6 +127,11 @@ class Declared(NamedTuple):
         if isinstance(value, timedelta):
             return duration_text(value)
         return size_text(value) if self.setting.metavar == "SIZE" and isinstance(value, int) else str(value)
+
+    @property
+    def at_start(self) -> bool:
+        """Whether a running service keeps the value until it is started anew."""
+        return self.setting.at_start or self.group.at_start
 
     @property
     def is_mapping(self) -> bool:

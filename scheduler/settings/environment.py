@@ -4,5 +4,5 @@ import os
 
 
 def process_environment() -> dict[str, str]:
-    """Return the variables of this process; for everybody who needs them, so that nobody else reads them."""
+    """Return the variables of this process, which nothing else in these packages reads."""
     return dict(os.environ)

@@ -25,11 +25,12 @@ from resnap.scheduler.settings.metadata import (
     metadata_layer,
     of_another_node,
 )
-from resnap.scheduler.settings.running_cluster import cluster_layer
+from resnap.scheduler.settings.running_cluster import cluster_layer, connect
 from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.settings.values import shown_as, split_list
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.urls import is_store_url
+from resnap.tiering.cluster.client import SharedCluster
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 
 DEFAULT_FILE: Final = "resnap.toml"
@@ -64,6 +65,7 @@ def load_settings(
     places: Sequence[str] | None = None,
     ask_cluster: bool = False,
     files: SettingFiles | None = None,
+    shared_cluster: SharedCluster | None = None,
 ) -> Settings:
     """Return the settings of one command.
 
@@ -75,6 +77,7 @@ def load_settings(
             command to which it does not matter.
         ask_cluster: whether the running cluster, where one is named, is asked what its brokers use.
         files: what was read of them for earlier settings, which are not read again then.
+        shared_cluster: the connection to the cluster, which the caller closes; without it each question has its own.
 
     Raises:
         UsageError: a flag's value cannot be used.
@@ -88,7 +91,7 @@ def load_settings(
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)
     layers.append(read.configuration)
-    live, warned = _from_cluster(layers) if ask_cluster else ({}, ())
+    live, warned = _from_cluster(layers, shared_cluster) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
     of_another = None if read.properties is None else of_another_node(read.properties, places or ())
     layers += [live, said.layer, read.static]
@@ -102,6 +105,7 @@ def load_settings(
             metadata_warnings=warnings,
             metadata=said.metadata,
             files=read,
+            shared_cluster=shared_cluster,
         )
     except ValidationError as error:
         raise _refusal(error, origins) from error
@@ -136,12 +140,13 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
     return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
 
 
-def _from_cluster(layers: list[Layer]) -> tuple[Layer, tuple[str, ...]]:
+def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:
     """Return what the running cluster says, where one is named, and what is to be said of that."""
     bootstrap_server = value_in(layers, "bootstrap_server")
     if not bootstrap_server:
         return {}, ()
-    live, warnings = cluster_layer(str(bootstrap_server), _path(layers, "command_config"))
+    with connect(str(bootstrap_server), _path(layers, "command_config"), shared) as cluster:
+        live, warnings = cluster_layer(cluster)
     return live, (*warnings, *filter(None, [contradiction(layers, live)]))
 
 

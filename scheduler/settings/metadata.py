@@ -122,7 +122,7 @@ def _metas(places: Iterable[str | Path]) -> list[MetaProperties]:
             files = (candidate / META_PROPERTIES for candidate in (directory, directory.parent))
             path = next(filter(is_there, files), None)
             if path is not None:
-                with suppress(OSError, ResnapError), in_file(path):  # whoever reads the log dir says what is wrong
+                with suppress(OSError, ResnapError), in_file(path):  # reading the log dir reports what is wrong
                     found.append(read_meta_properties(read_whole(path)))
     return found
 

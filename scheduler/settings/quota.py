@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from resnap.scheduler.settings.declaration import Count, Milliseconds, Setting, SettingGroup
-from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.cleaner import DEFAULT_INTERVAL_MS
-from resnap.tiering.quota.profiles import DEFAULT, DEFAULT_WINDOW_MS, life_cycle
+from resnap.tiering.quota.active_producers import DEFAULT_INTERVAL_MS, Remembering
+from resnap.tiering.quota.layers import DEFAULT, DEFAULT_WINDOW_MS, life_cycle
 from resnap.tiering.quota.token_bucket import QuotaConfig
 
 
@@ -15,6 +14,7 @@ class QuotaSettings(SettingGroup):
     """How new producer ids are counted, and how long they are remembered; rates are those of ``resnap quota set``."""
 
     title = "Quota of producer ids"
+    at_start = True
 
     producer_id_quota_window_num: Annotated[
         Count,

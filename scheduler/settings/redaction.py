@@ -2,7 +2,7 @@
 
 ``redacted`` is called at every edge where text leaves: problems, the audit, the log, the history of runs. It looks at
 form, not at place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each
-form is of bounded length, so that a text takes as long as it is long, whoever has written it.
+form is of bounded length, so that a text takes as long as it is long, however it was made.
 """
 
 from __future__ import annotations

@@ -166,8 +166,8 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed; --producer-id-expiration-ms,"
-            " --server-properties or --bootstrap-server says it"
+            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only costs"
+            " reading); --producer-id-expiration-ms, --server-properties or --bootstrap-server says it"
         )
 
 
@@ -211,6 +211,7 @@ class EngineSettings(SettingGroup):
     """What replays."""
 
     title = "Engine"
+    at_start = True
 
     engine: Annotated[Literal["spark", "local"], Setting("Replay on Spark, or in this process, without a JVM.")] = (
         "spark"
@@ -235,6 +236,7 @@ class ReadingSettings(SettingGroup):
     """In which portions segments are read."""
 
     title = "Reading of segments"
+    at_start = True
 
     threads: Annotated[
         Count | None,
@@ -266,6 +268,7 @@ class RunCacheSettings(SettingGroup):
             " given, it is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
             "DIR",
             beside_file=True,
+            at_start=True,
         ),
     ] = None
     fresh: Annotated[bool, Setting("Ignore the results of earlier runs.", for_runs=True)] = False

@@ -6,6 +6,7 @@ longest time counts: a snapshot may be loaded by any of them, and too long costs
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.declaration import Given, Layer
@@ -15,28 +16,38 @@ from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.log.properties import read_properties
 from resnap.tiering.cluster.broker_settings import BrokerSettings, describe_brokers
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s, stores
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, client_settings, setup_timeout_s, stores
 from resnap.tiering.controller.expiration import CHECK_INTERVAL, EXPIRATION, TRANSACTIONAL_EXPIRATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from resnap.tiering.cluster.client import SharedCluster
 
 TRANSACTION_TIMEOUT: Final = "transaction.max.timeout.ms"
 _NAMES: Final = (EXPIRATION, CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION, TRANSACTION_TIMEOUT)
 
 
-def connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
-    """Return a connection to the running cluster, which whoever asked for it must close.
+def connect(
+    bootstrap_server: str, command_config: Path | None, shared: SharedCluster | None = None
+) -> AbstractContextManager[Cluster]:
+    """Give a connection to the running cluster: the shared one, or else one that ends with the context.
 
     Raises:
         ConfigurationError: what it is to be reached by cannot be used.
         ClusterError: it does not answer.
 
     """
+    made = partial(_connected, bootstrap_server, command_config)
+    return made() if shared is None else shared.get(made)
+
+
+def _connected(bootstrap_server: str, command_config: Path | None) -> Cluster:
     properties: dict[str, str] = {}
     if command_config is not None:
+        _check_readable(command_config)
         with legible(command_config), in_file(command_config):
             properties = read_properties(command_config.read_bytes())
     known = client_settings(properties)
@@ -46,15 +57,14 @@ def connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
     return Cluster(bootstrap_server, known, setup_timeout_s=SETUP_TIMEOUT_S if setup_s is None else setup_s)
 
 
-def cluster_layer(bootstrap_server: str, command_config: Path | None) -> tuple[Layer, tuple[str, ...]]:
+def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
     """Return the settings that the running brokers use, and what is to be said of them.
 
     Raises:
-        ConfigurationError, ClusterError: see ``connect``; no broker that says nothing is one.
+        ClusterError: the cluster does not answer; no broker that says nothing is one.
 
     """
-    with connect(bootstrap_server, command_config) as cluster:
-        brokers = describe_brokers(cluster, _NAMES)
+    brokers = describe_brokers(cluster, _NAMES)
     layer = Layer()
     warnings = [broker.error for broker in brokers if broker.error is not None]
     for name in _NAMES:

@@ -4,7 +4,9 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -96,15 +98,52 @@ class ScheduleSpec(BaseModel):
         return self
 
 
+class FleetEntry(BaseModel):
+    """A ``[[fleet]]`` table: the service beside one broker of the cluster, and how it is asked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+
+    broker: Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+    """The node id of the broker whose log dirs the service scans."""
+    url: str
+    token_file: Path | None = None
+    """Holds the token of a viewer; read anew each time."""
+    ca_file: Path | None = None
+    """Certificates to trust, in PEM; the machine's own unless given."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_of_a_service(cls, value: str) -> str:
+        parts = urlsplit(value)
+        is_plain = (
+            not (parts.query or parts.fragment or "@" in parts.netloc) and value.isascii() and value.isprintable()
+        )
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not is_plain or parts.port == 0:
+            raise ValueError("expected the address of a service, such as https://broker-1.example.com:8936")
+        return value.rstrip("/")
+
+    @field_validator("token_file", "ca_file")
+    @classmethod
+    def _is_a_whole_path(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            raise ValueError("expected a path from the root on")
+        return value
+
+
 class ServiceSettings(QuotaSettings):
     """What an operator sets of the service."""
 
     title = "Service"
+    at_start = False
 
-    listen: Annotated[str, Setting("Address of the API and the web page.", "HOST:PORT")] = "127.0.0.1:8936"
+    listen: Annotated[str, Setting("Address of the API and the web page.", "HOST:PORT", at_start=True)] = (
+        "127.0.0.1:8936"
+    )
     auth: Annotated[
         Literal["token", "none"],
-        Setting("token: callers need a token. none: everybody on this machine may call; on loopback only."),
+        Setting(
+            "token: callers need a token. none: every user of this machine may call; on loopback only.", at_start=True
+        ),
     ] = "none"
     allow_sources: Annotated[
         Listed,
@@ -128,14 +167,16 @@ class ServiceSettings(QuotaSettings):
             "Host name under which browsers may reach the service, besides its own address.",
             "NAME",
             flag="--allow-host",
+            at_start=True,
         ),
     ] = ()
     trusted_proxies: Annotated[
         Listed,
         Setting(
-            "Believe what this proxy, or network of proxies, says of its callers; nobody is believed unless given.",
+            "Believe what this proxy, or network of proxies, says of its callers; none is believed unless given.",
             "ADDRESS",
             flag="--trusted-proxy",
+            at_start=True,
         ),
     ] = ()
     queue_size: Annotated[Annotated[int, Field(ge=1, le=10_000)], Setting("How many runs may wait.", "N")] = 100
@@ -144,13 +185,16 @@ class ServiceSettings(QuotaSettings):
     )
     log_format: Annotated[
         Literal["auto", "json", "console"],
-        Setting("Form of the log; auto is readable on a terminal, and JSON elsewhere."),
+        Setting("Form of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
     ] = "auto"
     stop_grace: Annotated[
         Duration, Setting("How long the current run may go on when the service is stopped.", "DURATION")
     ] = timedelta(seconds=20)
     schedules: Annotated[
         tuple[ScheduleSpec, ...], Setting("What is run when: tables [[schedules]] of the file.", flag="")
+    ] = ()
+    fleet: Annotated[
+        tuple[FleetEntry, ...], Setting("The services beside the brokers: tables [[fleet]] of the file.", flag="")
     ] = ()
 
     @field_validator("trusted_proxies")
@@ -171,4 +215,12 @@ class ServiceSettings(QuotaSettings):
         names = [spec.name for spec in value]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two schedules are called {twice[0]!r}")
+        return value
+
+    @field_validator("fleet")
+    @classmethod
+    def _are_of_different_brokers(cls, value: tuple[FleetEntry, ...]) -> tuple[FleetEntry, ...]:
+        brokers = [entry.broker for entry in value]
+        if twice := sorted({broker for broker in brokers if brokers.count(broker) > 1}):
+            raise ValueError(f"two entries are of broker {twice[0]}")
         return value

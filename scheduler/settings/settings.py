@@ -24,6 +24,7 @@ from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
 from resnap.scheduler.settings.values import Form
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.cluster.client import SharedCluster
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 
 
@@ -34,7 +35,7 @@ class OutputSettings(SettingGroup):
 
     output: Annotated[Form, Setting("Form of the answer.")] = "table"
     quiet: Annotated[bool, Setting("Print nothing but the answer and errors.", short="-q")] = False
-    verbose: Annotated[bool, Setting("Print more; show the traceback of a bug.", short="-v")] = False
+    verbose: Annotated[bool, Setting("Print more; show the traceback of a bug.", short="-v", at_start=True)] = False
     config: Annotated[
         Path | None, Setting("TOML file with settings; ./resnap.toml unless given, if it exists.", "FILE")
     ] = None
@@ -66,6 +67,8 @@ class Settings(
     """The metadata log that the settings were read from, if there was one."""
     files: InstanceOf[SettingFiles] | None = Field(default=None, exclude=True)
     """What was read of the files, for settings that are to be made of the same."""
+    shared_cluster: InstanceOf[SharedCluster] | None = Field(default=None, exclude=True)
+    """The one connection of a command to the running cluster, by which the settings were learned, too."""
 
     def s3(self) -> S3Settings:
         """Return what overrides boto3's own configuration."""
@@ -92,6 +95,15 @@ class Settings(
 DECLARED: Final = {one.name: one for one in declared_in(Settings)}
 """Every setting by its name, in the order of ``config show``: by group."""
 SETTING_NAMES: Final = tuple(DECLARED)
+AT_START: Final = tuple(name for name, one in DECLARED.items() if one.at_start)
+"""Of what lives as long as the service: its socket, who may speak to it, its log, its file, the engine, the quota."""
+
+
+def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings to use from now on, and the names of those that wait for the next start of the service."""
+    old = {name: getattr(at_work, name) for name in AT_START}
+    waiting = tuple(display_name(name) for name, value in old.items() if value != getattr(read, name))
+    return read.model_copy(update=old), waiting
 
 
 def flag_of(name: str) -> str:

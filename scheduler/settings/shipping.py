@@ -27,10 +27,15 @@ class ShippingSettings(SettingGroup):
 
     parallel: Annotated[
         Annotated[int, Field(ge=1, le=64)],
-        Setting("How many segments to upload at the same time.", "N", for_runs=True),
+        Setting(
+            "How many segments to copy at the same time; executors of other machines get as many as they have room for,"
+            " unless it is given.",
+            "N",
+            for_runs=True,
+        ),
     ] = PARALLEL
     bwlimit: Annotated[
-        Size | None, Setting("Send and read back at most this much per second, such as 50MiB.", "SIZE", for_runs=True)
+        Size | None, Setting("Copy and read back at most this much per second, such as 50MiB.", "SIZE", for_runs=True)
     ] = None
     verify_upload: Annotated[
         Verification,
@@ -71,8 +76,10 @@ class ShippingSettings(SettingGroup):
                 beside_file=True),
     ] = Field(default_factory=dict)  # fmt: skip
 
-    def layout_to_write(self) -> Layout:
+    def layout_to_write(self, *, is_joined: bool = False) -> Layout:
         """Return the layout that segments are shipped in; what is set for another one means nothing.
+
+        Where the log dirs are joined with a remote part, a key prefix may be of that alone.
 
         Raises:
             UsageError: a flag of it is given, and another layout.
@@ -87,7 +94,8 @@ class ShippingSettings(SettingGroup):
                 encryption_key=public_key(self.encryption_public_key),
             )
             return layout_named(self.layout, form)
-        given = [f"--{name.replace('_', '-')}" for name in _OF_AIVEN if self.origin(name).startswith(FLAG_ORIGIN)]
+        names = _OF_AIVEN[1:] if is_joined else _OF_AIVEN
+        given = [f"--{name.replace('_', '-')}" for name in names if self.origin(name).startswith(FLAG_ORIGIN)]
         if given:
             raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
         return layout_named(self.layout)

@@ -20,13 +20,14 @@ from resnap.storage.stores.s3_settings import (
 )
 
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Storage classes whose objects cannot be read before somebody has restored them."""
+"""Storage classes whose objects cannot be read before they are restored."""
 
 
 class StoreSettings(SettingGroup):
     """How an S3 store is reached, and what it is asked for."""
 
     title = "Store"
+    at_start = True
 
     s3_endpoint_url: Annotated[str | None, Setting("Endpoint of the S3-compatible store.", "URL")] = None
     s3_region: Annotated[str | None, Setting("Region of the store.", "NAME")] = None

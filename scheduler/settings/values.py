@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
@@ -91,6 +92,10 @@ def parse_as_of(text: str) -> datetime | str:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("expected now, roll or a time such as 2026-01-31T12:00:00Z") from None
+    return _zoned(at)
+
+
+def _zoned(at: datetime) -> datetime:
     if at.tzinfo is None:
         raise ValueError("expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00")
     return at
@@ -103,14 +108,13 @@ def parse_moment(text: str, now_ms: int) -> int:
         ValueError: neither.
 
     """
-    try:
+    with suppress(ValueError):
         return now_ms - parse_duration(text) // timedelta(milliseconds=1)
+    try:
+        at = datetime.fromisoformat(text)
     except ValueError:
-        pass
-    at = parse_as_of(text) if text not in {"now", "roll"} else text
-    if isinstance(at, str):
-        raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z")  # noqa: TRY004
-    return milliseconds(at)
+        raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z") from None
+    return milliseconds(_zoned(at))
 
 
 def split_list(text: str) -> tuple[str, ...]:

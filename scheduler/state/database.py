@@ -1,8 +1,8 @@
 """The service's one file: SQLite with a write-ahead log, migrated when it is opened.
 
-One connection writes, under a lock, in transactions that are whole or not there. Whoever reads takes a connection out
+One connection writes, under a lock, in transactions that are whole or not there. A reader takes a connection out
 of a pool, which sees the last commit and never waits for a writer; there are as many as read at once, however many
-threads come and go. A commit is synced before it returns, so that what was answered to somebody is there after
+threads come and go. A commit is synced before it returns, so that what was answered is there after
 ``kill -9`` and after a loss of power.
 
 A service takes the lock of the file's directory before it looks at the file, and keeps it: one that is started beside
@@ -14,7 +14,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError, LogDirError
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 BUSY_TIMEOUT_S: Final = 10.0
 """How long a command beside the service (``resnap token``) waits for the other's commit."""
 DATABASE_FILE: Final = "service.db"
@@ -43,7 +47,7 @@ class Database:
 
     Args:
         path: of the file, which is made if there is none.
-        is_service: whether nobody else may be the service of this file until it is closed.
+        is_service: whether no other process may be the service of this file until it is closed.
 
     Raises:
         LockedError: another process is its service, and so it can be neither that nor migrated.
@@ -59,7 +63,7 @@ class Database:
         self._guard = threading.RLock()
         self._once_kept: list[Callable[[], None]] = []
         self._readers: list[sqlite3.Connection] = []
-        """Those that nobody uses."""
+        """Those that are not in use."""
         self._readers_guard = threading.Lock()
         self._is_closed = False
         with ExitStack() as at_failure, _translated(path):
@@ -146,7 +150,7 @@ class Database:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_service:
             self._lock.enter_context(_no_service_at(self.path.parent, _ONE_SERVICE))
-        # What is in it says who did what: nobody else need read it.
+        # What is in it says who did what: no other user need read it.
         self.path.touch(mode=0o600)
         writer = self._connect()
         writer.execute("PRAGMA journal_mode = WAL")
@@ -232,6 +236,12 @@ def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, ob
     """Insert a row into ``table``, a name of ours, with ``values`` by column."""
     columns, marks = ", ".join(values), ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+
+
+def loaded(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
+    """Return the value that a row stands for: each of its fields is the column of that name, unless it is ``given``."""
+    columns = {one.name: row[one.name] for one in fields(kind) if one.name not in given}
+    return kind(**columns, **given)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -149,4 +149,14 @@ ALTER TABLE partitions ADD COLUMN shipped_bytes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE partitions ADD COLUMN freeable_bytes INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS: Final = (_FIRST, _SIZES)
+_DAYS: Final = """
+CREATE TABLE scan_days (             -- what the last scan of each day has counted
+    day INTEGER NOT NULL,            -- days since 1970, UTC
+    source TEXT NOT NULL,
+    missing INTEGER NOT NULL,
+    blocked_bytes INTEGER NOT NULL,
+    PRIMARY KEY (day, source)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS)

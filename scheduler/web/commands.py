@@ -10,10 +10,11 @@ import json
 import shlex
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.cli.flags import ALL, CLUSTER
+from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import flag_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.runs.plans import KeptPlan
     from resnap.scheduler.runs.run import RunRequest
-    from resnap.scheduler.runs.sightings import SeenPartition
+    from resnap.scheduler.runs.scans import ScannedPartition
     from resnap.scheduler.service.services import Services
     from resnap.tiering.readiness import Repair
 
@@ -36,37 +37,6 @@ _DESTINATIONS: Final[Mapping[RunKind, str]] = {
     RunKind.TIER: "--to",
     RunKind.VERIFY: "--store",
 }
-_OF_READING: Final = frozenset(
-    {
-        "engine", "threads", "header_read_size", "split_size", "range_size", "ranges_in_flight", "producers_per_task",
-        "state_dir", "fresh",
-    }
-)  # fmt: skip
-_OF_SHIPPING: Final = frozenset(
-    {
-        "parallel", "bwlimit", "verify_upload", "io_priority", "layout", "chunk_size",
-        "chunk_compression", "encryption_public_key",
-    }
-)  # fmt: skip
-_OF_SPARK: Final = frozenset({"spark_master", "spark_driver_memory", "spark_conf"})
-_OF_RULES: Final = frozenset(
-    {
-        "topics", "partitions", "high_watermark", "server_properties", "metadata_log", "producer_id_expiration_ms",
-        "producer_id_expiration_check_interval_ms", "history_expiration_ms", "transaction_max_timeout_ms", "as_of",
-        "max_reach_back", "full",
-    }
-)  # fmt: skip
-WITHOUT: Final[Mapping[str, frozenset[str]]] = {
-    "scan": _OF_READING | _OF_SHIPPING | _OF_SPARK | {"dry_run", "boundaries", "verify_crc"},
-    "producer census": _OF_SHIPPING | {"dry_run", "boundaries", "state_dir", "fresh", "remote", "key_prefix"},
-    "plan": _OF_SHIPPING | {"dry_run"},
-    "regenerate": _OF_SHIPPING,
-    "tier": frozenset({"boundaries"}),
-    "verify": _OF_SHIPPING | {"dry_run", "boundaries"},
-    "replicas": frozenset(ALL) - {*ServiceSettings.model_fields, *CLUSTER, "topics", "log_dirs"},
-    "explain": _OF_READING | _OF_SHIPPING | _OF_SPARK | _OF_RULES | {"dry_run", "boundaries", "verify_crc"},
-}
-"""The settings of runs and of the service that mean nothing to a command, which has no flags for them."""
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
 
@@ -110,7 +80,7 @@ class Shell:
         """Return a call of ``verb``; ``settings`` are those of a run, over the service's own."""
         asked = settings or {}
         of_the_service = {name: value for name, value in self.flags.items() if name not in asked}
-        given = {name: value for name, value in {**asked, **of_the_service}.items() if name not in WITHOUT[verb]}
+        given = {name: value for name, value in {**asked, **of_the_service}.items() if name in _flags_of(verb)}
         return resnap(
             *verb.split(), *words, *(word for name, value in given.items() for word in self._flag(name, value))
         )
@@ -147,7 +117,7 @@ class Shell:
         settings = _scoped(request, request.settings)
         return self.line("plan", *(request.sources or self.log_dirs), "--save", plan_file(plan.id), settings=settings)
 
-    def partition(self, seen: SeenPartition, repairs: Sequence[Repair]) -> list[Command]:
+    def partition(self, seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
         """Return what can be asked for one partition, or done about it."""
         place = str(seen.row["path"])
         return [
@@ -161,16 +131,22 @@ class Shell:
         return (source,) if source else self.log_dirs
 
     def scan(self, source: str, topic: str) -> str:
-        """Return the command that looks at what the overview is of."""
+        """Return the command that scans what the overview is of."""
         return self.line("scan", *self._places(source), settings=_topic(topic))
 
-    def census(self) -> str:
-        """Return the command that counts who holds producer ids."""
-        return self.line("producer census", *self.log_dirs)
+    def repair(self, verified: RunRequest, topics: Sequence[str]) -> str:
+        """Return the command that repairs these topics, globs, in the store that a run has verified."""
+        return self.line("repair", str(verified.destination), settings={**verified.settings, "topics": list(topics)})
 
     def regenerate(self, source: str, topic: str) -> str:
         """Return the command that makes what is missing in what the overview is of."""
         return self.line("regenerate", *self._places(source), "--into", STAGED, settings=_topic(topic))
+
+
+@cache
+def _flags_of(verb: str) -> frozenset[str]:
+    """Return the names of the settings that a command has flags for; the others mean nothing to it."""
+    return frozenset(parameter.name for parameter in load_command(verb).params)
 
 
 def resnap(*words: str) -> str:
@@ -202,7 +178,7 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
     return f"{line} {shlex.quote(url)}"
 
 
-def _installs(seen: SeenPartition, repairs: Sequence[Repair]) -> list[Command]:
+def _installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
     if seen.judgement.readiness is not Readiness.PREPARED:
         return []
     return [install(one.destination, str(seen.row["path"])) for one in repairs if one.how == "regenerated"]
@@ -217,7 +193,7 @@ def _topic(glob: str) -> dict[str, object]:
 
 
 def _property(entry: str) -> str:
-    """Return ``KEY=VALUE`` as viewers may see it; a secret must be filled in by whoever has it."""
+    """Return ``KEY=VALUE`` as viewers may see it; a secret is to be filled in."""
     key, separator, value = entry.partition("=")
     properties = shown({key: value})
     return f"{key}{separator}{properties[key]}" if isinstance(properties, dict) else key

@@ -1,4 +1,4 @@
-"""A problem as a page, for whoever has opened one in a browser; programs get it as JSON."""
+"""A problem as a page, where one was opened in a browser; programs get it as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Signing in and out of a browser: a token begins a session, which may look and change nothing.
 
-The cookie goes only with requests that the service's own pages make. Whoever follows a link from elsewhere therefore
+The cookie goes only with requests that the service's own pages make. Who follows a link from elsewhere therefore
 comes without it: they get the form with a word to load it again, which the browser then does as a request of our own
 page, with the cookie, and is sent on to where the link leads.
 """
@@ -31,7 +31,7 @@ Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
 
 @router.get(LOGIN_PATH)
 def show_login(request: Request, session: Session = None, next: str = "/") -> Response:  # noqa: A002 - as links call it
-    """Ask for a token, or send on whoever needs none."""
+    """Ask for a token, or send on a browser that needs none."""
     if _known(access_of(request), session) is not None:
         return RedirectResponse(_own(next), 303)
     answer = _form(next)

@@ -1,21 +1,30 @@
-"""The first page: can tiering be turned on yet? In all, topic by topic, partition by partition."""
+"""The first page: can tiering be turned on yet? In all, and topic by topic, or for what is asked for by partition."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
-from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
+from resnap.scheduler.api.paging import Page
+from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
-from resnap.scheduler.runs.sightings import SeenFilter, SeenPartition, TopicOrder
+from resnap.scheduler.runs.scan_history import scanned_days
+from resnap.scheduler.runs.scans import PartitionFilter, TopicOrder
 from resnap.scheduler.service.services import Services
-from resnap.scheduler.web.answer import answer_of
+from resnap.scheduler.web.answer import answer_of, way_of
 from resnap.scheduler.web.commands import Command, Shell
-from resnap.scheduler.web.disk import MOST_BOXES, disk_picture
-from resnap.scheduler.web.pages import api_command, destination_of, glob_of, link, page, post_command
-from resnap.scheduler.web.way import way_of
+from resnap.scheduler.web.overview_pictures import (
+    MOST_BOXES,
+    MOST_DAYS,
+    blocked_map,
+    days_picture,
+    disk_bars,
+    partitions_of,
+)
+from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, turned
 from resnap.scheduler.web.words import READINESS
 from resnap.tiering.readiness import Readiness
 
@@ -23,115 +32,156 @@ router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
 _LAST_RUNS = 5
+_MOST_NAMED = 10
+"""Partitions with unfit snapshots in one store."""
+
+
+class _UnfitStore(NamedTuple):
+    """A store with unfit snapshots, as a run has found them: in how many partitions, the first of them, all topics."""
+
+    run: Run
+    partitions: int
+    names: list[str]
+    topics: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing(Page):
+    """Which page of a list is asked for, and in which order of topics."""
+
+    order: TopicOrder = TopicOrder.BLOCKED
+
+    def addresses(self, path: str, asked: Mapping[str, object], following: str | None) -> dict[str, object]:
+        """Return the addresses of the first page, the next, and this list in every order."""
+        order = None if self.order is TopicOrder.BLOCKED else self.order.value
+        orders = {one.value: link(path, **asked, order=one.value) for one in TopicOrder}
+        return {"order": self.order, "orders": orders, **turned(path, self, following, **asked, order=order)}
+
+
+Listing = Annotated[_Listing, Depends()]
 
 
 @router.get("/")
 def show_overview(
-    request: Request,
-    services: Serving,
-    who: Viewer,
+    context: Context,
+    listing: Listing,
     topic: Glob = "",
     readiness: Annotated[list[Readiness] | None, Query()] = None,
     source: Source = "",
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
 ) -> Response:
-    """Answer the question, and show a page of partitions, topic by topic."""
-    wanted = SeenFilter(topic=topic or None, readiness=tuple(readiness or ()), source=source or None)
-    after = decoded(cursor, str, int, str)
-    sightings = services.sightings
-    seen = sightings.page(wanted, limit=limit + 1, after=None if after is None else (after[0], after[1], after[2]))
-    shown, following = cut(seen, limit, lambda one: encoded(one.topic, one.partition, one.source))
-    counts, sources = sightings.counts(), sightings.sources()
+    """Answer the question; show a page of topics, or of the partitions that are asked for."""
+    services, shell = context.services, context.shell
+    wanted = PartitionFilter(topic=topic or None, readiness=tuple(readiness or ()), source=source or None)
     asked = {"topic": topic, "readiness": [one.value for one in wanted.readiness], "source": source}
+    scans, now_ms = services.scans, services.clock.now_ms()
+    counts, sources, unfit = scans.counts(), scans.sources(), _unfit(services)
+    unread = sum(one.error is not None for one in sources)
+    is_whole = wanted == PartitionFilter()
     values = {
-        "answer": answer_of(counts, sum(one.error is not None for one in sources)),
-        "way": way_of(counts, sum(one.error is not None for one in sources)),
+        **(_topics(services, wanted, listing) if is_whole else _partitions(services, wanted, asked, listing)),
+        "answer": answer_of(counts, unread),
+        "way": way_of(counts, unread),
         "counts": counts,
-        "matching": sum(sightings.counts(wanted).values()),
-        "groups": _by_topic(services, shown),
-        "freeable": services.sightings.freeable(),
-        "disk": disk_picture(services.sightings.disk(MOST_BOXES)),
+        "freeable": scans.freeable(),
+        "blocked_map": blocked_map(scans.topics(PartitionFilter(), limit=MOST_BOXES, order=TopicOrder.BLOCKED)),
+        "days": days_picture(scanned_days(services.database, now_ms, MOST_DAYS)),
         "sources": sources,
+        "unfit": unfit,
         "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
         "runs": _runs(services),
-        "wanted": wanted,
-        "kinds": READINESS,
-        "link": link,
-        "glob_of": glob_of,
-        "first_url": link("/", **asked) if cursor else None,
-        "next_url": link("/", **asked, cursor=following) if following else None,
         "commands": [
-            *(_replays(request, services, topic, source) if counts[Readiness.BLOCKED] else ()),
-            *_scans(request, services),
-            Command(says="the same in a shell", line=Shell.of(services).scan(source, topic)),
-            api_command(request, services, link("/v1/partitions", **asked), "the same from the API"),
+            *(_replays(context, topic, source) if counts[Readiness.BLOCKED] else ()),
+            *(
+                context.scheduled("scan", "have it scanned now")
+                or [context.api("/v1/scans", "have it scanned now", {})]
+            ),
+            *_repairs(shell, unfit),
+            Command(says="the same in a shell", line=shell.scan(source, topic)),
+            context.api(link("/v1/partitions", **asked), "the same from the API"),
         ],
     }
-    return page(request, services, who, "overview.html", values)
+    return context.page("overview.html", values)
 
 
 @router.get("/topics")
-def show_topics(
-    request: Request,
-    services: Serving,
-    who: Viewer,
-    topic: Glob = "",
-    order: TopicOrder = TopicOrder.BLOCKED,
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
-) -> Response:
+def show_topics(context: Context, listing: Listing, topic: Glob = "") -> Response:
     """Answer the question for each topic of a page."""
-    after = decoded(cursor, int)
-    skip = after[0] if after else 0
-    wanted = SeenFilter(topic=topic or None)
-    seen = services.sightings.topics(wanted, limit=limit + 1, skip=skip, order=order)
-    shown, following = cut(seen, limit, lambda _: encoded(skip + limit))
-    values = {
-        "topics": [(one, answer_of(one.counts)) for one in shown],
+    values = _topics(context.services, PartitionFilter(topic=topic or None), listing)
+    is_blocked = any(one.counts[Readiness.BLOCKED] for one, _, _ in values["topics"])
+    values["commands"] = [
+        *(_replays(context, topic) if is_blocked else ()),
+        Command(says="the same in a shell", line=context.shell.scan("", topic)),
+    ]
+    return context.page("topics.html", values)
+
+
+def _topics(services: Services, wanted: PartitionFilter, listing: _Listing) -> dict[str, Any]:
+    """Return a page of topics, each with its answer and its disk."""
+    shown, following = listing.cut_at(
+        lambda limit, skip: services.scans.topics(wanted, limit=limit, skip=skip, order=listing.order)
+    )
+    answers = [answer_of(one.counts) for one in shown]
+    return {
+        "topics": list(zip(shown, answers, disk_bars(shown), strict=True)),
         "wanted": wanted,
         "kinds": READINESS,
-        "link": link,
-        "glob_of": glob_of,
-        "order": order,
-        "orders": {one.value: link("/topics", topic=topic, order=one.value) for one in TopicOrder},
-        "first_url": link("/topics", topic=topic, order=order.value) if cursor else None,
-        "next_url": link("/topics", topic=topic, order=order.value, cursor=following) if following else None,
-        "commands": [
-            *(_replays(request, services, topic) if any(one.counts[Readiness.BLOCKED] for one in shown) else ()),
-            Command(says="the same in a shell", line=Shell.of(services).scan("", topic)),
-        ],
+        "partitions_of": partitions_of,
+        **listing.addresses("/topics", {"topic": wanted.topic}, following),
     }
-    return page(request, services, who, "topics.html", values)
 
 
-def _replays(request: Request, services: Services, topic: str, source: str = "") -> list[Command]:
-    """Return how to have made what is missing in what a page is of."""
-    scope = {**({"sources": [source]} if source else {}), **({"topics": [topic]} if topic else {})}
-    body = {**scope, "destination": destination_of(services)}
-    return [
-        api_command(request, services, "/v1/replays", "have this service make what is missing", body),
-        Command(says="make it in a shell", line=Shell.of(services).regenerate(source, topic)),
-    ]
-
-
-def _scans(request: Request, services: Services) -> list[Command]:
-    """Return how to have everything looked at now, such as after an installation."""
-    scheduled = [
-        post_command(request, services, f"/v1/schedules/{spec.name}/run", "have it scanned now")
-        for spec in services.settings.schedules
-        if spec.run == "scan"
-    ]
-    return scheduled or [api_command(request, services, "/v1/scans", "have it scanned now", {})]
-
-
-def _by_topic(services: Services, shown: list[SeenPartition]) -> list[dict[str, object]]:
-    """Return partitions by topic, with the answer for all of the topic."""
-    topics = {one.topic: one for one in services.sightings.topics_named(one.topic for one in shown)}
-    return [
+def _partitions(
+    services: Services, wanted: PartitionFilter, asked: Mapping[str, object], listing: _Listing
+) -> dict[str, Any]:
+    """Return a page of partitions, topic by topic, with the answer for all of each topic."""
+    shown, following = listing.cut_at(
+        lambda limit, skip: services.scans.page_by_topic(wanted, listing.order, limit=limit, skip=skip)
+    )
+    topics = {one.topic: one for one in services.scans.topics_named(one.topic for one in shown)}
+    groups = [
         {"topic": topics[name], "answer": answer_of(topics[name].counts), "partitions": list(partitions)}
         for name, partitions in groupby(shown, key=lambda one: one.topic)
         if name in topics  # else a scan has replaced it meanwhile
+    ]
+    return {
+        "groups": groups,
+        "matching": sum(services.scans.counts(wanted).values()),
+        "wanted": wanted,
+        "kinds": READINESS,
+        "partitions_of": partitions_of,
+        **listing.addresses("/", asked, following),
+    }
+
+
+def _replays(context: PageContext, topic: str, source: str = "") -> list[Command]:
+    """Return how to have made what is missing in what a page is of."""
+    scope = {**({"sources": [source]} if source else {}), **({"topics": [topic]} if topic else {})}
+    body = {**scope, "destination": context.destination}
+    return [
+        context.api("/v1/replays", "have this service make what is missing", body),
+        Command(says="make it in a shell", line=context.shell.regenerate(source, topic)),
+    ]
+
+
+def _unfit(services: Services) -> list[_UnfitStore]:
+    """Return the stores with unfit snapshots."""
+    stores = []
+    for run, count in services.unfit_stores():
+        found = services.history.partitions(run.id, limit=count, states=[PartitionState.FAILED])
+        names = [f"{one.topic}-{one.partition}" for one in found[:_MOST_NAMED]]
+        stores.append(_UnfitStore(run, count, names, sorted({glob_of(one.topic) for one in found})))
+    return stores
+
+
+def _repairs(shell: Shell, unfit: list[_UnfitStore]) -> list[Command]:
+    """Return how to see what is wrong with the snapshots of each store, and how to repair them."""
+    return [
+        command
+        for one in unfit
+        for command in (
+            Command(says="see what is wrong with what is tiered already", line=shell.run(one.run.request)),
+            Command(says="repair it; --dry-run shows what", line=shell.repair(one.run.request, one.topics)),
+        )
     ]
 
 

@@ -1,41 +1,79 @@
 """What every page has: who looks, where they are, and a validator, so that what has not changed is not sent again."""
 
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 from urllib.parse import urlencode
 
-from fastapi.responses import HTMLResponse, Response
+from fastapi import Depends, Request, Response
+from fastapi.responses import HTMLResponse
 
 from resnap.scheduler.access.roles import Role
+from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import tagged
-from resnap.scheduler.web.commands import STAGED, Command, curl, plan_file
+from resnap.scheduler.api.paging import Page
+from resnap.scheduler.runs.scans import ScannedPartition
+from resnap.scheduler.web.commands import STAGED, Command, Shell, curl, plan_file
 from resnap.scheduler.web.rendering import in_path, render
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-    from fastapi import Request
+@dataclass(frozen=True, slots=True)
+class PageContext:
+    """Makes the page that is asked for, and the commands on it."""
 
-    from resnap.scheduler.access.roles import Principal
-    from resnap.scheduler.runs.sightings import SeenPartition
-    from resnap.scheduler.service.services import Services
+    request: Request
+    services: Serving
+    who: Viewer
+
+    def page(self, template: str, values: Mapping[str, object]) -> Response:
+        """Return a page with its ETag, or 304 where the browser has it already."""
+        common = {
+            "here": self.request.url.path,
+            "who": self.who,
+            "has_fleet": bool(self.services.settings.fleet),
+            "may_audit": self.who.role.covers(Role.ADMIN),
+            "signs_out": self.services.access.auth == "token",
+            "host": socket.gethostname(),
+            "version": self.request.app.version,
+            "now_ms": self.services.clock.now_ms(),
+            "link": link,
+        }
+        headers = {"Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
+        return tagged(self.request, HTMLResponse(render(template, {**common, **values}), headers=headers))
+
+    @property
+    def shell(self) -> Shell:
+        """The shell beside the service."""
+        return Shell.of(self.services)
+
+    @property
+    def destination(self) -> str:
+        """A place for snapshots below the first that is allowed, or a word for it where none is."""
+        allowed = self.services.settings.allow_destinations
+        return f"{str(allowed[0]).rstrip('/')}/{STAGED}" if allowed else "DIRECTORY"
+
+    def api(self, path: str, says: str, body: Mapping[str, object] | None = None, words: Iterable[str] = ()) -> Command:
+        """Return the request to the API that answers what a page shows, or that does something about it."""
+        url = str(self.request.base_url).rstrip("/") + path
+        needs_token = self.services.access.auth == "token"
+        return Command(says=says, line=curl(url, needs_token=needs_token, body=body, words=words))
+
+    def post(self, path: str, says: str) -> Command:
+        """Return the request to the API that has something done and says no more than where."""
+        return self.api(path, says, words=("-X", "POST"))
+
+    def scheduled(self, kind: str, says: str) -> list[Command]:
+        """Return the requests that have the schedules of a kind of runs run now."""
+        specs = (spec for spec in self.services.settings.schedules if spec.run == kind)
+        return [self.post(f"/v1/schedules/{spec.name}/run", says) for spec in specs]
+
+    def plan(self, plan_id: str) -> Command:
+        """Return the request that puts a plan into a file, for the shell command to carry out."""
+        return self.api(f"/v1/plans/{plan_id}/file", "take the plan as a file", words=("-o", plan_file(plan_id)))
 
 
-def page(request: Request, services: Services, who: Principal, template: str, values: Mapping[str, object]) -> Response:
-    """Return a page with its ETag, or 304 where the browser has it already."""
-    common = {
-        "here": request.url.path,
-        "who": who,
-        "may_audit": who.role.covers(Role.ADMIN),
-        "signs_out": services.access.auth == "token",
-        "host": socket.gethostname(),
-        "version": request.app.version,
-        "now_ms": services.clock.now_ms(),
-    }
-    headers = {"Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
-    return tagged(request, HTMLResponse(render(template, {**common, **values}), headers=headers))
+Context: TypeAlias = Annotated[PageContext, Depends()]
 
 
 def link(path: str, **parameters: object) -> str:
@@ -44,35 +82,15 @@ def link(path: str, **parameters: object) -> str:
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
-def api_command(
-    request: Request, services: Services, path: str, says: str, body: Mapping[str, object] | None = None
-) -> Command:
-    """Return the request to the API that answers what a page shows, or that does something about it."""
-    url = str(request.base_url).rstrip("/") + path
-    return Command(says=says, line=curl(url, needs_token=services.access.auth == "token", body=body))
+def turned(path: str, paging: Page, following: str | None, **asked: object) -> dict[str, str | None]:
+    """Return the addresses of the first page of a list, unless this is it, and of the ``following``."""
+    return {
+        "first_url": link(path, **asked) if paging.cursor else None,
+        "next_url": link(path, **asked, cursor=following) if following else None,
+    }
 
 
-def post_command(request: Request, services: Services, path: str, says: str) -> Command:
-    """Return the request to the API that has something done and says no more than where."""
-    url = str(request.base_url).rstrip("/") + path
-    return Command(says=says, line=curl(url, needs_token=services.access.auth == "token", words=("-X", "POST")))
-
-
-def plan_command(request: Request, services: Services, plan_id: str) -> Command:
-    """Return the request that puts a plan into a file, for the shell command to carry out."""
-    url = str(request.base_url).rstrip("/") + f"/v1/plans/{plan_id}/file"
-    words = ("-o", plan_file(plan_id))
-    line = curl(url, needs_token=services.access.auth == "token", words=words)
-    return Command(says="take the plan as a file", line=line)
-
-
-def destination_of(services: Services) -> str:
-    """Return a place for snapshots below the first that is allowed, or a word for it where none is."""
-    allowed = services.settings.allow_destinations
-    return f"{str(allowed[0]).rstrip('/')}/{STAGED}" if allowed else "DIRECTORY"
-
-
-def partition_path(seen: SeenPartition) -> str:
+def partition_path(seen: ScannedPartition) -> str:
     """Return the path of a partition's page; with ``/v1`` in front, that of the API."""
     return f"/partitions/{in_path(seen.topic)}/{seen.partition}"
 

@@ -2,50 +2,46 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
-from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.paging import PAGE, Cursor, Limit, cut, decoded, encoded
-from resnap.scheduler.api.partitions import Number, Offset, Topic, seen_in
+from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.partitions import Number, Offset, Seen, Topic, seen_in
 from resnap.scheduler.job.reports import producer_row
-from resnap.scheduler.runs.looking import SeenBoundary, difference, name_of
-from resnap.scheduler.runs.sightings import SeenPartition
+from resnap.scheduler.runs.partition_details import ScannedBoundary, difference, name_of
+from resnap.scheduler.runs.scans import ScannedPartition
 from resnap.scheduler.service.services import Services
-from resnap.scheduler.web.commands import Command, Shell, resnap
-from resnap.scheduler.web.pages import api_command, destination_of, link, page, partition_path
-from resnap.scheduler.web.segments import Mark, SegmentsPicture, segments_picture
-from resnap.scheduler.web.timeline import BOUNDARIES, cells, spread_of, state_of
+from resnap.scheduler.web.commands import Command, resnap
+from resnap.scheduler.web.pages import Context, PageContext, link, partition_path, turned
+from resnap.scheduler.web.partition_pictures import (
+    BOUNDARIES,
+    Mark,
+    SegmentsPicture,
+    cells,
+    segments_picture,
+    spread_of,
+    state_of,
+)
 from resnap.scheduler.web.words import READINESS
 from resnap.storage.errors import ResnapError
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(prefix="/partitions/{topic}/{partition}", include_in_schema=False)
 Source = Annotated[str, Query(max_length=4096)]
 _USABLE = ("empty", "present", "made")
 
 
-@router.get("/partitions/{topic}/{partition}")
-def show_partition(
-    request: Request,
-    services: Serving,
-    who: Viewer,
-    topic: Topic,
-    partition: Number,
-    source: Source = "",
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
-) -> Response:
+@router.get("")
+def show_partition(context: Context, topic: Topic, partition: Number, paging: Paging, source: Source = "") -> Response:
     """Show why, what to do, and a page of boundaries as they are now."""
-    places = services.sightings.find(topic, partition, source or None)
+    services = context.services
+    places = services.scans.find(topic, partition, source or None)
     if len(places) > 1:
-        values = {"places": places, "kinds": READINESS, "link": link, "path": partition_path(places[0]), "commands": []}
-        return page(request, services, who, "places.html", values)
-    seen = seen_in(services, topic, partition, source or None)
+        several = {"places": places, "kinds": READINESS, "path": partition_path(places[0]), "commands": []}
+        return context.page("places.html", several)
+    seen = seen_in(services, context.who, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)
-    after = decoded(cursor, int)
-    behind = [one for one in boundaries if after is None or one.offset > after[0]]
-    shown, following = cut(behind, limit, lambda one: encoded(one.offset))
+    shown, following = paging.cut_whole(boundaries, lambda one: one.offset, int)
     path = partition_path(seen)
-    values = {
+    values: dict[str, object] = {
         "seen": seen,
         "word": READINESS[seen.judgement.readiness],
         "error": error,
@@ -56,83 +52,71 @@ def show_partition(
         "has_details": any(one.detail for one in shown),
         "count": len(boundaries),
         "legend": BOUNDARIES,
-        "repairs": services.sightings.repairs(seen),
-        "link": link,
+        "repairs": services.scans.repairs(seen),
         "path": path,
-        "first_url": link(path, source=source) if cursor else None,
-        "next_url": link(path, source=source, cursor=following) if following else None,
-        "commands": _commands(request, services, seen),
+        **turned(path, paging, following, source=source),
+        "commands": _commands(context, seen),
     }
-    return page(request, services, who, "partition.html", values)
+    return context.page("partition.html", values)
 
 
-@router.get("/partitions/{topic}/{partition}/snapshots/{offset}")
+@router.get("/snapshots/{offset}")
 def show_snapshot(
-    request: Request,
-    services: Serving,
-    who: Viewer,
-    topic: Topic,
-    partition: Number,
+    context: Context,
+    seen: Seen,
     offset: Offset,
+    paging: Paging,
     to: Annotated[str, Query(max_length=19, pattern="^[0-9]*$")] = "",
     source: Source = "",
-    limit: Limit = PAGE,
-    cursor: Cursor = None,
 ) -> Response:
     """Show the producers at an offset, and what lies between them and those at another."""
-    seen, after = seen_in(services, topic, partition, source or None), decoded(cursor, int)
-    loaded = services.looking.snapshot(seen, offset)
-    ids = [pid for pid in sorted(loaded.entries) if after is None or pid > after[0]][: limit + 1]
-    shown, following = cut(ids, limit, encoded)
-    other = int(to) if to else None
+    details = context.services.partition_details
+    loaded = details.snapshot(seen, offset)
+    shown, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
+    between = difference(loaded.entries, details.snapshot(seen, int(to)).entries) if to else None
     path = f"{partition_path(seen)}/snapshots/{offset}"
-    between = None
-    if other is not None:
-        between = difference(loaded.entries, services.looking.snapshot(seen, other).entries)
     values = {
         "seen": seen,
         "offset": offset,
-        "to": other,
+        "to": int(to) if to else None,
         "file": loaded.file,
         "rows": [producer_row(loaded.entries[pid]) for pid in shown],
         "count": len(loaded.entries),
         "between": between,
-        "changes": [] if between is None else [_change(*one) for one in between.changed[:limit]],
-        "limit": limit,
-        "link": link,
+        "changes": [] if between is None else [_change(*one) for one in between.changed[: paging.limit]],
+        "limit": paging.limit,
         "path": path,
         "explain_path": f"{partition_path(seen)}/explain/{offset}",
         "source": source,
         "partition_url": link(partition_path(seen), source=source),
-        "first_url": link(path, source=source, to=to) if cursor else None,
-        "next_url": link(path, source=source, to=to, cursor=following) if following else None,
+        **turned(path, paging, following, source=source, to=to),
         "commands": [
             Command(says="the same in a shell", line=resnap("inspect", loaded.file)),
             Command(
                 says="which batches made these entries",
-                line=Shell.of(services).line("explain", str(seen.row["path"]), name_of(seen), str(offset)),
+                line=context.shell.line("explain", str(seen.row["path"]), name_of(seen), str(offset)),
             ),
-            api_command(request, services, link(f"/v1{path}", source=seen.source), "the same from the API"),
+            context.api(link(f"/v1{path}", source=seen.source), "the same from the API"),
         ],
     }
-    return page(request, services, who, "snapshot.html", values)
+    return context.page("snapshot.html", values)
 
 
-def _boundaries(services: Services, seen: SeenPartition) -> tuple[list[SeenBoundary], ResnapError | None]:
-    """Return the boundaries as they are now, or why they cannot be looked at; what was seen is shown all the same."""
+def _boundaries(services: Services, seen: ScannedPartition) -> tuple[list[ScannedBoundary], ResnapError | None]:
+    """Return the boundaries as they are now, or why they cannot be read; what was seen is shown all the same."""
     try:
-        return services.looking.boundaries(seen), None
+        return services.partition_details.boundaries(seen), None
     except ResnapError as error:
         return [], error
 
 
-def _segments(services: Services, seen: SeenPartition, boundaries: list[SeenBoundary]) -> SegmentsPicture | None:
-    """Return the picture of the segments as they are now; None where they cannot be looked at."""
+def _segments(services: Services, seen: ScannedPartition, boundaries: list[ScannedBoundary]) -> SegmentsPicture | None:
+    """Return the picture of the segments as they are now; None where they cannot be read."""
     try:
-        segments = services.looking.segments(seen)
+        segments = services.partition_details.segments(seen)
     except ResnapError:
         return None
-    repairs = services.sightings.repairs(seen)
+    repairs = services.scans.repairs(seen)
     shipped = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "shipped"))
     live: Any = seen.row.get("live") or {}
     offsets = {
@@ -149,16 +133,15 @@ def _change(producer_id: int, before: Any, after: Any) -> tuple[int, list[tuple[
     return producer_id, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def _commands(request: Request, services: Services, seen: SeenPartition) -> list[Command]:
+def _commands(context: PageContext, seen: ScannedPartition) -> list[Command]:
     body = {
         "kind": "regenerate",
         "sources": [seen.source],
         "partitions": [name_of(seen)],
-        "destination": destination_of(services),
+        "destination": context.destination,
     }
-    path = link(f"/v1{partition_path(seen)}", source=seen.source)
     return [
-        *Shell.of(services).partition(seen, services.sightings.repairs(seen)),
-        api_command(request, services, "/v1/replays", "have this service make them", body),
-        api_command(request, services, path, "this partition from the API"),
+        *context.shell.partition(seen, context.services.scans.repairs(seen)),
+        context.api("/v1/replays", "have this service make them", body),
+        context.api(link(f"/v1{partition_path(seen)}", source=seen.source), "this partition from the API"),
     ]

@@ -1,4 +1,4 @@
-"""The style sheet, the script and the icon: for everybody, since the form to sign in has them, too."""
+"""The style sheet, the script and the icon: without a token, since the form to sign in has them, too."""
 
 from fastapi import APIRouter, Request, Response
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LETTER_PX: Final = 7.2
 """Width of a letter of the smallest text, at most, for what fits into a box."""
 LINE_PX: Final = 16
+SIZES: Final = {"wide": (640, 240), "slim": (360, 240)}
+"""Width and height of a picture beside another, and on a telephone: text keeps its size in both."""
 
 
 class Part(NamedTuple):
@@ -69,7 +71,7 @@ def bar(parts: Sequence[Part], whole: float) -> Markup:
             width = 100 * part.value / whole
             shapes.append(rect(x, 0, width, 1, part.tone, part.title))
             x += width
-    title = ", ".join(part.title for part in parts if part.value > 0)
+    title = ", ".join(part.title for part in parts if part.value > 0) or "nothing"
     inside, box = (element("title", title), *shapes), "0 0 100 1"
     return element("svg", *inside, class_="bar", viewBox=box, preserveAspectRatio="none", role="img")
 

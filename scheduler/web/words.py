@@ -36,7 +36,7 @@ READINESS: Final[Mapping[Readiness, Word]] = {
     Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, and are to be installed"),
     Readiness.BLOCKED: Word("blocked", "✕", "todo", "a broker stops; a replay makes what is missing"),
     Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and something is in the way of a replay"),
-    Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: nobody can tier it"),
+    Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: it cannot be tiered"),
 }
 RUN_STATES: Final[Mapping[RunState, Word]] = {
     RunState.QUEUED: Word("queued", "…", "none"),
@@ -105,7 +105,7 @@ def human_facts(totals: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def outcome_lines(row: Mapping[str, Any]) -> list[str]:
-    """Return what became of a partition in a run, from the row that the shell command prints: reasons come first."""
+    """Return the outcome of a partition in a run, from the row that the shell command prints: reasons come first."""
     lines = [str(row["reason"])] if row.get("reason") else []
     lines += [f"at {one['offset']}: {one['reason']}" for one in row.get("boundaries", ()) if one.get("reason")]
     stops = [row["blocking"]] if row.get("blocking") else []
@@ -115,6 +115,8 @@ def outcome_lines(row: Mapping[str, Any]) -> list[str]:
     if "shipped" in row:
         size = sum(one["bytes"] for one in row["shipped"])
         lines.append(f"{some(len(row['shipped']), 'segment')} shipped, {human_bytes(size)}; {row['already']:,} before")
+    if "unfitSnapshots" in row:
+        lines.append(f"{some(row['unfitSnapshots'], 'snapshot')} missing, damaged, or not what a replay gives")
     if "read" in row:
         lines.append(f"would read {some(row['read']['segments'], 'segment')}, {human_bytes(row['read']['bytes'])}")
     return lines

@@ -21,7 +21,7 @@ from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
 from resnap.storage.readers import FileFacts
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

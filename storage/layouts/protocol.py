@@ -4,7 +4,7 @@ A segment becomes objects; one of them, its manifest, makes it visible and is wr
 all of them, what stands in the way of a segment, and how a manifest is read. What lies in a store is listed and read
 back as a log dir.
 
-``Stored`` is the reading half. A plain copy of a log dir has no other; whoever ships needs a ``Layout``. Settings of
+``Stored`` is the reading half. A plain copy of a log dir has no other; shipping needs a ``Layout``. Settings of
 one layout alone are arguments of its constructor (``registry``).
 """
 
@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import (
         BrokersObject,
         Deletion,
         NewSegment,
         Place,
+        Rewritten,
+        RightParts,
         SegmentObjects,
         ShippedSegment,
         StoredManifest,
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     )
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -44,6 +47,14 @@ class Listing(Protocol):
     @property
     def sizes(self) -> Mapping[str, int]:
         """Bytes of the objects beside each manifest, by its key."""
+        ...
+
+    @property
+    def incomplete(self) -> Sequence[Incomplete]:
+        """Segments that lack an object which brokers need, by its key.
+
+        A copy or a deletion that did not end leaves that, and so does a loss: no manifest says which.
+        """
         ...
 
     def folder(self, key: str) -> str:
@@ -163,6 +174,20 @@ class Tiered(Stored, Protocol):
         """
         ...
 
+    def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
+        """Return the objects by which ``parts`` take the place of those of a segment; ``read`` gives what is stored.
+
+        A reader of the segment by the manifest that is there finds the old parts until the last object is written,
+        where the layout has more than one object for all of them.
+
+        Raises:
+            FormatError: the manifest is damaged.
+            ConfigurationError: the segment is encrypted, and its key is not at hand.
+            StoreError: an object cannot be read.
+
+        """
+        ...
+
 
 class Shipped(Tiered, Protocol):
     """What was shipped to a store, of which it may hold the remains of runs that were killed."""
@@ -229,10 +254,10 @@ class Layout(Shipped, Protocol):
         ...
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
-        """Make sure that nobody else has shipped ``segment``; return the manifests of it that name what is gone.
+        """Make sure that no other run has shipped ``segment``; return the manifests of it that name what is gone.
 
         Raises:
-            ShippedMeanwhileError: somebody has.
+            ShippedMeanwhileError: one has.
             DeletedMeanwhileError: ``manifest_key``, which it is to have, was given up by a deletion.
             StoreError: the store failed.
 

@@ -57,7 +57,7 @@ class SharedBatch(NamedTuple):
 def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch | None:
     """Return how a batch of both logs compares; None if there is none, or none can be read.
 
-    Both ascend. A segment that is gone is passed over: whoever needs it will say so.
+    Both ascend. A segment that is gone is passed over: reading it reports that.
 
     Raises:
         LogDirError: no batch could be compared, and a file could not be read.

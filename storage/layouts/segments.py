@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resnap.storage.disk import FileDigest
-    from resnap.storage.layouts.manifest import ManifestObject, ObjectKind, SnapshotOrigin
+    from resnap.storage.layouts.manifest import ManifestObject, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
@@ -270,8 +271,33 @@ class Deletion(NamedTuple):
     """Where a tombstone comes to lie first; None where nothing could name it later."""
 
 
+class RightParts(NamedTuple):
+    """What is to take the place of parts of a stored segment that are wrong."""
+
+    snapshot: bytes | None
+    """None where the one that is there stays."""
+    transactions: bytes | None
+    """Its transaction index, of no bytes where nothing was aborted; None likewise."""
+    origin: SnapshotOrigin | None
+    """Where the snapshot comes from; None where it stays."""
+
+    def bodies(self) -> dict[ObjectKind, bytes]:
+        """Return what is written, by kind."""
+        parts = {ObjectKind.SNAPSHOT: self.snapshot, ObjectKind.TXN_INDEX: self.transactions}
+        return {kind: body for kind, body in parts.items() if body is not None}
+
+
+class Rewritten(NamedTuple):
+    """The objects by which right parts take the place of wrong ones."""
+
+    writes: tuple[tuple[str, bytes], ...]
+    """Keys and bodies, in the order in which they are written: what makes the new parts visible comes last."""
+    replaced: tuple[str, ...] = ()
+    """Keys of what nothing names any more then."""
+
+
 class BrokersObject(NamedTuple):
-    """An object of a segment that brokers read, by its key alone, whoever wrote it."""
+    """An object of a segment that brokers read, by its key alone."""
 
     topic_id: str
     partition: int

@@ -15,6 +15,7 @@ from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
 from resnap.storage.log.survey import LogDir, PartitionProblem
+from resnap.storage.packed import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.lineage import Link
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.store_path import StorePath
+    from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo
 
 T = TypeVar("T")
@@ -37,22 +39,33 @@ class ClosedSegment(NamedTuple):
 
 def stored_log_dir(
     root: StorePath,
-    partitions: Iterable[tuple[StorePath, Callable[[], PartitionDir]]],
+    found: Mapping[TopicPartition, Mapping[str, T]],
+    path_of: Callable[[T, str], StorePath],
+    load: Callable[[TopicPartition, str, T], PartitionDir],
     *,
-    cluster_id: str | None,
-    broker_ids: Collection[int | None],
+    topic_ids: Mapping[str, str] | None,
+    url_of_one: str,
+    incomplete: Iterable[Incomplete] = (),
+    cluster_id: str | None = None,
+    broker_ids: Collection[int | None] = (),
 ) -> LogDir:
-    """Return the log dir of ``partitions``, each a path and what loads it; what cannot be loaded becomes a problem.
+    """Return the log dir of what was ``found`` of each partition by topic id, as ids are in keys.
 
-    ``broker_ids`` are those of the brokers whose segments these are; the log dir has one only if all have the same.
+    ``path_of`` gives the path of what was found, ``load`` the partition; one that cannot be loaded becomes a problem.
+    So do those of several topics of one name, unless ``topic_ids`` chooses one by name; ``url_of_one`` is the form of a
+    URL at which one topic is found alone. Segments that are ``incomplete`` are named as such. ``broker_ids`` are those
+    of the brokers whose segments these are; the log dir has one only if all have the same.
     """
     loaded: list[PartitionDir] = []
     problems: list[PartitionProblem] = []
-    for path, load in partitions:
+    for topic_partition, topic_id, one, error in _one_of_each_name(found, topic_ids or {}, url_of_one):
         try:
-            loaded.append(load())
-        except ResnapError as error:
-            problems.append(PartitionProblem(path=path, error=error))
+            if error is not None:
+                raise error
+            loaded.append(load(topic_partition, topic_id, one))
+        except ResnapError as problem:
+            path = path_of(one, topic_id)
+            problems.append(PartitionProblem(path=path, error=problem, topic_partition=topic_partition))
     return LogDir(
         path=root,
         cluster_id=cluster_id,
@@ -61,21 +74,19 @@ def stored_log_dir(
         set_aside=(),
         clean_shutdown=False,
         problems=tuple(problems),
+        incomplete=tuple(incomplete),
         is_shipped=True,
     )
 
 
-def one_of_each_name(
+def _one_of_each_name(
     found: Mapping[TopicPartition, Mapping[str, T]], chosen: Mapping[str, str], url: str
 ) -> Iterator[tuple[TopicPartition, str, T, ResnapError | None]]:
-    """Yield partitions with topic ids and what was ``found``: of several topics of a name the chosen one, or an error.
-
-    Ids are as in keys, the ``chosen`` ones by name; ``url`` is the form of a URL at which one topic is found alone.
-    """
+    """Yield partitions, topic ids and what was ``found``: of several topics of a name the chosen one, or an error."""
     ids: dict[str, set[str]] = {}
     for topic_partition, by_id in found.items():
         ids.setdefault(topic_partition.topic, set()).update(by_id)
-    for topic_partition, by_id in found.items():
+    for topic_partition, by_id in sorted(found.items()):
         several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
         if len(several) == 1 or choice in several:
             only = choice if choice in several else several[0]
@@ -90,11 +101,6 @@ def one_of_each_name(
         yield topic_partition, topic_id, one, error
 
 
-def refused(error: ResnapError) -> PartitionDir:
-    """Raise ``error``, in the place of what would load a partition."""
-    raise error
-
-
 def stored_partition(
     path: StorePath,
     topic_partition: TopicPartition,
@@ -107,8 +113,8 @@ def stored_partition(
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
-        segments=tuple(one.segment for one in chain),
-        snapshots=tuple(one.snapshot for one in chain),
+        segments=packed((one.segment for one in chain), "base_offset"),
+        snapshots=packed((one.snapshot for one in chain), "offset"),
         unfinished=(),
         deleted=0,
         leader_epochs=leader_epochs,

@@ -1,7 +1,7 @@
 """Checkpoint files: Kafka's small text tables of offsets, per partition or per leader epoch.
 
 A version line (``0``), a line with the number of entries, then one entry a line. Kafka replaces such a file as a whole,
-so a wrong count or a line of another shape means that somebody else wrote it, and nothing of it can be believed. An
+so a wrong count or a line of another shape means that Kafka did not write it, and nothing of it can be believed. An
 empty file, or one that ends after its version, holds no entries: brokers leave such ones behind.
 
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile`` and ``LeaderEpochFileCache``.

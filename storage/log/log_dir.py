@@ -127,7 +127,7 @@ def _names(path: Path) -> set[str]:
 
 
 def _is_partition(names: set[str]) -> bool:
-    """Whether the files are those of a log; snapshots alone are not a log, but what somebody put aside."""
+    """Whether the files are those of a log; snapshots alone are not a log, but files that were put aside."""
     files = map(parse_file_name, names)
     return not names.isdisjoint(_PARTITION_MARKS) or any(
         file is not None and file.kind is FileKind.LOG for file in files

@@ -3,10 +3,10 @@
 A broker holds ``.lock`` as a POSIX record lock while it runs, as Java's ``FileChannel.tryLock`` takes it; ``flock`` is
 another kind of lock and would report it free. Record locks belong to a process: this one's own are never reported, and
 they end with the first descriptor of the file that the process closes. So the locks that this process holds are kept
-in mind (``_HELD``): none is taken twice, and the file of none is opened.
+in mind (``_HELD``): none is taken twice, and the file of none is opened. Threads look and take in turn (``_TURNS``).
 
-Whoever may write into a log dir can plant links there that lead whoever works in it elsewhere. The same user loses
-nothing by that; root would. So root works only where nobody else may write.
+A user who may write into a log dir can plant links there that lead other processes elsewhere. The same user loses
+nothing by that; root would. So root works only where no other user may write.
 
 Source: ``LogManager.lockLogDirs`` and ``FileLock``.
 """
@@ -41,7 +41,8 @@ _TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 """What POSIX lets a system say of a lock that another process holds."""
 _HELD: Final[set[tuple[int, int]]] = set()
 """Device and inode of each log dir whose lock this process holds, or is taking."""
-_HOLDING: Final = threading.Lock()
+_TURNS: Final[dict[tuple[int, int], threading.Lock]] = {}
+"""One for each log dir that was asked about: a disk that does not answer keeps no other waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,25 +63,29 @@ class LockHolder:
 
 
 def lock_holder(log_dir: Path) -> LockHolder | None:
-    """Return who holds the lock of ``log_dir``; None if nobody does, or there is no lock file.
+    """Return who holds the lock of ``log_dir``; None if it is free, or there is no lock file.
 
     Raises:
         LogDirError: the lock file may not be opened.
 
     """
     path = log_dir / LOCK_FILE
-    if not is_there(path) or _identity(log_dir) in _HELD:
+    if not is_there(path):
         return None
-    with readable(path):
-        descriptor = _open(path, os.O_RDONLY)
-    try:
-        return _holder(descriptor)
-    finally:
-        os.close(descriptor)
+    identity = _identity(log_dir)
+    with _turn(identity):
+        if identity in _HELD:
+            return None
+        with readable(path):
+            descriptor = _open(path, os.O_RDONLY)
+        try:
+            return _holder(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def refuse_root(log_dir: Path) -> None:
-    """Refuse to change, as root, a log dir into which, or into a partition directory of which, somebody else may write.
+    """Refuse to change, as root, a log dir into which, or into a partition directory of which, another user may write.
 
     Raises:
         LogDirError: that is so, or cannot be found out.
@@ -133,15 +138,14 @@ def locked(log_dir: Path) -> Iterator[None]:
 def _alone_here(log_dir: Path) -> Iterator[None]:
     """Keep the other threads of this process out, which a record lock would let in."""
     identity = _identity(log_dir)
-    with _HOLDING:
+    with _turn(identity):
         if identity in _HELD:
             raise in_use(log_dir, f"this process, {os.getpid()},")
         _HELD.add(identity)
     try:
         yield
     finally:
-        with _HOLDING:
-            _HELD.remove(identity)
+        _HELD.remove(identity)
 
 
 @contextmanager
@@ -155,7 +159,7 @@ def _held(log_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if made:  # while the lock is held: whoever opens the file before this finds it locked
+            if made:  # while the lock is held: a process that opens the file before this finds it locked
                 _unmake(path, log_dir, before)
     finally:
         os.close(descriptor)
@@ -206,6 +210,10 @@ def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:
     with suppress(OSError):
         path.unlink()
         os.utime(log_dir, ns=times_ns)
+
+
+def _turn(identity: tuple[int, int]) -> threading.Lock:
+    return _TURNS.setdefault(identity, threading.Lock())
 
 
 def _identity(directory: Path) -> tuple[int, int]:

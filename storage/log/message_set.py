@@ -2,7 +2,7 @@
 
 They know neither producers nor leader epochs, so a replay only passes over them. A compressed message is a wrapper
 around a set of others and carries the offset of the **last** of them; the first is not known without inflating it,
-which nobody here does. One segment may hold every magic, after a rolling upgrade.
+which nothing here does. One segment may hold every magic, after a rolling upgrade.
 
 Source: ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka's clients module; KIP-31 and KIP-32 for magic 1.
 """

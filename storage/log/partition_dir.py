@@ -21,14 +21,16 @@ from resnap.storage.errors import LogDirError, UsageError, in_file
 from resnap.storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.log.store_path import StorePath
+from resnap.storage.packed import packed
 from resnap.storage.readers import FileFacts
 from resnap.storage.whole_file import read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+_STATES_OF_A_LOG: Final = ("", ".deleted", ".swap", ".cleaned")
 
 Place: TypeAlias = Path | StorePath
 """The path of a directory in this machine's file system, or the front of its keys in a store."""
@@ -54,6 +56,8 @@ class Segment:
     """None without the file; so for the other two."""
     timeindex_bytes: int | None
     txnindex_bytes: int | None
+    transaction_index: str | None = None
+    """Locator of that file, where it is not beside the ``.log`` file under the same name."""
 
     @property
     def is_active(self) -> bool:
@@ -62,6 +66,8 @@ class Segment:
 
     def sibling(self, suffix: str) -> str:
         """Return the locator of this segment's other file with ``suffix``, which has no leading dot."""
+        if suffix == FileKind.TXNINDEX and self.transaction_index is not None:
+            return self.transaction_index
         return f"{self.path.removesuffix('.log')}.{suffix}"
 
 
@@ -82,9 +88,9 @@ class PartitionDir:
 
     path: Place
     topic_partition: TopicPartition
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     """Ascending; the last is the active one, save for what has been shipped, of which all are closed."""
-    snapshots: tuple[SnapshotFile, ...]
+    snapshots: Sequence[SnapshotFile]
     """Ascending, those that stand at no segment base among them."""
     unfinished: tuple[str, ...]
     """Names of ``.swap`` and ``.cleaned`` files: while there are any, the directory is in the middle of a change."""
@@ -102,7 +108,7 @@ class PartitionDir:
     local_from: int | None = None
     """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
     without_log: tuple[int, ...] = ()
-    """Base offsets, between those of the first and the last segment, of which only indexes are left."""
+    """Base offsets, ascending, of which only indexes are left; none of a directory without a segment."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -176,8 +182,8 @@ def partition_of_files(
     ``facts_of`` returns what the file of a name is now, None if it vanished since it was listed.
     """
     listing = _sorted_out(names)
-    segments = tuple(_segments(path, facts_of, listing.live))[::-1]
-    snapshots = tuple(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]))
+    segments = packed(tuple(_segments(path, facts_of, listing.live))[::-1], "base_offset")
+    snapshots = packed(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]), "offset")
     first_base_offset = segments[0].base_offset if segments else 0
     return PartitionDir(
         path=path,
@@ -192,16 +198,32 @@ def partition_of_files(
         log_start_offset=checkpoints.log_start_offsets.get(topic_partition, first_base_offset),
         recovery_point=checkpoints.recovery_points.get(topic_partition),
         cleaner_offset=checkpoints.cleaner_offsets.get(topic_partition),
-        without_log=_without_log(listing.live, segments),
+        without_log=_without_log(
+            facts_of, listing.live, segments, checkpoints.log_start_offsets.get(topic_partition, -1)
+        ),
     )
 
 
-def _without_log(live: Mapping[FileKind, Mapping[int, str]], segments: tuple[Segment, ...]) -> tuple[int, ...]:
-    """Return where a log has gone out of the middle, which no broker does: it deletes from the lowest offset up."""
-    if not segments:
-        return ()
-    orphans = (live[FileKind.INDEX].keys() | live[FileKind.TIMEINDEX].keys()) - live[FileKind.LOG].keys()
-    return tuple(sorted(one for one in orphans if segments[0].base_offset < one < segments[-1].base_offset))
+def _without_log(
+    facts_of: Callable[[str], FileFacts | None],
+    live: Mapping[FileKind, Mapping[int, str]],
+    segments: Sequence[Segment],
+    log_start_offset: int,
+) -> tuple[int, ...]:
+    """Return base offsets, ascending, of which an index is there and the log is gone, which no broker leaves so.
+
+    A broker makes the log before its indexes, and to delete a segment renames the log first. So what it has made or
+    renamed since the files were listed is looked for once more. What lies below the log start is not missed.
+    """
+    indexes = {**live[FileKind.TIMEINDEX], **live[FileKind.INDEX]}
+    orphans = sorted(indexes.keys() - live[FileKind.LOG].keys()) if segments else ()
+    return tuple(
+        offset
+        for offset in orphans
+        if max(offset, log_start_offset) < segments[0].base_offset or offset > segments[0].base_offset
+        if not any(facts_of(f"{indexes[offset].split('.')[0]}.log{state}") for state in _STATES_OF_A_LOG)
+        and facts_of(indexes[offset]) is not None
+    )
 
 
 @contextmanager

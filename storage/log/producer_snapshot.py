@@ -235,8 +235,9 @@ def _check_head(head: Buffer, size: int) -> None:
         raise FormatError("producer snapshot entry count", position=COUNT_POSITION, expected="0 or more", found=count)
     whole = HEADER.size + count * ENTRY.size
     if size != whole:
+        entries = "1 entry" if count == 1 else f"{count} entries"
         raise FormatError("producer snapshot length", position=min(size, whole),
-                          expected=f"{whole} bytes for {count} entries", found=f"{size} bytes")  # fmt: skip
+                          expected=f"{whole} bytes for {entries}", found=f"{size} bytes")  # fmt: skip
 
 
 def _check_sum(head: Buffer, computed: int) -> None:

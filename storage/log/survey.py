@@ -10,7 +10,7 @@ Source: ``LogManager.loadLogs``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, in_file
 from resnap.storage.log.checkpoints import read_offset_checkpoint
@@ -51,6 +51,16 @@ class PartitionProblem:
 
     path: Place
     error: ResnapError
+    topic_partition: TopicPartition | None = None
+    """Which partition it is of, where the path does not say so."""
+
+
+class Incomplete(NamedTuple):
+    """A segment in a store that lacks an object which brokers need, and of which they may tell."""
+
+    topic_partition: TopicPartition
+    base_offset: int
+    missing_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,8 @@ class LogDir:
     clean_shutdown: bool
     """Whether the broker that was here was shut down cleanly; false while one runs."""
     problems: tuple[PartitionProblem, ...]
+    incomplete: tuple[Incomplete, ...] = ()
+    """In a store: segments that are in no partition, since nothing but an absent object would name them."""
     is_shipped: bool = False
     """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
     is_kraft: bool = False

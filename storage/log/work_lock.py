@@ -3,9 +3,9 @@
 Nothing is written, and a broker, which locks a file in it in another way, neither sees the lock nor minds it. It ends
 with the process, however that ends. Where a file system knows no locks on directories there is none.
 
-Whoever may open a directory may lock it, so a lock counts only if its holder is root, this user, or the directory's
-owner, or is not known: another user keeps nobody out. Runs of users who do not count for each other are kept apart by
-their leases in the store.
+Every user who may open a directory may lock it, so a lock counts only if its holder is root, this user, or the
+directory's owner, or is not known: the lock of another user is ignored. Runs of users who do not count for each other
+are kept apart by their leases in the store.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
         next_producer_id: Int64
 
 is all there is to a record: its fields in the order of the wire, and the values they have in versions without them.
-What reads and writes it is worked out from that, once per class. All versions of such messages are flexible (KIP-482).
+What reads and writes it is worked out from that, once per class. Versions are flexible (KIP-482) from the first on, or
+from ``flexible_since``, a ``ClassVar``, on.
 
 Where a message is the value of a log record, a *frame* comes first: its own version, type and version of the message.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import base64
 import struct
 import types
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -36,7 +37,17 @@ from typing import (
 )
 
 from resnap.storage.messages.varint import write_unsigned_varint
-from resnap.storage.messages.wire import Array, Cursor, Identifier, Nullable, Number, Octets, Text, Wire
+from resnap.storage.messages.wire import (
+    Array,
+    Cursor,
+    Identifier,
+    Nullable,
+    Number,
+    Octets,
+    Text,
+    Wire,
+    before_flexible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FRAME_VERSION: Final = 1
-"""0 was the preview of KRaft in 2.8, from which nobody can upgrade."""
+"""0 was the preview of KRaft in 2.8, from which there is no upgrade."""
 MAX_INT16: Final = 0x7FFF
 
 Bool: TypeAlias = Annotated[bool, Number(struct.Struct(">?"))]
@@ -91,8 +102,17 @@ class FieldSchema:
         return first + "".join(word.capitalize() for word in others)
 
 
+class _Layout(NamedTuple):
+    """The fields of one version of a message."""
+
+    plain: list[FieldSchema]
+    """Those that always come, in order."""
+    tagged: dict[int, FieldSchema]
+    is_flexible: bool
+
+
 _SCHEMAS: Final[dict[type, tuple[FieldSchema, ...]]] = {}
-_LAYOUTS: Final[dict[tuple[type, int], tuple[list[FieldSchema], dict[int, FieldSchema]]]] = {}
+_LAYOUTS: Final[dict[tuple[type, int], _Layout]] = {}
 """What has been worked out so far, by class, and by class and version."""
 
 
@@ -129,9 +149,9 @@ def read_message(message: type[T], cursor: Cursor, version: int) -> T:
         FormatError: the bytes do not fit the schema.
 
     """
-    plain, tagged = _layout(message, version)
+    plain, tagged, is_flexible = _layout(message, version)
     values = {field.name: field.wire.read(cursor, version) for field in plain}
-    for _ in range(cursor.unsigned()):
+    for _ in range(cursor.unsigned() if is_flexible else 0):
         tag, size = cursor.unsigned(), cursor.unsigned()
         with cursor.exactly(size, f"tagged field {tag} of {message.__name__}"):
             if tag in tagged:
@@ -142,6 +162,14 @@ def read_message(message: type[T], cursor: Cursor, version: int) -> T:
     return message(**values)
 
 
+def read_whole(message: type[T], cursor: Cursor, version: int) -> T:
+    """Return the ``message`` of ``version`` that takes all that is left; raises as ``read_message`` does."""
+    found = read_message(message, cursor, version)
+    if cursor.remaining:
+        raise cursor.wrong(f"end of {message.__name__}", "no more bytes", cursor.remaining)
+    return found
+
+
 def write_message(message: object, version: int) -> bytes:
     """Return the bytes of ``message`` in ``version``.
 
@@ -149,17 +177,16 @@ def write_message(message: object, version: int) -> bytes:
         ValueError: a field has a value that this version, or its type, cannot hold.
 
     """
-    plain, tagged = bytearray(), []
     for field in schema_of(type(message)):
-        value = getattr(message, field.name)
-        if field.since > version:
-            if value != field.default:
-                raise ValueError(f"{type(message).__name__} of version {version} has no {field.json_name}")
-        elif field.tag is None:
-            plain += field.wire.write(value, version)
-        elif value != field.default:
-            tagged.append((field.tag, field.wire.write(value, version)))
-    return bytes(plain) + write_unsigned_varint(len(tagged)) + b"".join(_tagged_fields(tagged))
+        if field.since > version and getattr(message, field.name) != field.default:
+            raise ValueError(f"{type(message).__name__} of version {version} has no {field.json_name}")
+    layout = _layout(type(message), version)
+    plain = b"".join([field.wire.write(getattr(message, field.name), version) for field in layout.plain])
+    if not layout.is_flexible:
+        return plain
+    news = {tag: field for tag, field in layout.tagged.items() if getattr(message, field.name) != field.default}
+    tagged = [(tag, field.wire.write(getattr(message, field.name), version)) for tag, field in news.items()]
+    return plain + write_unsigned_varint(len(tagged)) + b"".join(_tagged_fields(tagged))
 
 
 def oldest_version(message: object) -> int:
@@ -180,13 +207,17 @@ def message_json(message: object, version: int) -> dict[str, object]:
     return shown
 
 
-def _layout(message: type, version: int) -> tuple[list[FieldSchema], dict[int, FieldSchema]]:
-    """Return the fields of ``version``: those that always come, in order, and the tagged ones by tag."""
+def _layout(message: type, version: int) -> _Layout:
+    """Return the fields of ``version``."""
     known = _LAYOUTS.get((message, version))
     if known is None:
+        is_flexible = version >= getattr(message, "flexible_since", 0)
         there = [field for field in schema_of(message) if field.since <= version]
         tagged = {field.tag: field for field in there if field.tag is not None}
-        known = _LAYOUTS[message, version] = ([field for field in there if field.tag is None], tagged)
+        plain = [field for field in there if field.tag is None]
+        if not is_flexible:
+            plain = [replace(field, wire=before_flexible(field.wire)) for field in plain]
+        known = _LAYOUTS[message, version] = _Layout(plain, tagged, is_flexible)
     return known
 
 

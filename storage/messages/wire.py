@@ -1,7 +1,8 @@
-"""Values as Kafka's generated messages write them in flexible versions: a cursor over bytes, and one class per type.
+"""Values as Kafka's generated messages write them: a cursor over bytes, and one class per type.
 
-Lengths are unsigned varints, one more than the length, so that 0 can be null. Nothing is believed before it is checked
-against the bytes that are left.
+Lengths are unsigned varints, one more than the length, so that 0 can be null. In versions that are not flexible they
+are numbers of 2 bytes for strings and 4 for arrays, and -1 is null. Nothing is believed before it is checked against
+the bytes that are left.
 
 Source: KIP-482; ``ByteBufferAccessor`` in Kafka's clients module.
 """
@@ -30,6 +31,10 @@ ZERO_UUID: Final = "A" * UUID_CHARACTERS
 """The text of no id; reserved by Kafka."""
 _MORE_FOLLOW: Final = 0x80
 """The bit of a varint's byte that says so."""
+_NULL: Final = -1
+"""Length of null."""
+_STRING_LENGTH_BYTES: Final = 2
+_ARRAY_LENGTH_BYTES: Final = 4
 
 
 class Cursor:
@@ -37,7 +42,7 @@ class Cursor:
 
     Attributes:
         position: of the next byte, within the buffer.
-        unknown_tags: tagged fields that were passed over because nobody here knows them, by tag.
+        unknown_tags: tagged fields that were passed over because they are unknown here, by tag.
 
     """
 
@@ -133,9 +138,12 @@ class Number:
 class Text:
     """A string in UTF-8."""
 
+    length_bytes: int | None = None
+    """Of its length, in versions that are not flexible."""
+
     def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
         """Return the string."""
-        text = cursor.take(_length(cursor, "string", MAX_STRING_BYTES), "string")
+        text = cursor.take(_length(cursor, "string", MAX_STRING_BYTES, self.length_bytes), "string")
         try:
             return str(text, "utf-8")
         except UnicodeDecodeError as error:
@@ -146,7 +154,7 @@ class Text:
         data = str(value).encode()
         if len(data) > MAX_STRING_BYTES:
             raise ValueError(f"a string of {len(data)} bytes; at most {MAX_STRING_BYTES} are possible")
-        return write_unsigned_varint(len(data) + 1) + data
+        return _written_length(len(data), self.length_bytes) + data
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +190,13 @@ class Array:
     """Values of one type, one after the other: a tuple."""
 
     item: Wire
+    length_bytes: int | None = None
+    """Of the count, in versions that are not flexible."""
 
     def read(self, cursor: Cursor, version: int) -> object:
         """Return the values."""
         # Every value takes at least a byte, so the number of values is bounded before any is read.
-        count = _length(cursor, "array", cursor.remaining)
+        count = _length(cursor, "array", cursor.remaining, self.length_bytes)
         if isinstance(self.item, Number):
             layout = self.item.layout
             return tuple(value for (value,) in layout.iter_unpack(cursor.take(count * layout.size, "numbers")))
@@ -196,26 +206,30 @@ class Array:
         """Return count and values."""
         if not isinstance(value, tuple):
             raise TypeError(f"{value!r} is not a tuple")
-        return write_unsigned_varint(len(value) + 1) + b"".join(self.item.write(item, version) for item in value)
+        return _written_length(len(value), self.length_bytes) + b"".join(
+            self.item.write(item, version) for item in value
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """A string, bytes or array, or null, which is a length of 0."""
+    """A string, bytes or array, or null."""
 
     inner: Wire
+    length_bytes: int | None = None
+    """Of the length, in versions that are not flexible."""
 
     def read(self, cursor: Cursor, version: int) -> object:
         """Return the value, or None."""
         before = cursor.position
-        if cursor.unsigned() == 0:
+        if _read_length(cursor, self.length_bytes) == _NULL:
             return None
         cursor.position = before
         return self.inner.read(cursor, version)
 
     def write(self, value: object, version: int) -> bytes:
         """Return the bytes of the value, or of null."""
-        return write_unsigned_varint(0) if value is None else self.inner.write(value, version)
+        return _written_length(_NULL, self.length_bytes) if value is None else self.inner.write(value, version)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -236,9 +250,32 @@ def uuid_bytes(text: str) -> bytes:
     return base64.b64decode(text + "==", altchars=b"-_", validate=True)
 
 
-def _length(cursor: Cursor, what: str, most: int) -> int:
-    encoded = cursor.unsigned()
-    if not 1 <= encoded <= most + 1:
-        found = "null" if encoded == 0 else encoded - 1
-        raise cursor.wrong(f"length of a {what}", f"0 to {most}", found)
-    return encoded - 1
+def before_flexible(wire: Wire) -> Wire:
+    """Return how what ``wire`` writes is written in versions that are not flexible."""
+    match wire:
+        case Text():
+            return Text(_STRING_LENGTH_BYTES)
+        case Array(item):
+            return Array(before_flexible(item), _ARRAY_LENGTH_BYTES)
+        case Nullable(inner):
+            return Nullable(before_flexible(inner), _STRING_LENGTH_BYTES if inner == Text() else _ARRAY_LENGTH_BYTES)
+    return wire
+
+
+def _length(cursor: Cursor, what: str, most: int, length_bytes: int | None = None) -> int:
+    length = _read_length(cursor, length_bytes)
+    if not 0 <= length <= most:
+        raise cursor.wrong(f"length of a {what}", f"0 to {most}", "null" if length == _NULL else length)
+    return length
+
+
+def _read_length(cursor: Cursor, length_bytes: int | None) -> int:
+    if length_bytes is None:
+        return cursor.unsigned() - 1
+    return int.from_bytes(cursor.take(length_bytes, "length"), "big", signed=True)
+
+
+def _written_length(length: int, length_bytes: int | None) -> bytes:
+    if length_bytes is None:
+        return write_unsigned_varint(length + 1)
+    return length.to_bytes(length_bytes, "big", signed=True)

@@ -11,11 +11,11 @@ import io
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
+from resnap.storage.once import made_once
 from resnap.storage.readers import (
     DELETED_HINT,
     FileFacts,
@@ -26,6 +26,7 @@ from resnap.storage.readers import (
 )
 from resnap.storage.sources.cut_log import CutReader, uncut
 from resnap.storage.sources.inner_files import inner_facts, is_inner, open_inner
+from resnap.storage.stores.protocol import StoredBody
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
@@ -33,7 +34,7 @@ from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.storage.stores.s3_settings import S3Settings
 
 STREAM_BYTES: Final = 1 << 20
@@ -97,6 +98,17 @@ class Sources:
         if path is not None:
             return open_file(path)
         return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
+
+    def body(self, locator: str, etag: str | None = None) -> BodyOpener:
+        """Return what opens ``locator`` as a stream; it names the object that was read there with ``etag``."""
+
+        def opened() -> BinaryIO:
+            return self.open_body(locator)
+
+        if etag is None:
+            return opened
+        store_url, key = split_object_url(locator)
+        return StoredBody(store_url=store_url, key=key, etag=etag, open_body=opened)
 
     def read(self, locator: str) -> bytes:
         """Return the whole of a small file.
@@ -165,7 +177,7 @@ PLAIN: Final = Sources()
 """Stores as boto3 itself would reach them."""
 
 
-@lru_cache(maxsize=32)
+@made_once(maxsize=32)
 def _store(url: str, s3: S3Settings | None, process: int) -> ObjectStore:  # noqa: ARG001 - a fork makes its own
     return open_store(url, s3)
 

@@ -12,19 +12,18 @@ Source: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.same_log import Piece, position_of, shared_batch
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.survey import PartitionProblem
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 from resnap.storage.sources.cut_log import cut_locator
-from resnap.storage.sources.log_dirs import open_tiered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.storage.log.checkpoints import LeaderEpoch
@@ -34,19 +33,30 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 
-def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
-    """Return ``log_dir`` with its partitions joined with what the store at the URL ``remote`` holds of them.
+_MOST_NAMED: Final = 5
+_LOST_HISTORY: Final = "one of them is of a history that was lost, as after an unclean election: take another replica"
+
+
+class Joining(NamedTuple):
+    """What one store holds of several log dirs, listed once."""
+
+    url: str
+    stored: LogDir
+    sources: Sources
+    known: Callable[[PartitionDir, int, int], Sequence[str]]
+    """Returns the segments that brokers know of between two offsets of a partition."""
+
+
+def with_remote(log_dir: LogDir, joining: Joining) -> LogDir:
+    """Return ``log_dir`` with its partitions joined with what a store holds of them.
 
     A partition that cannot be joined becomes a problem; so does what of the store cannot be read.
 
     Raises:
-        UsageError: nothing that is read as a log lies there, or what another cluster tiered.
-        StoreError: the store failed.
+        UsageError: another cluster tiered to it.
 
     """
-    wanted = {one.topic_partition: one for one in log_dir.partitions}
-    ids = {key.topic: one.topic_id for key, one in wanted.items() if one.topic_id is not None}
-    stored = open_tiered(remote, sources, topics=wanted.__contains__, topic_ids=ids)
+    stored, remote = joining.stored, joining.url
     if stored.cluster_id is not None and log_dir.cluster_id not in {None, stored.cluster_id}:
         raise UsageError(
             f"{remote} holds segments of the cluster {stored.cluster_id}, {log_dir.path} is of {log_dir.cluster_id}",
@@ -56,7 +66,7 @@ def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
 
     def join(partition: PartitionDir) -> PartitionDir | PartitionProblem:
         try:
-            return _join(partition, remote_parts.get(partition.topic_partition), remote, sources)
+            return _join(partition, remote_parts.get(partition.topic_partition), joining)
         except ResnapError as error:
             return PartitionProblem(path=partition.path, error=error)
 
@@ -65,12 +75,12 @@ def with_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
     return replace(
         log_dir,
         partitions=tuple(one for one in joined if not isinstance(one, PartitionProblem)),
-        problems=(*log_dir.problems, *stored.problems, *problems),
+        problems=(*log_dir.problems, *problems),
         remote=remote,
     )
 
 
-def _join(local: PartitionDir, remote: PartitionDir | None, url: str, sources: Sources) -> PartitionDir:
+def _join(local: PartitionDir, remote: PartitionDir | None, joining: Joining) -> PartitionDir:
     """Return both parts as one log.
 
     Raises:
@@ -84,17 +94,19 @@ def _join(local: PartitionDir, remote: PartitionDir | None, url: str, sources: S
     reached = _end(below[-1]) if below else min(local.log_start_offset, begins)
     if remote is not None:
         _check_topic(local, remote)
-        _check_same_log(local, remote, sources)
+        _check_same_log(local, remote, joining.sources)
     if reached < begins:
+        known = joining.known(local, reached, begins)
+        named = f"; brokers know the segments {', '.join(known[:_MOST_NAMED])} of them" if known else ""
         raise VerificationError(
-            f"{local.path} begins at offset {begins}, and what {url} holds of it ends at {reached}: the offsets between"
-            " are missing",
+            f"{local.path} begins at offset {begins}, and what {joining.url} holds of it ends at {reached}: the offsets"
+            f" between are missing{named}",
             hint="give the store that the cluster tiers to, with its --key-prefix; what is lost there is in no replica",
         )
     if remote is None or not below:
         return local
     if reached > begins:
-        below[-1] = _cut_off(below[-1], begins, sources)
+        below[-1] = _cut_off(below[-1], begins, joining.sources)
     return replace(
         local,
         segments=(*below, *local.segments),
@@ -126,8 +138,16 @@ def _check_same_log(local: PartitionDir, remote: PartitionDir, sources: Sources)
     if ours and theirs and start < begins and epochs_in(ours, start, begins) != epochs_in(theirs, start, begins):
         raise VerificationError(
             f"{local.path} and {remote.path} have different leader epochs between the offsets {start} and {begins}",
-            hint="one of them is of a history that was lost, as after an unclean election: take another replica",
+            hint=_LOST_HISTORY,
         )
+    if remote.segments[0].base_offset < begins:
+        below, above = epochs_in(theirs, begins - 1, begins), epochs_in(ours, begins, begins + 1)
+        if below and above and below[-1].epoch > above[0].epoch:
+            raise VerificationError(
+                f"{local.path} begins at offset {begins} under leader epoch {above[0].epoch}, and what lies below it in"
+                f" {remote.path} is of leader epoch {below[-1].epoch}, a later one",
+                hint=_LOST_HISTORY,
+            )
     shared = shared_batch(_pieces(local.segments, sources), _pieces(remote.segments, sources))
     if shared is None or shared.is_same:
         return

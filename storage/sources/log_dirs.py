@@ -15,14 +15,15 @@ from resnap.storage.log.log_dir import NoLogDirError, open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
-from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, layout_in
+from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.layouts.protocol import Stored, Tiered
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -34,11 +35,13 @@ def open_source(
     *,
     topics: Callable[[TopicPartition], bool] | None = None,
     topic_ids: Mapping[str, str] | None = None,
+    counts: Callable[[str], bool] = lambda _: True,
 ) -> LogDir:
     """Return the log dir at ``source``, a path or the URL of a prefix; of its partitions those that ``topics`` wants.
 
     One partition's directory, or its prefix, gives the log dir above with it alone. Of several topics of one name that
-    were shipped to a prefix ``topic_ids`` chooses one, by name.
+    were shipped to a prefix ``topic_ids`` chooses one, by name. Of a store's objects those are read whose keys
+    ``counts`` takes.
 
     Raises:
         UsageError: nothing there, or neither a log dir nor a copy of one nor what Resnap has shipped.
@@ -55,7 +58,7 @@ def open_source(
 
     def read_in(layout: Stored, depth: int) -> LogDir:
         root, within = _above(url, depth)
-        found = _rekeyed(chain(seen, listed), within)
+        found = (info for info in _rekeyed(chain(seen, listed), within) if counts(info.key))
         return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
 
     for info in listed:
@@ -82,14 +85,54 @@ def open_tiered(
     url: str,
     sources: Sources,
     *,
-    topics: Callable[[TopicPartition], bool] | None = None,
-    topic_ids: Mapping[str, str] | None = None,
+    topics: Callable[[TopicPartition], bool],
+    topic_ids: Mapping[str, str],
+    counts: Callable[[str], bool],
 ) -> LogDir:
-    """Return what ``open_source`` does of a store that is to hold what was tiered; raises as it does."""
+    """Return what ``open_source`` does of a store that is to hold what was tiered; raises as it does.
+
+    Where Resnap and brokers have tiered to one place, in layouts of their own, each partition is read in the one in
+    which it begins lowest, and then ends highest.
+    """
+    there: dict[str, Tiered] = {}
+
+    def noted(key: str) -> bool:
+        there.update((one.name, one) for one in TIERED if one.name not in there and one.is_key(key))
+        return counts(key)
+
     try:
-        return open_source(url, sources, topics=topics, topic_ids=topic_ids)
+        found = open_source(url, sources, topics=topics, topic_ids=topic_ids, counts=noted)
     except NoLogDirError as error:
         raise nothing_tiered(url) from error
+    if not found.is_shipped or len(there) < 2:  # noqa: PLR2004 - one layout, or several
+        return found
+    store = sources.store(url.rstrip("/"))
+    return _united(
+        [
+            layout.log_dir(store, (info for info in store.list() if counts(info.key)), topics, topic_ids=topic_ids)
+            for layout in there.values()
+        ]
+    )
+
+
+def _united(parts: Sequence[LogDir]) -> LogDir:
+    """Return the log dir that has of each partition the longest of its logs in ``parts``; at least one."""
+    longest: dict[TopicPartition, PartitionDir] = {}
+    for one in sorted((one for part in parts for one in part.partitions), key=_extent):
+        longest.setdefault(one.topic_partition, one)
+    return replace(
+        parts[0],
+        cluster_id=next((part.cluster_id for part in parts if part.cluster_id is not None), None),
+        broker_id=None,
+        partitions=tuple(longest[name] for name in sorted(longest)),
+        problems=tuple(one for part in parts for one in part.problems if one.topic_partition not in longest),
+        incomplete=tuple(one for part in parts for one in part.incomplete),
+    )
+
+
+def _extent(partition: PartitionDir) -> tuple[int, int]:
+    segments = partition.segments
+    return segments[0].base_offset, -(segments[-1].next_base_offset or segments[-1].base_offset)
 
 
 def nothing_tiered(url: str) -> UsageError:
@@ -126,6 +169,24 @@ def tiered_part(url: str, sources: Sources) -> TieredPart:
             store = sources.store(root)
             break
     return TieredPart(layout_in(store, within), store, within)
+
+
+def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
+    """Return ``tiered_part`` in each layout in which something lies there, that of Resnap's own manifests first.
+
+    Brokers that tier to where Resnap has shipped write no such manifest.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    first = tiered_part(url, sources)
+    others = [layout for layout in TIERED if layout.name != first.layout.name]
+    found: dict[str, Tiered] = {}
+    for info in first.store.list(first.within) if first.layout in SHIPPED else ():
+        found.update((one.name, one) for one in others if one.name not in found and one.is_key(info.key))
+    parts = [first, *(first._replace(layout=one) for one in others if one.name in found)]
+    return sorted(parts, key=lambda part: not part.layout.tells_digests)
 
 
 def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
+from resnap.storage.layouts.local_tiered.keys import ROOT
 from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segment_form import SegmentForm
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored, Tiered
+    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
 LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
@@ -25,6 +27,9 @@ READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
 READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
 """Likewise, where nothing of the others is there: a manifest of ours may name the same objects."""
+
+TIERED: Final[tuple[Tiered, ...]] = (_FLAT, _AIVEN, _LOCAL_TIERED)
+"""Those in which Resnap or brokers tier."""
 
 
 def layout_named(name: LayoutName, form: SegmentForm | None = None) -> Layout:
@@ -53,6 +58,17 @@ def layout_in(store: ObjectStore, within: str = "") -> Tiered:
             return _FLAT
         is_of_brokers = is_of_brokers or _LOCAL_TIERED.brokers_object(info.key) is not None
     return _LOCAL_TIERED if is_of_brokers else _FLAT
+
+
+def manifests_above(url: str, sources: Sources) -> str | None:
+    """Return the URL of the store whose manifests of Resnap's name what lies at ``url``, a folder of brokers' alone.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    above, _, folder = url.rpartition("/")
+    return above if folder == ROOT and layout_in(sources.store(above)).tells_digests else None
 
 
 def brokers_layout(key: str) -> ReadByBrokers | None:

@@ -11,6 +11,7 @@ like the bucket and must be there, so that a mistyped path or a disk that is not
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -19,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from resnap.storage.disk import why_unwritable
 from resnap.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -64,7 +66,7 @@ _IN_THE_WAY: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is an unfinished write, left by a crash unless somebody is writing it now."""
+    """Whether a file of this name is an unfinished write, left by a crash unless a process is writing it now."""
     return _TEMPORARY_NAME.fullmatch(name) is not None
 
 
@@ -88,6 +90,11 @@ class LocalObjectStore:
         check_key(key)
         self._write(key, [body], if_absent=if_absent)
 
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        """Write a small object in the place of one version, with no other writer; see ``ObjectStore.replace``."""
+        check_key(key)
+        self._write(key, [body], etag=etag)
+
     def put_stream(
         self,
         key: str,
@@ -100,7 +107,7 @@ class LocalObjectStore:
         """Write a large object, a chunk at a time; see ``ObjectStore.put_stream``."""
         check_key(key)
         chunks = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=CHUNK_BYTES, key=key)
-        self._write(key, chunks, if_absent=False)
+        self._write(key, chunks)
 
     def get(self, key: str) -> bytes:
         """Return the whole object; see ``ObjectStore.get``."""
@@ -159,16 +166,20 @@ class LocalObjectStore:
         with self._translated(None):
             Path(unfinished.handle).unlink(missing_ok=True)
 
-    def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool) -> None:
+    def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool = False, etag: str | None = None) -> None:
         path = self._root / key
         self._check_no_link(key)
         with self._translated(key):
             self._make_folder(path.parent)
-        with self._temporary_file(key, path.parent, chunks) as temporary, self._translated(key):
-            if if_absent:
-                self._link(key, temporary, path)
+        with self._temporary_file(key, path.parent, chunks) as temporary:
+            if etag is not None:
+                self._replace(key, temporary, path, etag)
             else:
-                temporary.replace(path)
+                with self._translated(key):
+                    if if_absent:
+                        self._link(key, temporary, path)
+                    else:
+                        temporary.replace(path)
         with self._translated(key):
             sync_directory(path.parent)
 
@@ -191,6 +202,19 @@ class LocalObjectStore:
             with suppress(OSError):
                 path.unlink()
 
+    def _replace(self, key: str, temporary: Path, path: Path, etag: str) -> None:
+        """Give the file its name if the one that has it is that of ``etag``; the folder is locked meanwhile."""
+        with self._translated(key):
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with self._translated(key):
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            check_etag(str(path), key, expected=etag, found=self.head(key).etag)
+            with self._translated(key):
+                temporary.replace(path)
+        finally:
+            os.close(folder)
+
     def _link(self, key: str, temporary: Path, path: Path) -> None:
         """Give the file its name unless the name is taken, in one step, which rename cannot."""
         try:
@@ -202,7 +226,7 @@ class LocalObjectStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and those above it up to the root; each is durable before anything is put into it."""
-        if folder in self._durable_folders and folder.is_dir():  # somebody may have cleared the store meanwhile
+        if folder in self._durable_folders and folder.is_dir():  # the store may have been cleared meanwhile
             return
         if folder != self._root:
             self._make_folder(folder.parent)
@@ -274,6 +298,18 @@ class LocalObjectStore:
             with suppress(OSError):  # reported when the file is opened
                 if here.is_symlink():
                     raise _link_error(here)
+
+    def check_writable(self) -> None:
+        """Make sure that objects could be written, before work is done for them.
+
+        Raises:
+            StoreError: they could not.
+
+        """
+        self._check_parent()
+        with self._translated(None):
+            if (error := why_unwritable(self._root)) is not None:
+                raise error
 
     def _check_parent(self) -> None:
         with self._translated(None):

@@ -66,12 +66,24 @@ class MemoryObjectStore:
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         """Write a small object; see ``ObjectStore.put``."""
         check_key(key)
-        path, bucket = self._prefix + key, self._bucket
-        with bucket.lock:
-            if if_absent and path in bucket.objects:
+        with self._bucket.lock:
+            if if_absent and self._prefix + key in self._bucket.objects:
                 raise ObjectExistsError(f"{self._url}/{key}: there is an object already", key=key)
-            bucket.writes += 1
-            bucket.objects[path] = _Object(bytes(body), self._clock_ms(), bucket.writes)
+            self._keep(key, body)
+
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        """Write a small object in the place of one version; see ``ObjectStore.replace``."""
+        check_key(key)
+        with self._bucket.lock:
+            found = self._bucket.objects.get(self._prefix + key)
+            if found is None:
+                raise self._not_found(key)
+            check_etag(f"{self._url}/{key}", key, expected=etag, found=str(found.version))
+            self._keep(key, body)
+
+    def _keep(self, key: str, body: Buffer) -> None:
+        self._bucket.writes += 1
+        self._bucket.objects[self._prefix + key] = _Object(bytes(body), self._clock_ms(), self._bucket.writes)
 
     def put_stream(
         self,
@@ -133,8 +145,11 @@ class MemoryObjectStore:
         with self._bucket.lock:
             entry = self._bucket.objects.get(self._prefix + key)
         if entry is None:
-            raise ObjectNotFoundError(f"{self._url}/{key}: no such object", key=key)
+            raise self._not_found(key)
         return entry
+
+    def _not_found(self, key: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(f"{self._url}/{key}: no such object", key=key)
 
 
 def _info(key: str, entry: _Object) -> ObjectInfo:

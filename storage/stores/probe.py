@@ -8,6 +8,7 @@ can be read back instead (``--verify-upload read-back``).
 
 from __future__ import annotations
 
+import io
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,8 @@ from resnap.storage.errors import (
     StoreError,
     StoreFullError,
 )
-from resnap.storage.stores.protocol import ClaimRefusedError, WireStore
+from resnap.storage.stores.protocol import ClaimRefusedError, CopyingStore, StoredBody, WireStore
+from resnap.storage.stores.urls import split_object_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +64,7 @@ class UploadChecks:
 
 
 class Condition(StrEnum):
-    """What a write does that is to succeed only where nothing is there."""
+    """What a write does that is to succeed only where nothing is there, or only one version."""
 
     KEPT = "kept"
     IGNORED = "ignored"
@@ -113,23 +115,55 @@ def condition(store: ObjectStore) -> Condition:
             return Condition.REFUSED
         else:
             return Condition.IGNORED
-    return _race(store)
+    with throwaway(store) as key:
+        return _race(store, key)
 
 
-def _race(store: ObjectStore) -> Condition:
+def replacement(store: ObjectStore) -> Condition:
+    """Find out what writes are worth that are to replace one version only, alone and among several writers at once.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with throwaway(store) as key:
+        store.put(key, b"first")
+        first = store.head(key).etag
+        try:
+            store.replace(key, b"second", etag=first)
+            second = store.head(key).etag
+            store.replace(key, b"third", etag=first)
+        except (ObjectChangedError, ObjectExistsError):
+            if store.get(key) != b"second":
+                return Condition.IGNORED if store.get(key) == b"third" else Condition.REFUSED
+        except StoreError as error:
+            if error.transient or isinstance(error, StoreFullError):
+                raise
+            store.put(key, b"fourth")  # a store that takes nothing any more says so here
+            return Condition.REFUSED
+        else:
+            return Condition.IGNORED
+        return _race(store, key, second)
+
+
+def _race(store: ObjectStore, key: str, etag: str | None = None) -> Condition:
+    """Let several writers try at once to make ``key``, or to replace its version ``etag``: one must win."""
     together = threading.Barrier(_CREATORS)
 
-    def create(number: int) -> bool:
+    def write(number: int) -> bool:
         together.wait()
         try:
-            store.put(key, b"%d" % number, if_absent=True)
-        except ObjectExistsError:
+            if etag is None:
+                store.put(key, b"%d" % number, if_absent=True)
+            else:
+                store.replace(key, b"%d" % number, etag=etag)
+        except (ObjectExistsError, ObjectChangedError):
             return False
         return True
 
-    with throwaway(store) as key, ThreadPoolExecutor(_CREATORS) as creators:
-        won = list(creators.map(create, range(_CREATORS)))
-        fair = won.count(True) == 1 and store.get(key) == b"%d" % won.index(True)
+    with ThreadPoolExecutor(_CREATORS) as creators:
+        won = list(creators.map(write, range(_CREATORS)))
+    fair = won.count(True) == 1 and store.get(key) == b"%d" % won.index(True)
     return Condition.KEPT if fair else Condition.RACES
 
 
@@ -227,6 +261,38 @@ def uploads_problem(store: ObjectStore) -> str | None:
         return None if found else "an upload that was begun is not listed among the unfinished ones"
 
 
+def copy_problem(store: CopyingStore) -> str | None:
+    """Return why what the store holds already is sent to it once more; None if it copies by itself, and rightly.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    body = secrets.token_bytes(BODY_BYTES)
+    with throwaway(store) as key, throwaway(store) as copied:
+        store.put(key, body)
+        url, name = split_object_url(f"{store.url}/{key}")
+        etag = store.head(key).etag
+        source = StoredBody(store_url=url, key=name, etag=etag, open_body=lambda: io.BytesIO(body))
+        try:
+            store.copy(source, copied, size_bytes=len(body), crc32c=crc32c(body))
+        except StoreError as error:
+            if error.transient:
+                raise
+            return f"a copy went wrong: {error}"
+        if store.get(copied) != body:
+            return "a copy came back as other bytes"
+        store.put(key, bytes(BODY_BYTES))
+        try:
+            store.copy(source, copied, size_bytes=len(body), crc32c=crc32c(body))
+        except ObjectChangedError:
+            return None if store.get(copied) == body else "a copy was refused, and written all the same"
+        except StoreError as error:
+            if error.transient:
+                raise
+    return "an object that had been replaced was copied as if it were the one before"
+
+
 def store_clock_ms(store: ObjectStore) -> int:
     """Return what time it is by the clock of the store itself.
 
@@ -241,7 +307,7 @@ def store_clock_ms(store: ObjectStore) -> int:
 
 @contextmanager
 def throwaway(store: ObjectStore) -> Iterator[str]:
-    """Give a key that nobody else uses, and delete what lies there in the end."""
+    """Give a key that nothing else uses, and delete what lies there in the end."""
     key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
     try:
         yield key

@@ -1,4 +1,4 @@
-"""The object store that everything above sees: eleven verbs, synchronous, safe to call from many threads.
+"""The object store that everything above sees: twelve verbs, synchronous, safe to call from many threads.
 
 A store is opened at a prefix and speaks of keys relative to it. What every implementation promises:
 
@@ -40,7 +40,23 @@ MAX_KEY_BYTES: Final = 900
 """S3 takes 1,024 with the store's prefix, of which this leaves room."""
 
 BodyOpener: TypeAlias = Callable[[], BinaryIO]
-"""Opens the body from its first byte, each time it is called; whoever calls it closes what it gives."""
+"""Opens the body from its first byte, each time it is called; the caller closes what it gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBody:
+    """Opens the body of an object, and says which one it is, so that a store may copy it instead of being sent it."""
+
+    store_url: str
+    key: str
+    etag: str
+    """Of the version that was read."""
+    open_body: BodyOpener
+
+    def __call__(self) -> BinaryIO:
+        """Open it from its first byte."""
+        return self.open_body()
+
 
 _PORTABLE_PART = re.compile(r"[A-Za-z0-9!_.*'()=-]+")
 
@@ -85,6 +101,20 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectExistsError: ``if_absent``, and the key is taken; the object there is untouched.
+            UsageError: ``key`` is not portable.
+
+        """
+        ...
+
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        """Write a small object in the place of the version ``etag``, as ``head`` or ``list`` gave it.
+
+        Of any number of concurrent writers one wins, on stores that keep the condition: some ignore it silently. After
+        a lost answer the winner's own second attempt may find its first.
+
+        Raises:
+            ObjectChangedError: another version is there, and is untouched.
+            ObjectNotFoundError: nothing is there.
             UsageError: ``key`` is not portable.
 
         """
@@ -209,6 +239,25 @@ class WireStore(ObjectStore, Protocol):
 
     def list(self, prefix: str = "", *, page_keys: int = ...) -> Iterator[ObjectInfo]:
         """Do as ``ObjectStore.list`` does, ``page_keys`` at a time."""
+        ...
+
+
+@runtime_checkable
+class CopyingStore(ObjectStore, Protocol):
+    """A store that can be asked to make an object of another one that it holds."""
+
+    def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
+        """Make the object at ``key`` of ``source``, whole, and compare what the store says of it with what it must be.
+
+        ``source`` lies in a store of the same kind, reached by the same settings. Nothing should lie at ``key`` that is
+        in use: where this raises, anything may lie there.
+
+        Raises:
+            ObjectChangedError: ``source`` is not of its etag any more; nothing was written.
+            StoreError: the store cannot do it, or says of the copy another length or checksum, or none.
+            UsageError: ``key`` is not portable.
+
+        """
         ...
 
 

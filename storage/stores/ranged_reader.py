@@ -73,7 +73,8 @@ class _Fetcher:
 
     def __init__(self, store: ObjectStore, key: str, etag: str, threads: ThreadPoolExecutor) -> None:
         self.locator = f"{store.url}/{key}"
-        self._store, self._key, self._etag = store, key, etag
+        self.etag = etag
+        self._store, self._key = store, key
         self._threads = threads
 
     def ask(self, start: int, end: int) -> _Range:
@@ -91,7 +92,7 @@ class _Fetcher:
         return self._fetch(start, end)
 
     def _fetch(self, start: int, end: int) -> bytes:
-        data = self._store.get_range(self._key, start, end, etag=self._etag)
+        data = self._store.get_range(self._key, start, end, etag=self.etag)
         if len(data) != end - start:
             raise changed(self.locator, self._key)
         return data
@@ -104,6 +105,8 @@ class RangedReader:
         self, fetcher: _Fetcher, size_bytes: int, *, ranges_in_flight: int, range_bytes: int, end: int
     ) -> None:
         self.locator = fetcher.locator
+        self.etag = fetcher.etag
+        """Of the version that is read."""
         self.size_bytes = size_bytes
         self._fetcher = fetcher
         self._most, self._range_bytes, self._end = ranges_in_flight, range_bytes, end

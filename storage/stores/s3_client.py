@@ -2,7 +2,7 @@
 
 botocore's own retries are off, so that attempts are counted in one place. What a setting adds to requests (encryption,
 the expected owner of the bucket, tags) is put into each operation that knows it, on its way out. Bodies are
-signed where botocore signs them: always over plain HTTP, where a checksum keeps nobody from changing both.
+signed where botocore signs them: always over plain HTTP, where a checksum does not keep an attacker from changing both.
 
 Attempts are spaced by *full jitter*: a random time up to a bound that doubles, so that many clients which were refused
 at once do not come back at once. A time that the store names itself (``Retry-After``) is the least that is waited; if
@@ -15,7 +15,6 @@ import random
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,11 +25,12 @@ from botocore.config import Config
 from resnap.storage.errors import ConfigurationError, StoreAccessError, StoreError, StoreUnavailableError
 from resnap.storage.stores.protocol import ClaimRefusedError
 from resnap.storage.stores.s3_body import send_known_bodies
-from resnap.storage.stores.s3_errors import ErrorAnswer, store_error
+from resnap.storage.stores.s3_errors import ErrorAnswer, may_refuse_bytes, store_error
 from resnap.storage.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
 
     from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
@@ -121,20 +121,19 @@ class Slots:
         with self._free:
             yield
 
-    def fill(self, parts: Iterator[bytes]) -> bytes | None:
-        """Take a slot and return the next part for it, which ``release`` gives back; None, and no slot, at the end."""
+    def begin(self, parts: Iterator[bytes], send: Callable[[bytes], Future[T]]) -> Future[T] | None:
+        """Take a slot until the next part, which ``send`` begins to send, is through; None, and no slot, at the end."""
         self._free.acquire()
-        part = None
+        begun = None
         try:
             part = next(parts, None)
+            begun = None if part is None else send(part)
         finally:
-            if part is None:
+            if begun is None:  # also where the system gives no thread to send it
                 self._free.release()
-        return part
-
-    def release(self, _sent: object = None) -> None:
-        """Give a slot back."""
-        self._free.release()
+        if begun is not None:
+            begun.add_done_callback(lambda _: self._free.release())
+        return begun
 
 
 class S3Caller:
@@ -168,7 +167,7 @@ class S3Caller:
             except botocore.exceptions.ClientError as error:
                 answer = error_answer(error)
                 # Stores have a code each for a wrong checksum; the status is what they share.
-                if claims and answer.status == HTTPStatus.BAD_REQUEST:
+                if claims and may_refuse_bytes(answer):
                     raise ClaimRefusedError(f"{self.where(key)}: {answer}", key=key) from error
                 raise
 
@@ -256,7 +255,7 @@ def _make_client(settings: S3Settings) -> S3Client:
 
 
 def _refuse_credentials(endpoint_url: str | None) -> None:
-    """Refuse an endpoint with a user or password in it: nobody sends them, and every message would show them."""
+    """Refuse an endpoint with a user or password in it: they would not be sent, and every message would show them."""
     if endpoint_url is not None and "@" in urlsplit(endpoint_url).netloc:
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and leave them out of the endpoint"
         raise ConfigurationError("s3: an endpoint URL with credentials in it: expected none", hint=hint)

@@ -39,8 +39,14 @@ _ACCESS_HINTS: Final = {
     "SignatureDoesNotMatch": "check the secret access key",
     "XAdminUserNotFound": _UNKNOWN_KEY,
 }
+_LOCKED_HINT: Final = (
+    "a retention or a legal hold of the store locks the object: run again when that has ended; a bucket with versions"
+    " keeps what is replaced as an older one"
+)
 _FORBIDDEN_HINT: Final = "check the credentials, and what they may do in this bucket"
-_REGION_HINT: Final = "the bucket lies in another region or behind another endpoint: set the region or endpoint URL"
+_REGION_HINT: Final = (
+    "the bucket lies in another region or behind another endpoint: give --s3-region, or --s3-endpoint-url"
+)
 _RETRY_HINT: Final = "try again later; if it stays so, look at the store"
 
 
@@ -84,10 +90,16 @@ def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
     if answer.code in _COME_BACK or _is_transient(answer.status):
         return StoreUnavailableError(f"{where}: {answer}", key=key, hint=_RETRY_HINT,
                                      retry_after_s=answer.retry_after_s)  # fmt: skip
-    hint = _ACCESS_HINTS.get(answer.code)
+    hint = _LOCKED_HINT if "object lock" in answer.message.lower() else _ACCESS_HINTS.get(answer.code)
     if hint or answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return StoreAccessError(f"{where}: {answer}", key=key, hint=hint or _FORBIDDEN_HINT)
     return StoreError(f"{where}: the store refused: {answer}", key=key)
+
+
+def may_refuse_bytes(answer: ErrorAnswer) -> bool:
+    """Whether ``answer`` may mean that other bytes came than a checksum says; its codes for that are many."""
+    says_otherwise = answer.code in _COME_BACK or answer.code in _ELSEWHERE or answer.code in _ACCESS_HINTS
+    return answer.status == HTTPStatus.BAD_REQUEST and not says_otherwise
 
 
 def _is_transient(status: int) -> bool:

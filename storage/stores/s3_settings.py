@@ -75,13 +75,19 @@ class S3Settings:
     def request_parameters(self) -> dict[str, Any]:
         """Return what goes with each request that knows it, under S3's own names."""
         key = None if self.customer_key is None else decoded_key(self.customer_key.content())
-        customer = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
+        customer = {
+            f"{whose}SSECustomer{what}": value
+            for whose in ("", "CopySource")
+            for what, value in (("Algorithm", "AES256"), ("Key", key))
+        }
         parameters = {
             "ServerSideEncryption": self.encryption,
             "SSEKMSKeyId": self.kms_key_id,
             **(customer if key is not None else {}),
             "Tagging": urlencode(self.tags) or None,
+            "TaggingDirective": "REPLACE" if self.tags else None,
             "ExpectedBucketOwner": self.expected_bucket_owner,
+            "ExpectedSourceBucketOwner": self.expected_bucket_owner,
         }
         return {name: value for name, value in parameters.items() if value is not None}
 

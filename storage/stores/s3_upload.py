@@ -106,15 +106,17 @@ class MultipartUpload:
         """Send the parts side by side; when one cannot be read or sent, those under way come to their end first."""
         done: list[CompletedPartTypeDef] = []
         begun: deque[Future[CompletedPartTypeDef]] = deque()
+
+        def send(part: bytes) -> Future[CompletedPartTypeDef]:
+            while begun and begun[0].done():  # raises what one before has met, so that no further one goes up in vain
+                done.append(begun.popleft().result())
+            return threads.submit(self._put_part, upload_id, len(done) + len(begun) + 1, part, claimed)
+
         with ThreadPoolExecutor(self._caller.slots.most, thread_name_prefix="resnap-part") as threads:
             try:
-                while (part := self._caller.slots.fill(parts)) is not None:
-                    number = len(done) + len(begun) + 1
-                    begun.append(threads.submit(self._put_part, upload_id, number, part, claimed))
-                    begun[-1].add_done_callback(self._caller.slots.release)
-                    while begun and begun[0].done():
-                        done.append(begun.popleft().result())
-                done += [sent.result() for sent in begun]
+                while (sent := self._caller.slots.begin(parts, send)) is not None:
+                    begun.append(sent)
+                done += [one.result() for one in begun]
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise

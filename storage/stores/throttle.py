@@ -21,7 +21,7 @@ LOOK_S: Final = 1.0
 class Throttle:
     """Makes each caller wait until as many bytes may pass; None for ``bytes_per_s`` lets everything through.
 
-    Time that nobody used is not saved up: after a pause the rate is the same as before it.
+    Unused time is not saved up: after a pause the rate is the same as before it.
     """
 
     bytes_per_s: int | None = None

@@ -46,7 +46,9 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
         raise UsageError("a store URL with credentials in it: expected none", hint=hint)
     opener = _OPENERS.get(scheme.lower()) if separator else None
     if opener is None:
-        raise UsageError(f"store URL {url!r}: unknown form", hint=_BY_S3.get(scheme.lower(), FORMS))
+        of_path = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
+        hint = _BY_S3.get(scheme.lower(), FORMS) if separator else of_path
+        raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
     return opener(url, rest, s3 or S3Settings())
 
 

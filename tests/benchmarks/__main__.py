@@ -16,6 +16,8 @@ from tests.benchmarks import (
     against_dump_log,
     against_kafka,
     all_boundaries,
+    cluster,
+    fleet,
     floor,
     quota,
     quota_day,
@@ -23,6 +25,7 @@ from tests.benchmarks import (
     sanity,
     scaling,
     service,
+    simulated_scale,
     upload,
     window,
 )
@@ -50,7 +53,10 @@ BENCHMARKS = {
         quota,
         quota_day,
         replicas,
+        fleet,
         upload,
+        simulated_scale,
+        cluster,
         service,
     )
 }

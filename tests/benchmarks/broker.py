@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks.create_topic import create_topic
 from tests.benchmarks.measuring import warm
+from tests.kafka.brokers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ class Broker:
     @contextmanager
     def running(self, *, threads: int) -> Iterator[int]:
         """Start it, give its port once it is there, and stop it in order."""
-        port, controller_port = _free_port(), _free_port()
+        port, controller_port = free_port(), free_port()
         properties = self._write_properties(port, controller_port, threads)
         log4j = f"-Dlog4j.configuration=file:{self.root}/log4j.properties"
         command = self.kafka.java(log4j, "kafka.Kafka", properties)
@@ -144,7 +144,7 @@ class Broker:
         return sum(found.values()) if threads == 1 else max(found.values())
 
     def _format(self) -> None:
-        properties = self._write_properties(_free_port(), _free_port(), 1)
+        properties = self._write_properties(free_port(), free_port(), 1)
         subprocess.run(
             self.kafka.java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", properties),
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -202,9 +202,3 @@ class Broker:
         for path in self.partition(number).glob("*.snapshot"):
             path.unlink()
         shutil.copy2(self._log.partition(number) / "leader-epoch-checkpoint", self.partition(number))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore, Ids
 from resnap.tiering.quota.client_quotas import UserRates
-from resnap.tiering.quota.exact_store import ExactStore
-from resnap.tiering.quota.layers import Layers, Sizing
-from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.layers import Ids, Layers, life_cycle
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.tiering.quota.stores import UNSEEN, BloomStore, ExactStore
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
 
@@ -72,7 +70,7 @@ def _checks(options: Options) -> Table:
 
 def _layers(ids: Ids, store: BloomStore | ExactStore) -> Layers:
     cycle = life_cycle("P-C", capacity=len(ids))
-    layers = Layers(cycle, Sizing(false_positive_rate=RATE), store)
+    layers = Layers(cycle, store, false_positive_rate=RATE)
     half = len(ids) // 2
     layers.add_many(ids[:half], NOW_MS - cycle.span_ms)
     layers.add_many(ids[half:], NOW_MS)

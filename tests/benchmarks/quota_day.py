@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.layers import life_cycle
 from resnap.tiering.quota.simulation import Rules, simulate
 from resnap.tiering.quota.token_bucket import QuotaConfig
 from tests.benchmarks.tables import Table, amount, seconds

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.log.producer_snapshot import load_snapshot
+from tests.benchmarks import cluster
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogOptions, LogStore
@@ -38,7 +39,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != cluster.NAME])
 def test_each_benchmark_runs_alone_and_gives_tables(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,20 @@ def test_spark_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     engines = {cells[2] for cells in rows(capsys.readouterr().out) if len(cells) > 4}
     assert {"local", "Spark warm"} <= engines
     assert any(engine.endswith(" splits") for engine in engines)
+
+
+@pytest.mark.heavy
+@pytest.mark.spark
+def test_executors_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["cluster", "--quick", "--data", str(tmp_path)])
+    ((executors, _, segments, *_),) = rows(capsys.readouterr().out)
+    assert (executors, int(segments) > 1) == ("1", True)
+
+
+def test_overlap_is_that_of_replays_with_what_is_shipped() -> None:
+    alone, beside = cluster.Stretch(0, 100, ships=False), cluster.Stretch(50, 250, ships=True)
+    assert cluster.overlap([alone, beside, cluster.Stretch(200, 300, ships=False)]) == 0.5
+    assert cluster.overlap([beside]) == 0.0
 
 
 @pytest.mark.heavy

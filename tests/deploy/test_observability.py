@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.tiering.quota.quota_metrics import all_series
 from tests.cases import each
 from tests.deploy.promql import parse

@@ -23,9 +23,13 @@ from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
 from resnap.storage.errors import ConfigurationError, UsageError
 from tests.deploy.dockerfile import Dockerfile
+from tests.scheduler.files import lost_boundaries
+from tests.scheduler.installed import SET, regenerate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from tests.fixture_sets import FixtureSet
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DEPLOY: Final = ROOT / "docs" / "deploy"
@@ -74,9 +78,10 @@ def test_the_example_loads_with_every_setting_set(etc: Path) -> None:
 
 
 def test_the_example_names_every_setting_once() -> None:
-    text = EXAMPLE.read_text(encoding="utf-8").split("[[schedules]]")[0]
+    text, _, tables = EXAMPLE.read_text(encoding="utf-8").partition("[[schedules]]")
+    assert "[[fleet]]" in tables
     named = [setting_name(name) for name in re.findall(r"^#?([a-z][\w.-]*) = ", text, flags=re.MULTILINE)]
-    assert sorted([*named, "schedules", *OF_THE_COMMAND_LINE]) == sorted(SETTING_NAMES)
+    assert sorted([*named, "schedules", "fleet", *OF_THE_COMMAND_LINE]) == sorted(SETTING_NAMES)
 
 
 def test_where_a_setting_has_a_default_the_example_shows_it(etc: Path) -> None:
@@ -281,11 +286,36 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each container of ours with its pod."""
     for _, pod in pods():
-        yield from ((pod, container) for container in pod["containers"] if container["name"] == "resnap")
+        every = [*pod.get("initContainers", ()), *pod.get("containers", ())]
+        yield from ((pod, container) for container in every if container["name"].startswith("resnap"))
 
 
-def test_there_are_a_sidecar_and_a_job() -> None:
-    assert [container["args"][0] for _, container in containers()] == ["tier", "serve"]
+def test_there_are_an_init_container_a_job_and_a_sidecar() -> None:
+    names = [container["name"] for _, container in containers()]
+    assert names == ["resnap-install", "resnap", "resnap"]
+    assert [container["args"][0] for _, container in containers()][1:] == ["tier", "serve"]
+
+
+@pytest.mark.slow
+def test_the_init_container_installs_what_was_made_and_lets_the_broker_start_where_nothing_was(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    (container,) = [one for _, one in containers() if one["name"] == "resnap-install"]
+    shell, dash, script = *container["command"], container["args"][0]
+    data = shutil.copytree(fixture_set(SET).data, tmp_path / "data")
+    regenerate(data, tmp_path / "staged" / "kafka-0")
+    assert len(lost_boundaries(data / "payments-0")) > 1
+    (tmp_path / "own").mkdir()
+    for path, here in (("/var/lib/kafka/data", data), ("/var/lib/resnap", tmp_path / "own")):
+        assert path in script
+        script = script.replace(path, str(here))
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    for pod, said in (("kafka-0", False), ("kafka-1", True)):
+        own = {"PATH": path, "HOME": str(tmp_path), "STAGED": str(tmp_path / "staged"), "POD_NAME": pod}
+        ran = subprocess.run([shell, dash, script], env=own, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert ("the broker starts as it was" in ran.stderr) is said
+        assert lost_boundaries(data / "payments-0") == []
 
 
 def test_each_container_is_confined_and_writes_to_its_volumes_alone() -> None:
@@ -298,7 +328,9 @@ def test_each_container_is_confined_and_writes_to_its_volumes_alone() -> None:
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
         mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
-        assert {path for path, is_read_only in mounts.items() if not is_read_only} == {"/tmp", "/var/lib/resnap"}  # noqa: S108
+        installs = {"/var/lib/kafka/data"} if container["name"] == "resnap-install" else set()
+        written = {path for path, is_read_only in mounts.items() if not is_read_only}
+        assert written == {"/tmp", "/var/lib/resnap", *installs}  # noqa: S108
         assert "memory" in container["resources"]["limits"]
 
 
@@ -345,12 +377,20 @@ def test_kustomizations_name_files_that_there_are() -> None:
         assert [one for one in named if not (folder / one).exists()] == []
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
-def test_kustomize_itself_puts_the_sidecar_beside_the_broker() -> None:
-    command = ["kubectl", "kustomize", str(KUBERNETES / "example")]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+KUSTOMIZE: Final = next(
+    (words for words in (["kubectl", "kustomize"], ["kustomize", "build"]) if shutil.which(words[0])), []
+)
+
+
+@pytest.mark.skipif(not KUSTOMIZE, reason="neither kubectl nor kustomize is on this machine")
+def test_kustomize_itself_puts_the_sidecar_and_the_init_container_beside_the_broker(tmp_path: Path) -> None:
+    copy = shutil.copytree(KUBERNETES, tmp_path / "kubernetes") / "example"
+    with (copy / "kustomization.yaml").open("a", encoding="utf-8") as file:
+        file.write("  - ../install\n")
+    made = subprocess.run([*KUSTOMIZE, str(copy)], capture_output=True, text=True, check=True).stdout
     (broker,) = [one for one in yaml.safe_load_all(made) if one["kind"] == "StatefulSet"]
     pod = broker["spec"]["template"]["spec"]
     assert {container["name"] for container in pod["containers"]} == {"kafka", "resnap"}
+    assert [container["name"] for container in pod["initContainers"]] == ["resnap-install"]
     (configuration,) = [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume]
     assert configuration.startswith("resnap-")

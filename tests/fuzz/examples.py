@@ -18,20 +18,16 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.schema import write_message
 from resnap.storage.messages.varint import write_varint
 from resnap.storage.processes import this_process
-from resnap.tiering.controller.metadata.codec import encode_record
-from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage, SnapshotFooterRecord, Voter
+from resnap.tiering.controller.metadata.codec import LeaderChangeMessage, SnapshotFooterRecord, Voter, encode_record
 from resnap.tiering.controller.metadata.records import TopicRecord
 from resnap.tiering.controller.metadata.writer import control_batch
-from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
 from resnap.tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    write_allocate_request,
-    write_allocate_response,
-    write_init_request,
-    write_init_response,
+    write_body,
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
@@ -39,7 +35,7 @@ from resnap.tiering.installing.undo_manifest import Change, ShutdownMark, UndoMa
 from resnap.tiering.installing.undo_manifest import write_manifest as write_undo_manifest
 from resnap.tiering.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
-from resnap.tiering.quota.quota_file import encoded as encoded_quotas
+from resnap.tiering.quota.user_quotas import encoded as encoded_quotas
 from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record
 from resnap.tiering.run_cache.cache_files import encoded
 from resnap.tiering.run_cache.results import CachedResults
@@ -47,13 +43,13 @@ from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
 from tests.logs.batch_builder import write_data_batch, write_legacy_message
 from tests.storage.layouts.manifests import a_manifest
-from tests.tiering.remote_log.telling import copied
+from tests.tiering.remote_log.written_records import copied
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from resnap.tiering.controller.metadata.control_messages import ControlMessage
+    from resnap.tiering.controller.metadata.codec import ControlMessage
 
 _EXAMPLES: Final = {
     "snapshot": "*.snapshot",
@@ -110,13 +106,11 @@ _EXAMPLE_BYTES: Final = {
     "metadata-batch": _CLUSTER_BATCHES,
     "remote-log": _REMOTE_BATCHES,
     "remote-log-batch": _REMOTE_BATCHES,
-    "allocate-request": [write_allocate_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=7))],
-    "allocate-response": [
-        write_allocate_response(AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_len=1_000))
-    ],
-    "init-request": [bytes([version]) + write_init_request(_INIT, version) for version in range(INIT_VERSIONS)],
+    "allocate-request": [write_body(AllocateProducerIdsRequest(broker_id=1, broker_epoch=7))],
+    "allocate-response": [write_body(AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_len=1_000))],
+    "init-request": [bytes([version]) + write_body(_INIT, version) for version in range(INIT_VERSIONS)],
     "init-response": [
-        bytes([version]) + write_init_response(InitProducerIdResponse(producer_id=7, producer_epoch=1), version)
+        bytes([version]) + write_body(InitProducerIdResponse(producer_id=7, producer_epoch=1), version)
         for version in range(INIT_VERSIONS)
     ],
     "znode": [block_json(ProducerIdsBlock(broker_id=1, first=1_000))],

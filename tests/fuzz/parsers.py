@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,27 +29,27 @@ from resnap.storage.log.properties import read_meta_properties, read_partition_m
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
 from resnap.storage.messages.varint import read_unsigned_varint, read_varint, read_varlong
-from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.controller.metadata.batches import read_batches
-from resnap.tiering.controller.metadata.codec import decode_record
-from resnap.tiering.controller.metadata.control_messages import read_control_message
+from resnap.tiering.controller.metadata.codec import decode_record, read_control_message
 from resnap.tiering.controller.producer_ids.requests import (
-    read_allocate_request,
-    read_allocate_response,
-    read_init_request,
-    read_init_response,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    read_body,
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
 from resnap.tiering.installing.fingerprint import read_fingerprint
 from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
 from resnap.tiering.planning import read_saved_plan
-from resnap.tiering.quota.quota_file import decoded as decoded_quotas
+from resnap.tiering.quota.user_quotas import decoded as decoded_quotas
 from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
-from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
-from resnap.tiering.remote_log.metadata_log import read_events
+from resnap.tiering.remote_log.codec import read_events
+from resnap.tiering.remote_log.stored import read_custom_metadata
 from resnap.tiering.run_cache.cache_files import VERSION as CACHE_VERSION
 from resnap.tiering.run_cache.cache_files import decoded
 from resnap.tiering.shipping.lease import read_holder
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,11 +143,11 @@ def _journal(data: bytes) -> object:
 
 
 def _init_request(data: bytes) -> object:
-    return read_init_request(data[1:], data[0] % INIT_VERSIONS) if data else None
+    return read_body(InitProducerIdRequest, data[1:], data[0] % INIT_VERSIONS) if data else None
 
 
 def _init_response(data: bytes) -> object:
-    return read_init_response(data[1:], data[0] % INIT_VERSIONS) if data else None
+    return read_body(InitProducerIdResponse, data[1:], data[0] % INIT_VERSIONS) if data else None
 
 
 def _lease(data: bytes) -> object:
@@ -190,8 +191,8 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "metadata-batch": lambda data: _metadata_log(fitting(data)),
     "remote-log": _remote_log,
     "remote-log-batch": lambda data: _remote_log(fitting(data)),
-    "allocate-request": read_allocate_request,
-    "allocate-response": read_allocate_response,
+    "allocate-request": partial(read_body, AllocateProducerIdsRequest),
+    "allocate-response": partial(read_body, AllocateProducerIdsResponse),
     "init-request": _init_request,
     "init-response": _init_response,
     "znode": read_block_json,

@@ -54,7 +54,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * append BOOTSTRAP TOPIC PARTITION TRANSACTIONS      transactions of five records, each fourth aborted
  * decide BOOTSTRAP TOPIC PARTITION                   waits until no transaction is open
  * delete BOOTSTRAP TOPIC PARTITION OFFSET            the records below an offset
- * read BOOTSTRAP TOPIC PARTITION                     reads it all as read_committed; prints offsets, count and digest
+ * read BOOTSTRAP TOPIC PARTITION [LEVEL [END]]       reads it all, up to END, as read_committed, or as is said; prints
+ *                                                    offsets, count and digest
  */
 public class Driver {
     static final String[] CODECS = {"none", "gzip", "snappy", "lz4", "zstd"};
@@ -79,7 +80,8 @@ public class Driver {
             case "append" -> append(new TopicPartition(topic, Integer.parseInt(rest[0])), Integer.parseInt(rest[1]));
             case "decide" -> awaitDecided(List.of(new TopicPartition(topic, Integer.parseInt(rest[0]))));
             case "delete" -> delete(new TopicPartition(topic, Integer.parseInt(rest[0])), Long.parseLong(rest[1]));
-            case "read" -> read(new TopicPartition(topic, Integer.parseInt(rest[0])));
+            case "read" -> read(new TopicPartition(topic, Integer.parseInt(rest[0])),
+                rest.length > 1 ? rest[1] : "read_committed", rest.length > 2 ? Long.parseLong(rest[2]) : Long.MAX_VALUE);
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         System.out.flush();
@@ -219,8 +221,8 @@ public class Driver {
         }
     }
 
-    static void read(TopicPartition partition) throws Exception {
-        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "isolation.level", "read_committed",
+    static void read(TopicPartition partition, String level, long most) throws Exception {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "isolation.level", level,
             "auto.offset.reset", "earliest", "fetch.max.wait.ms", "200");
         long records = 0;
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
@@ -229,9 +231,12 @@ public class Driver {
             consumer.assign(List.of(partition));
             consumer.seekToBeginning(List.of(partition));
             long start = consumer.position(partition);
-            long end = consumer.endOffsets(List.of(partition)).get(partition);
+            long end = Math.min(most, consumer.endOffsets(List.of(partition)).get(partition));
             while (consumer.position(partition) < end) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                    if (record.offset() >= end) {
+                        continue;
+                    }
                     records++;
                     digest.update((record.offset() + "\n").getBytes(StandardCharsets.UTF_8));
                     digest.update(record.value());

@@ -53,15 +53,18 @@ _PORTS: Final = range(12_000, 32_000)
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+    """Return a port of loopback that nobody listens on, and that no other test gets while this process lives."""
     while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
+        port, name = random.SystemRandom().choice(_PORTS), socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0resnap-test-port-{port}")
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        except OSError:
+            name.close()
+        else:
+            name.detach()  # the kernel keeps the name until this process ends
+            return port
 
 
 def eventually(true: Callable[[], object], what: str) -> None:
@@ -159,23 +162,36 @@ class Broker:
         try:
             self.start_up()
             yield self
+        except BaseException as error:
+            error.add_note(f"broker {self.node} said: {self.printed()[-4_000:]}")
+            raise
         finally:
             self.stop()
 
     def start_up(self) -> None:
         """Start it, and wait until it has started."""
         self.start()
+        self.await_start()
+
+    def await_start(self) -> None:
+        """Wait until it has started."""
         eventually(self._has_started, "the broker does not start")
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait for nothing."""
         self.started_at, settings = len(self.printed()), self._write_properties()
         if self._zookeeper is None and not (self.log_dirs[0] / "meta.properties").exists():
-            self.release.tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", settings)
+            self.format()
         with self.output.open("ab") as output:
             command = self.release.command("kafka.Kafka", settings)
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         return self.process
+
+    def format(self) -> None:
+        """Format its log dirs, as is done once before the first start."""
+        settings = self._write_properties()
+        # in one word: a cluster id that ZooKeeper gave may begin with a hyphen
+        self.release.tool("kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", settings)
 
     def stop(self) -> None:
         """Stop it in order, if it still runs."""

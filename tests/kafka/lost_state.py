@@ -18,7 +18,7 @@ from tests.kafka.releases import HERE
 from tests.scheduler.files import bases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.kafka.releases import Release
@@ -45,16 +45,18 @@ class LostState:
     """Producer id of the transaction."""
     batch_offset: int
     """Where the batch of ``IDEMPOTENT`` is."""
+    batch_offsets: dict[str, int]
+    """Likewise, by topic."""
 
-    def sent_again(self, broker: Broker) -> int:
+    def sent_again(self, broker: Broker, topic: str = TOPIC) -> int:
         """Send the batch of ``IDEMPOTENT`` again; return the offset that the broker says it has."""
-        return send_batch(broker, IDEMPOTENT)
+        return send_batch(broker, IDEMPOTENT, topic)
 
-    def lead(self, broker: Broker, *followers: Broker) -> None:
+    def lead(self, broker: Broker, *followers: Broker, topic: str = TOPIC) -> None:
         """Make a broker the leader, with these followers and no others."""
-        self.leader.drive("reassign", TOPIC, 0, ",".join(str(one.node) for one in (broker, *followers)))
+        self.leader.drive("reassign", topic, 0, ",".join(str(one.node) for one in (broker, *followers)))
         if followers:
-            self.leader.drive("elect", TOPIC, 0)
+            self.leader.drive("elect", topic, 0)
 
     def read(self) -> tuple[int, str]:
         """Return how many records ``read_committed`` consumers see, and their digest."""
@@ -77,34 +79,46 @@ def lost_state(
     *,
     more: dict[str, object] | None = None,
     before_replica: Callable[[Path], None] = lambda _: None,
+    others: Sequence[str] = (),
 ) -> Iterator[LostState]:
     """Give the partition, while both brokers run.
 
     ``more`` are properties of both; ``before_replica`` is called with the remote folder before there is a replica.
+    With ``others``, topics whose replicas lose the idempotent producer likewise, the follower has two log dirs.
     """
     remote, own = root / "remote", QUICK | (more or {})
     for folder in (remote, root / "one", root / "two"):
         folder.mkdir(parents=True)
     leader = Broker(release, [root / "one" / "data"], tiering(remote) | own)
-    follower = Broker(release, [root / "two" / "data"], tiering(remote) | own, node=2, joins=leader)
-    partition = leader.log_dirs[0] / f"{TOPIC}-0"
+    disks = [root / "two" / "data", *([root / "two" / "disk"] if others else [])]
+    follower = Broker(release, disks, tiering(remote) | own, node=2, joins=leader)
     with ExitStack() as stack:
         stack.enter_context(leader.running())
-        leader.drive("assign", TOPIC, 1, *SMALL[release.version], "remote.storage.enable=true",
-                     "file.delete.delay.ms=100", "local.retention.bytes=20000")  # fmt: skip
+        for topic in (TOPIC, *others):
+            leader.drive("assign", topic, 1, *SMALL[release.version], "remote.storage.enable=true",
+                         "file.delete.delay.ms=100", "local.retention.bytes=20000")  # fmt: skip
         client = RawClient(leader.port, "aborted later")
         leader.drive("append", TOPIC, 0, 2)
         client.add(TopicPartition(TOPIC, 0))
         client.produce(TopicPartition(TOPIC, 0))
-        batch_offset = send_batch(leader, IDEMPOTENT)
+        sent = {topic: send_batch(leader, IDEMPOTENT, topic) for topic in (TOPIC, *others)}
         stack.enter_context(follower.running())
-        while len(bases(partition)) < _SEGMENTS:
-            leader.drive("append", TOPIC, 0, 30)
+        for topic in sent:
+            while len(bases(leader.log_dirs[0] / f"{topic}-0")) < _SEGMENTS:
+                leader.drive("append", topic, 0, 30)
         RawClient(leader.port, "aborted later")  # which aborts what the earlier instance has left open
         leader.drive("append", TOPIC, 0, 2)
-        eventually(lambda: bases(partition)[0] > batch_offset, "no segment is deleted locally")
+        for topic, offset in sent.items():
+            partition = leader.log_dirs[0] / f"{topic}-0"
+            eventually(lambda at=partition, lost=offset: bases(at)[0] > lost, "no segment is deleted locally")
         before_replica(remote)
-        leader.drive("reassign", TOPIC, 0, "1,2")
+        for topic in sent:
+            leader.drive("reassign", topic, 0, "1,2")
         yield LostState(
-            leader=leader, follower=follower, remote=remote, aborted=client.producer_id, batch_offset=batch_offset
+            leader=leader,
+            follower=follower,
+            remote=remote,
+            aborted=client.producer_id,
+            batch_offset=sent[TOPIC],
+            batch_offsets=sent,
         )

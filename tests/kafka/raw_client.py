@@ -11,8 +11,9 @@ from resnap.storage.log.record import write_data_batch
 from resnap.tiering.controller.producer_ids.requests import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,
-    read_init_response,
-    write_init_request,
+    InitProducerIdResponse,
+    read_body,
+    write_body,
 )
 from tests.kafka.brokers import eventually
 from tests.kafka.wire import Wire
@@ -48,8 +49,8 @@ class RawClient:
         )
 
         def error() -> KafkaError:
-            answer = self._ask(INIT_PRODUCER_ID, 1, write_init_request(request, 1))
-            made = read_init_response(answer, 1)
+            answer = self._ask(INIT_PRODUCER_ID, 1, write_body(request, 1))
+            made = read_body(InitProducerIdResponse, answer, 1)
             self.producer_id, self.producer_epoch = made.producer_id, made.producer_epoch
             return made.error_code
 

@@ -54,7 +54,7 @@ class Release:
 
     def script(self, main_class: str, *arguments: object) -> str:
         """Run a tool that is packed apart (``org.apache.kafka.tools``, of 3.9.1); return what it prints."""
-        tools = _brought("tools", "kafka-tools-[0-9]*.jar")
+        tools = brought("tools", "kafka-tools-[0-9]*.jar")
         command = self.command(main_class, *arguments)
         at = command.index("-cp") + 1
         command[at] = f"{tools}/*:{command[at]}"
@@ -83,11 +83,11 @@ def find_release(version: str, classes: Path) -> Release:
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"NOT TESTED: real brokers need a JDK and Maven, and there is no {', '.join(missing)}")
-    jars = _brought(version, f"kafka_2.13-{version}.jar")
+    jars = brought(version, f"kafka_2.13-{version}.jar")
     return Release(version=version, jars=jars, classes=classes)
 
 
-def _brought(profile: str, jar: str) -> Path:
+def brought(profile: str, jar: str) -> Path:
     """Return the folder with ``jar`` and all that its profile of ``pom.xml`` brings, unless it is there already."""
     kept = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "resnap-tests" / "kafka"))
     kept.mkdir(parents=True, exist_ok=True)

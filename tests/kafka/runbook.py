@@ -25,6 +25,7 @@ FOLLOWED: Final = {
     "The same where brokers tier with Aiven's plugin": 2,
     "Several log dirs, and snapshots that are empty though they should not be": 3,
     "After a crash": 1,
+    "A new cluster from a bucket": 3,
 }
 """The sections with commands, and how many blocks of them; the stories follow each."""
 

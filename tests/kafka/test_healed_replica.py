@@ -13,7 +13,7 @@ from tests.kafka.raw_client import RawClient
 from tests.scheduler.files import EMPTY_SNAPSHOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.kafka.releases import Release
@@ -54,7 +54,7 @@ def test_a_healed_replica_knows_what_the_leader_knows_and_leads_without_any_effe
         across.add(TopicPartition(TOPIC, 0))
         across.produce(TopicPartition(TOPIC, 0))
         data = lost.follower.log_dirs[0]
-        eventually(lambda: _size(data) == _size(lost.leader.log_dirs[0]), "the replica does not catch up")
+        eventually(lambda: _size([data]) == _size(lost.leader.log_dirs), "the replica does not catch up")
         lost.follower.stop()
 
         marked = command("scan", data, "--remote", lost.remote.as_uri(), *HOW)
@@ -84,6 +84,46 @@ def test_a_healed_replica_knows_what_the_leader_knows_and_leads_without_any_effe
         assert not lost.follower.complaints(lost.follower.started_at)
 
 
-def _size(data: Path) -> int:
+def test_replicas_on_both_disks_of_a_broker_are_healed_by_one_replay_and_an_installation_for_each_disk(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    other = "orders"
+    with lost_state(release("3.9.1"), tmp_path, others=[other]) as lost:
+        replicas = ("replicas", "--bootstrap-server", lost.leader.address, "--output", "json")
+        found = command(*replicas)
+        assert {(one["topic"], one["state"]) for one in found.document["replicas"]} == {
+            (TOPIC, "lost"), (other, "lost"),
+        }  # fmt: skip
+        disks = lost.follower.log_dirs
+        assert sorted(_by_disk(disks, TOPIC, other)) == sorted((TOPIC, other))
+        eventually(lambda: _size(disks) == _size(lost.leader.log_dirs), "the replica does not catch up")
+        lost.follower.stop()
+        staged = command(
+            "regenerate", *disks, "--remote", lost.remote.as_uri(), "--boundaries", "all",
+            "--into", tmp_path / "staged", "--topic", TOPIC, "--topic", other, "--engine", "local", "--output", "json",
+        )  # fmt: skip
+        assert staged.code == 0, staged.err
+        for disk in disks:
+            installed = command("install", tmp_path / "staged", disk, "--replace", "false-partial", "--replace",
+                                "txnindex", "--output", "json")  # fmt: skip
+            assert installed.code == 0, installed.err
+            assert installed.document["undoManifest"] is not None
+
+        lost.follower.start_up()
+        eventually(lambda: command(*replicas).code == 0, "the healed replicas do not know what the leader knows")
+        before = lost.read()
+        for topic, offset in lost.batch_offsets.items():
+            lost.lead(lost.follower, topic=topic)
+            assert lost.sent_again(lost.follower, topic) == offset, "a duplicate is answered as one"
+        assert lost.read() == before, "what was aborted stays hidden"
+        assert not lost.follower.complaints(lost.follower.started_at)
+
+
+def _by_disk(disks: Sequence[Path], *topics: str) -> list[str]:
+    """Return the topic that each disk has; a broker puts a new partition where there are fewest."""
+    return [next(topic for topic in topics if (disk / f"{topic}-0").exists()) for disk in disks]
+
+
+def _size(log_dirs: Sequence[Path]) -> int:
     """Return the size of the last segment."""
-    return max((data / f"{TOPIC}-0").glob("*.log")).stat().st_size
+    return max(one for data in log_dirs for one in data.glob(f"{TOPIC}-0/*.log")).stat().st_size

@@ -18,8 +18,8 @@ from resnap.tiering.controller.producer_ids.requests import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     error_for_version,
-    read_init_response,
-    write_init_request,
+    read_body,
+    write_body,
 )
 from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
 from tests.kafka.brokers import Broker
@@ -63,9 +63,11 @@ class Theirs:
 
     def init(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
         asked = min(version, self._newest)
-        body = write_init_request(request, asked)
+        body = write_body(request, asked)
         # A response of ApiVersions' age has no tags in its header, one of a flexible version has.
-        return read_init_response(self._wire.ask(INIT_PRODUCER_ID, asked, body, flexible=asked >= 2), asked)
+        return read_body(
+            InitProducerIdResponse, self._wire.ask(INIT_PRODUCER_ID, asked, body, flexible=asked >= 2), asked
+        )
 
     def begin(self, name: str, producer_id: int, epoch: int) -> KafkaError:
         body = short(name) + struct.pack(">qh", producer_id, epoch)

@@ -16,7 +16,7 @@ import pytest
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually
@@ -113,7 +113,7 @@ def test_a_kill_at_any_step_leaves_what_a_broker_opens(
 
 def _install(staged: Path, data: Path, undo: Path, disk: WatchedDisk) -> None:
     request = Request(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
-    install_staged(request, clock=SystemClock(), s3=S3Settings(), progress=SilentProgress(), disk=disk)
+    install_staged(request, clock=SystemClock(), s3=S3Settings(), progress=Progress(), disk=disk)
 
 
 def _install_and_die(staged: Path, data: Path, undo: Path, step: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kafka.brokers import Broker, zookeeper
+from tests.kafka.brokers import Broker, eventually, zookeeper
 from tests.kafka.lost_state import IDEMPOTENT, TOPIC, lost_state
 from tests.kafka.repaired_kafka import repaired
 from tests.scheduler.api.whole import whole
@@ -56,10 +57,45 @@ def test_a_new_replica_from_remote_storage_is_found_before_clients_notice_it(
         lost.lead(lost.follower, lost.leader)
         found = command(*asked, "--output", "json")
         assert [(one["brokerId"], one["leads"]) for one in found.document["replicas"]] == [(2, True)]
+        printed = [line.strip() for line in command(*asked).out.splitlines()]
+        assert set(_explained(command, lost)["moveCommands"]) <= set(printed)
+        _move_leadership_away(command, lost, release("3.9.1"), tmp_path / "move.json")
         lost.lead(lost.follower)
         records, _ = lost.read()
         assert records == before[0] + 1, "the aborted record is served as committed"
-        assert lost.sent_again(lost.follower) > lost.batch_offset, "the batch is appended a second time"
+        again = lost.sent_again(lost.follower)
+        assert again > lost.batch_offset, "the batch is appended a second time"
+        said = _explained(command, lost)
+        assert (said["leads"], said["moveCommands"]) == (True, []), "no other replica is in sync"
+        assert [(one["producerId"], one["baseOffset"], one["offsetBefore"]) for one in said["wronglyAppended"]] == [
+            (IDEMPOTENT, again, lost.batch_offset)
+        ]
+
+
+def _explained(command: Resnap, lost: LostState) -> dict[str, Any]:
+    """Return what is said of the replica that lost its state."""
+    asked = ("--remote", lost.remote.as_uri(), "--bootstrap-server", lost.leader.address, "--output", "json")
+    explained = command("explain", lost.follower.log_dirs[0], f"{TOPIC}-0", 1, *asked)
+    assert explained.code == 0, explained.err
+    said: dict[str, Any] = explained.document["summary"]["lostProducerState"]
+    (aborted,) = said["abortedAndServed"]
+    assert aborted["producerId"] == lost.aborted
+    assert IDEMPOTENT in said["producers"]
+    return said
+
+
+def _move_leadership_away(command: Resnap, lost: LostState, tools: Release, plan: Path) -> None:
+    """Do what is said to be done first, and look who leads; then let the other one lead again."""
+    said = _explained(command, lost)
+    assert (said["leads"], said["wronglyAppended"]) == (True, [])
+    echo, reassign, elect = map(shlex.split, said["moveCommands"])
+    assert (echo[0], echo[2:]) == ("echo", [">", "move.json"])
+    plan.write_text(echo[1])
+    named = [str(plan) if one == "move.json" else one for one in reassign[1:]]
+    tools.script("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *named)
+    tools.script("org.apache.kafka.tools.LeaderElectionCommand", *elect[1:])
+    eventually(lambda: _explained(command, lost)["leads"] is False, "leadership does not move")
+    lost.lead(lost.follower, lost.leader)
 
 
 def _check_service(root: Path, lost: LostState) -> None:
@@ -92,7 +128,9 @@ def test_brokers_that_are_too_old_to_be_asked_are_not_in_order(
             brokers.append(Broker(kafka, [tmp_path / str(node) / "data"], zookeeper=address, node=node))
             stack.enter_context(brokers[-1].running())
         brokers[0].drive("assign", TOPIC, "1,2")
-        found = command("replicas", "--bootstrap-server", brokers[0].address, "--output", "json")
+        ask = ("replicas", "--bootstrap-server", brokers[0].address, "--output", "json")
+        eventually(lambda: command(*ask).code != 2, "the broker is not told of the topic")
+        found = command(*ask)
     assert found.code == 16, (found.out, found.err)
     assert {one["state"] for one in found.document["replicas"]} == {"unknown"}
     assert found.document["summary"]["unknown"] == 2

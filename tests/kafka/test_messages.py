@@ -16,18 +16,15 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.messages.schema import message_json, write_message
-from resnap.tiering.controller.metadata.control_messages import CONTROL_TYPES
-from resnap.tiering.controller.metadata.records import RECORD_TYPES
+from resnap.tiering.controller.metadata.codec import CONTROL_TYPES
+from resnap.tiering.controller.metadata.records import TYPES_BY_KEY
 from resnap.tiering.controller.producer_ids.requests import (
     INIT_PRODUCER_ID_VERSIONS,
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    write_allocate_request,
-    write_allocate_response,
-    write_init_request,
-    write_init_response,
+    write_body,
 )
 from resnap.tiering.remote_log.records import TYPES as REMOTE_TYPES
 from tests.kafka.releases import HERE, PATIENCE_S
@@ -44,7 +41,7 @@ METADATA: Final = "org.apache.kafka.common.metadata"
 COMMON: Final = "org.apache.kafka.common.message"
 REMOTE: Final = "org.apache.kafka.server.log.remote.metadata.storage.generated"
 SCHEMAS: Final[dict[str, tuple[type, int]]] = {
-    **{f"{METADATA}.{one.message.__name__}": (one.message, one.newest_version) for one in RECORD_TYPES},
+    **{f"{METADATA}.{one.message.__name__}": (one.message, one.newest_version) for one in TYPES_BY_KEY.values()},
     **{f"{COMMON}.{message.__name__}": (message, newest) for message, newest in CONTROL_TYPES.values()},
     **{f"{REMOTE}.{message.__name__}": (message, 0) for message in REMOTE_TYPES.values()},
 }
@@ -126,7 +123,7 @@ def test_no_type_or_version_of_4_4_is_missing(judge: Judge) -> None:
     newest = {name: max(judge.versions(name), default=-1) for name in SCHEMAS}
     known = {name: version for name, (_, version) in SCHEMAS.items()}
     types = {int(key) for key in judge("types").split()}
-    ours = {one.api_key for one in RECORD_TYPES}
+    ours = {one.api_key for one in TYPES_BY_KEY.values()}
     if judge.version.startswith("4.4"):
         assert newest == known
         assert types == ours
@@ -141,10 +138,10 @@ def test_requests_for_producer_ids_are_the_same_to_kafkas_own_classes(judge: Jud
     @given(INT32, INT64, INT16, st.sampled_from(KafkaError))
     def check(number: int, id_: int, epoch: int, error: KafkaError) -> None:
         request = AllocateProducerIdsRequest(broker_id=number, broker_epoch=id_)
-        told = judge.shown(f"{allocation}RequestData", 0, write_allocate_request(request))
+        told = judge.shown(f"{allocation}RequestData", 0, write_body(request))
         assert told == {"brokerId": number, "brokerEpoch": id_}
         response = AllocateProducerIdsResponse(error_code=error, producer_id_start=id_, producer_id_len=number)
-        told = judge.shown(f"{allocation}ResponseData", 0, write_allocate_response(response))
+        told = judge.shown(f"{allocation}ResponseData", 0, write_body(response))
         assert told == {
             "throttleTimeMs": 0, "errorCode": error.value, "producerIdStart": id_, "producerIdLen": number
         }  # fmt: skip
@@ -153,11 +150,11 @@ def test_requests_for_producer_ids_are_the_same_to_kafkas_own_classes(judge: Jud
             request = InitProducerIdRequest(
                 transactional_id=name, transaction_timeout_ms=number, **({"producer_id": id_} if has_id else {})
             )
-            told = judge.shown(f"{init}RequestData", version, write_init_request(request, version))
+            told = judge.shown(f"{init}RequestData", version, write_body(request, version))
             expected = {"transactionalId": name, "transactionTimeoutMs": number}
             assert told == expected | ({"producerId": id_, "producerEpoch": -1} if has_id else {})
             answer = InitProducerIdResponse(throttle_time_ms=number, producer_id=id_, producer_epoch=epoch)
-            told = judge.shown(f"{init}ResponseData", version, write_init_response(answer, version))
+            told = judge.shown(f"{init}ResponseData", version, write_body(answer, version))
             assert told == {"throttleTimeMs": number, "errorCode": 0, "producerId": id_, "producerEpoch": epoch}
 
     check()

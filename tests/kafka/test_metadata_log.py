@@ -48,8 +48,9 @@ from resnap.tiering.controller.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import open_metadata_log
 from tests.kafka.brokers import Broker, eventually
+from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.scheduler.installed import copied
 from tests.tiering.controller.metadata.metadata_dump import DumpedRecord, dumped_records
 

@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
-from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
 from resnap.tiering.controller.producer_ids.kazoo_node import KazooBlockNode
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     PATH,

@@ -15,8 +15,8 @@ from resnap.tiering.remote_log.codec import encode_record
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition, metadata_partition
 from tests.kafka.releases import HERE, PATIENCE_S
-from tests.tiering.remote_log.telling import events, started, updated
 from tests.tiering.remote_log.test_codec import FINISHED, STARTED
+from tests.tiering.remote_log.written_records import events, started, updated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -87,8 +87,21 @@ def settings_of(command: Resnap, *arguments: object) -> tuple[dict[str, tuple[An
     return {one["name"]: (one["value"], one["origin"]) for one in ran.document["settings"]}, ran.err
 
 
+def made_by(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
+    """Return the connections to clusters that are made from now on."""
+    made: list[KafkaAdminClient] = []
+
+    class Noted(KafkaAdminClient):  # type: ignore[misc] # the library has no types
+        def __init__(self, **config: Any) -> None:
+            made.append(self)
+            super().__init__(**config)
+
+    monkeypatch.setattr("kafka.KafkaAdminClient", Noted)
+    return made
+
+
 def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_longest_counts(
-    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = release("3.9.1")
     for name in ("1", "2"):
@@ -99,7 +112,11 @@ def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_lon
         with first.running():
             live = ("--bootstrap-server", first.address)
             first.drive("create", TOPIC, 1)
+            connections = made_by(monkeypatch)
             planned = command("plan", first.log_dirs[0], *live, "--output", "json")
+            assert len(connections) == 1, "what the settings were learned by serves for the rest"
+            assert command("check", first.log_dirs[0], *live).code == 4
+            assert len(connections) == 2
             assert planned.document["producerIdExpirationMs"] == 7_200_000
             assert planned.document["producerIdExpirationFrom"] == FROM_FIRST
             assert "is not known" not in planned.err

@@ -14,17 +14,17 @@ from resnap.storage.log.internal_topic import partitions_of, read_partition
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.transactions.metadata import TransactionState
-from resnap.tiering.controller.transactions.state_log import read_transaction_states
-from resnap.tiering.controller.transactions.state_records import (
+from resnap.tiering.controller.transactions.state_log import (
     TRANSACTION_TOPIC,
     PartitionsSchema,
     TransactionLogValue,
     decode_record,
-    encode_record,
+    read_transaction_states,
 )
 from tests.kafka.brokers import Broker, eventually
 from tests.kafka.raw_client import RawClient
 from tests.kafka.releases import HERE
+from tests.logs.transaction_log import encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-NOBODY: Final = -1
+NO_PRODUCERS: Final = -1
 """Number of the producer of a batch without producer id."""
 _NEVER: Final = 1 << 62
 
@@ -59,7 +59,7 @@ class Traffic:
         """Tell which producers, by their numbers, have transactions."""
         if not self.transactional_share:
             return np.zeros(len(producers), dtype=np.bool_)
-        chosen: Bools = (producers % round(1 / self.transactional_share) == 0) & (producers != NOBODY)
+        chosen: Bools = (producers % round(1 / self.transactional_share) == 0) & (producers != NO_PRODUCERS)
         return chosen
 
 
@@ -67,7 +67,7 @@ class Turns(NamedTuple):
     """Batches in offset order, a column each."""
 
     producer: Ints
-    """Number from 0 on, the most frequent one first, or ``NOBODY``."""
+    """Number from 0 on, the most frequent one first, or ``NO_PRODUCERS``."""
     is_marker: Bools
     is_commit: Bools
     """Whether a marker commits."""
@@ -126,7 +126,7 @@ class TurnSource:
 
     def _draw_producers(self, count: int) -> Ints:
         drawn = np.searchsorted(self._cumulative, self._random.random(count)).clip(max=self._traffic.producers - 1)
-        drawn[self._random.random(count) < self._traffic.plain_share] = NOBODY
+        drawn[self._random.random(count) < self._traffic.plain_share] = NO_PRODUCERS
         return drawn
 
     def _endings(self, producers: Ints, ends: Bools, ticks: Ints) -> tuple[Ints, Ints]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_LAST_OFFSET, NO_OPEN_TRANSACTION
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from tests.logs.traffic import NOBODY, Bools, Ints, Traffic, Turns
+from tests.logs.traffic import NO_PRODUCERS, Bools, Ints, Traffic, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,7 @@ class _Mine:
     """Batches with a producer, grouped by it, each group in offset order, with what its state makes of them."""
 
     def __init__(self, turns: Turns, offsets: Ints, state: npt.NDArray[np.void], traffic: Traffic) -> None:
-        known = np.flatnonzero(turns.producer != NOBODY)
+        known = np.flatnonzero(turns.producer != NO_PRODUCERS)
         small = turns.producer[known].astype(np.uint16 if len(state) <= 1 << 16 else np.uint32)
         self.index = known[np.argsort(small, kind="stable")]
         """Number of the batch among all batches."""

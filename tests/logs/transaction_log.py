@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from resnap.storage.messages.schema import schema_of, write_message
 from resnap.tiering.controller.transactions.metadata import TransactionState
-from resnap.tiering.controller.transactions.state_records import (
+from resnap.tiering.controller.transactions.state_log import (
     TRANSACTION_TOPIC,
     PartitionsSchema,
+    TransactionLogKey,
     TransactionLogValue,
-    encode_record,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,16 @@ def step(
         "transaction_start_timestamp_ms": NOW_MS,
     }
     return TransactionLogValue(producer_id=producer_id, transaction_status=state, **(facts | more))
+
+
+def encode_record(transactional_id: str, value: TransactionLogValue | None, version: int) -> tuple[bytes, bytes | None]:
+    """Return key and value of a log record, without what ``version`` does not have; ``value`` is None to forget."""
+    key = b"\0\0" + write_message(TransactionLogKey(transactional_id=transactional_id), 0)
+    if value is None:
+        return key, None
+    if version == 0:
+        value = replace(value, **{one.name: one.default for one in schema_of(TransactionLogValue) if one.since})
+    return key, version.to_bytes(2, "big") + write_message(value, version)
 
 
 def write_segment(

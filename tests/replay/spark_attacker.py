@@ -1,7 +1,7 @@
 """What any user of this machine can send to the ports of a Spark driver: Spark's own protocol, without a secret.
 
 A program of the standard library alone: ``python spark_attacker.py PORT...`` gives up its privileges, asks each port
-for broadcast blocks, hands each a Java object, and prints as JSON what came back.
+for broadcast blocks, hands the first, of Spark's endpoints, a Java object, and prints as JSON what came back.
 
 Source: ``MessageEncoder``, ``OpenBlocks``, ``StreamHandle``, ``ChunkFetchRequest``, ``RequestMessage`` of Spark.
 """
@@ -13,13 +13,12 @@ import os
 import socket
 import struct
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-NOBODY = 65534
+NO_PRODUCERS = 65534
 BROADCASTS = 10
-TIMEOUT_S = 2
+TIMEOUT_S = 120
 CHUNK_FETCH, CHUNK, RPC, ANSWER = 0, 1, 3, 4
 
 
@@ -52,7 +51,7 @@ def _call(peer: socket.socket, body: bytes) -> None:
 
 
 def _receive(peer: socket.socket) -> tuple[int, bytes]:
-    """Return type and content of the next message; raises where the other side has hung up, or says nothing."""
+    """Return type and content of the next message; raises where a peer hung up."""
     stream = peer.makefile("rb")
     length, kind = struct.unpack(">qb", _exactly(stream, 9))
     return kind, _exactly(stream, length - 9)
@@ -65,9 +64,9 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return found
 
 
-def fetched(port: int) -> list[bytes]:
-    """Return the broadcast blocks that the block manager at ``port`` gives away."""
-    blocks = []
+def fetched(port: int) -> tuple[list[bytes], bytes]:
+    """Return the broadcast blocks that the block manager at ``port`` gives away, and what it refuses the rest with."""
+    blocks, answer = [], b""
     for number in range(BROADCASTS):
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as peer:
             wanted = b"\0" + _text("app") + _text("1") + struct.pack(">i", 1) + _text(f"broadcast_{number}_piece0")
@@ -80,7 +79,7 @@ def fetched(port: int) -> list[bytes]:
             kind, answer = _receive(peer)
             if kind == CHUNK:
                 blocks.append(answer[12:])
-    return blocks
+    return blocks, answer
 
 
 def answer_to_an_object(port: int) -> bytes:
@@ -94,14 +93,13 @@ def answer_to_an_object(port: int) -> bytes:
 
 
 def main(ports: list[int]) -> dict[str, list[str]]:
-    """Try all ports; what was refused is left out."""
-    found: dict[str, list[str]] = {"blocks": [], "answers": []}
-    for port in ports:
-        with suppress(OSError):
-            found["blocks"] += [block.decode("latin-1") for block in fetched(port)]
-        with suppress(OSError):
-            found["answers"].append(answer_to_an_object(port).decode("latin-1"))
-    return found
+    """Try all ports."""
+    tried = [fetched(port) for port in ports]
+    return {
+        "blocks": [block.decode("latin-1") for blocks, _ in tried for block in blocks],
+        "refusals": [refusal.decode("latin-1") for _, refusal in tried],
+        "answers": [answer_to_an_object(ports[0]).decode("latin-1")],
+    }
 
 
 if __name__ == "__main__":
@@ -109,6 +107,6 @@ if __name__ == "__main__":
     "".encode("idna")
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(NO_PRODUCERS)
+        os.setuid(NO_PRODUCERS)
     sys.stdout.write(json.dumps(main([int(port) for port in sys.argv[1:]])))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -77,7 +77,7 @@ def python_without_the_project(directory: Path) -> Path:
 
 def wait_for(text: str, log: Path) -> None:
     """Return when ``text`` stands in ``log``."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while text not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
@@ -102,6 +102,9 @@ def a_daemon(
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # fmt: skip
     try:
         yield log, process.pid
+    except BaseException as error:
+        error.add_note(f"{command[0]} said: {log.read_text(errors='replace')[-4_000:]}")
+        raise
     finally:
         process.terminate()
         process.wait(60)
@@ -119,16 +122,14 @@ def a_cluster(
     """Run a standalone master and workers of one core each, with ``environment`` and Spark ``properties`` of theirs."""
     java = find_java({}, scratch=directory)
     own = {"spark.master.rest.enabled": "false", "spark.ui.enabled": "false", **(properties or {})}
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
     variables = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
                  _OPTIONS: " ".join(f"-D{name}={value}" for name, value in own.items()),
                  **(environment or {})}  # fmt: skip
-    url = f"spark://127.0.0.1:{port}"
-    master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+    master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as daemons:
         log, _ = daemons.enter_context(a_daemon(directory / "master", variables, *master))
         wait_for("New state: ALIVE", log)
+        url = re.search(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", log.read_text())[1]
         started = []
         for number in range(workers):
             work = directory / f"worker{number}"

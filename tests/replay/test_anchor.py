@@ -149,6 +149,21 @@ def test_whatever_is_in_the_log_an_anchored_run_equals_the_run_it_anchors_in(
     assert found.first_unstable_offset == expected.first_unstable_offset
 
 
+def test_a_batch_outside_of_a_transaction_shows_that_none_was_open_below_the_log(tmp_path: Path) -> None:
+    def batch(sequence: int, *, transactional: bool) -> DataEvent:
+        return DataEvent(producer_id=1, base_sequence=sequence, timestamp=START_MS, transactional=transactional)
+
+    for is_transactional, unstable in ((False, 2), (True, 1)):
+        segments = [[batch(0, transactional=is_transactional)], [batch(1, transactional=is_transactional)],
+                    [batch(2, transactional=True)], [plain(0)]]  # fmt: skip
+        written = load_partition_dir(a_partition(tmp_path / str(unstable), segments))
+        Path(written.segments[0].path).unlink()
+        partition = load_partition_dir(written.path)
+        rules = ReplayRules(as_of=AsOf(now_ms=START_MS), expiry=EXPIRY)
+        result, _ = carried_out(plan_of(partition, replace(rules, full=True), partition.boundaries[-1:], None))
+        assert result.first_unstable_offset == unstable
+
+
 def hour(number: float) -> int:
     return START_MS + int(number * HOUR_MS)
 

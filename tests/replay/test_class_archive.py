@@ -82,9 +82,25 @@ def test_an_archive_is_used_once_its_jvm_has_ended_in_order(java: JavaRuntime, j
     assert used.options[1] == f"-XX:SharedArchiveFile={ended.directory}/base.jsa:{ended.directory}/spark.jsa"
 
 
-def test_after_some_tries_that_came_to_nothing_it_is_let_be(java: JavaRuntime, jars: Path, tmp_path: Path) -> None:
+def test_after_some_tries_that_came_to_nothing_it_is_let_be_for_a_day(
+    java: JavaRuntime, jars: Path, tmp_path: Path
+) -> None:
     tries = [found(java, jars, tmp_path) for _ in range(6)]
     assert [archive is not None for archive in tries] == [False, True, True, True, False, False]
+    killed = [archive.directory for archive in tries if archive is not None]
+    for directory in killed:
+        before_s = directory.stat().st_mtime - 86_500
+        os.utime(directory, (before_s, before_s))
+    further = found(java, jars, tmp_path)
+    assert further is not None
+    assert further.is_new
+    assert further.directory not in killed
+    assert list(further.directory.parent.iterdir()) == [further.directory]
+    (further.directory / ".spark.jsa").touch()
+    further.keep(ended_in_order=True)
+    used = found(java, jars, tmp_path)
+    assert used is not None
+    assert not used.is_new
 
 
 def test_other_jars_are_another_archive(java: JavaRuntime, jars: Path, tmp_path: Path) -> None:

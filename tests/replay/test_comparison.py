@@ -25,6 +25,7 @@ def judged(
     seen: tuple[int, ...] | None = None,
     read_from: int = 0,
     begins: int = 0,
+    lacks_records: bool = False,
 ) -> Comparison:
     met = [entry.producer_id for entry in rebuilt] if seen is None else seen
     return compare(
@@ -36,6 +37,7 @@ def judged(
         seen=np.array(sorted(met), dtype=np.int64),
         read_from=read_from,
         begins=begins,
+        lacks_records=lacks_records,
     )
 
 
@@ -143,6 +145,33 @@ def test_a_living_entry_whose_records_are_gone_is_unrecorded() -> None:
 def test_an_entry_that_no_batch_supports_contradicts_a_log_that_was_read(entry: ProducerEntry, read_from: int) -> None:
     found = judged([entry], [], read_from=read_from)
     assert (found.verdict, found.different) == (Verdict.DIFFERENT, producers(7))
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        {"producer_epoch": 1, "last_sequence": 0, "last_offset": 600},
+        {"last_offset": 700, "last_sequence": 99},
+        {"timestamp": ALIVE.timestamp + 1},
+        {"coordinator_epoch": 4},
+        {"last_offset": 700, "current_txn_first_offset": 690},
+    ],
+)
+def test_where_batches_are_missing_an_entry_may_be_of_one_of_them(ahead: dict[str, int]) -> None:
+    unproven = Comparison(verdict=Verdict.UNPROVEN, unrecorded=producers(7))
+    assert judged([ALIVE._replace(**ahead)], [ALIVE], lacks_records=True) == unproven
+    behind = judged([ALIVE], [ALIVE._replace(**ahead)], lacks_records=True)
+    assert (behind.verdict, behind.different) == (Verdict.DIFFERENT, producers(7))
+    assert judged([ALIVE], [], seen=(7,), lacks_records=True) == unproven
+
+
+def test_where_batches_are_missing_one_may_have_been_the_first_of_a_transaction_or_its_marker() -> None:
+    for theirs in (OPEN._replace(current_txn_first_offset=500), OPEN._replace(current_txn_first_offset=-1)):
+        assert judged([theirs], [OPEN], lacks_records=True).verdict is Verdict.UNPROVEN
+        assert judged([OPEN], [theirs], lacks_records=True).verdict is Verdict.DIFFERENT
+    assert judged([], [OPEN], lacks_records=True).verdict is Verdict.PROVEN
+    assert judged([], [ALIVE], lacks_records=True).verdict is Verdict.FALSE_EMPTY
+    assert judged([ALIVE._replace(last_sequence=99)], [ALIVE], lacks_records=True).verdict is Verdict.DIFFERENT
 
 
 def test_of_an_id_that_comes_twice_the_later_entry_counts() -> None:

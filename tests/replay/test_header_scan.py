@@ -87,7 +87,7 @@ def test_facts_tell_of_the_segment_as_a_whole(events: list[Event], first_offset:
     assert facts.end_position == len(data)
     assert facts.end_offset == first_offset + sum(event.records for event in events)
     assert facts.max_timestamp_ms == max([-1, *timestamps])
-    assert facts.compacted == any(
+    assert facts.lacks_records == any(
         type(e).__name__ == "EmptyControlEvent" or getattr(e, "emptied", False) for e in events
     )
     if not any(isinstance(event, LegacyEvent) for event in events):
@@ -313,8 +313,8 @@ def test_a_delete_horizon_shows_that_a_cleaner_was_here() -> None:
     header = read_header(a_batch())
     assert header.magic == MAGIC_V2
     horizon: RecordBatchHeader = header._replace(attributes=0x40)
-    assert scanned(seal(horizon, a_batch()[61:]))[1].compacted
-    assert not scanned(a_batch())[1].compacted
+    assert scanned(seal(horizon, a_batch()[61:]))[1].lacks_records
+    assert not scanned(a_batch())[1].lacks_records
 
 
 @pytest.mark.parametrize(
@@ -329,13 +329,13 @@ def test_a_delete_horizon_shows_that_a_cleaner_was_here() -> None:
 )
 def test_offsets_without_a_batch_show_that_a_cleaner_was_here(data: bytes, next_base: int) -> None:
     for block_bytes in BLOCK_SIZES:
-        assert scanned(data, next_base=next_base, block_bytes=block_bytes)[1].compacted
-    assert not scanned(a_batch(records=3), next_base=3)[1].compacted
+        assert scanned(data, next_base=next_base, block_bytes=block_bytes)[1].lacks_records
+    assert not scanned(a_batch(records=3), next_base=3)[1].lacks_records
 
 
 def test_where_a_wrapper_of_messages_begins_is_unknown_and_no_gap() -> None:
     data = a_batch() + encode_events([LegacyEvent(records=4, compressed=True)], first_offset=1) + a_batch(offset=5)
-    assert not scanned(data, next_base=6)[1].compacted
+    assert not scanned(data, next_base=6)[1].lacks_records
 
 
 @pytest.mark.parametrize("append_time", [None, START_MS + 5])

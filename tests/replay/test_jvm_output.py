@@ -61,6 +61,16 @@ def test_lines_are_passed_on_as_they_come_after_release(monkeypatch: pytest.Monk
         assert seen.getvalue() == "now\n"
 
 
+def test_what_was_written_before_is_read_by_whoever_has_caught_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with JvmOutput() as output:
+        output.release()
+        for number in range(100):
+            os.write(output.descriptor, f"1 2 ERROR Any: Application has been killed. Reason: {number}\n".encode())
+            output.catch_up(lambda text: os.write(output.descriptor, text.encode()))
+            assert output.ended_by == str(number)
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     "chatter",
     [

@@ -106,6 +106,15 @@ def test_other_sources_have_another_place(tmp_path: Path) -> None:
     assert places[0] != places[1]
 
 
+def test_other_processors_and_releases_have_another_place(tmp_path: Path) -> None:
+    program = "from resnap.replay.kernel.code_cache import cache_directory\nprint(cache_directory())"
+    other_release = f"import numba\nnumba.__version__ = '0.1'\n{program}"
+    generic, lesser = {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+sse4.2"}
+    ran = [(program, {}), (other_release, {}), (program, generic), (program, lesser)]
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert len({run(code, environment={**environment, **more}) for code, more in ran}) == len(ran)
+
+
 def test_a_directory_that_others_may_write_to_is_not_trusted(tmp_path: Path) -> None:
     made, open_to_all, link = tmp_path / "made", tmp_path / "open", tmp_path / "link"
     open_to_all.mkdir()

@@ -174,8 +174,8 @@ def test_offsets_missing_between_two_parts_are_seen(tmp_path: Path) -> None:
     index.write_bytes(OFFSET_ENTRY.pack(6, 5 * size))
     plan = a_plan(one)
     parts = scanned(plan, 4 * size)
-    assert not any(part.facts.compacted for part in parts)
-    assert joined(parts).facts.compacted
+    assert not any(part.facts.lacks_records for part in parts)
+    assert joined(parts).facts.lacks_records
 
 
 def test_a_leader_epoch_counts_once_though_every_part_meets_it(tmp_path: Path) -> None:

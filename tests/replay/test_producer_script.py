@@ -83,7 +83,7 @@ def test_after_an_unclean_stop_only_the_last_batch_is_recognised() -> None:
 
 def test_an_unclean_stop_forgets_nothing_that_is_in_the_log() -> None:
     steps = taken(append(), {"do": "roll"}, append(), {"do": "restart", "clean": False}, append())
-    assert steps[3].verdict.detail == "loaded the snapshot at 1, replayed 1 batches"
+    assert steps[3].verdict.detail == "loaded the snapshot at 1; batches replayed: 1"
     assert steps[-1].verdict.verdict == "accepted"
 
 
@@ -99,7 +99,7 @@ def test_lost_snapshots_and_an_unclean_stop_make_the_broker_read_the_log() -> No
 
 def test_deleted_records_leave_their_producer_known() -> None:
     steps = taken(append(), {"do": "deleteRecords", "offset": 1}, append(sequence=40))
-    assert steps[1].verdict.detail == "1 producers stay known"
+    assert steps[1].verdict.detail == "producers that stay known: 1"
     assert steps[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -238,7 +238,7 @@ def test_segments_below_the_start_of_the_log_get_no_snapshots() -> None:
 
 def test_producer_id_map_truncate_to_with_no_snapshots() -> None:
     steps = taken(append(), append(), append(), {"do": "truncate", "offset": 2}, append(sequence=2))
-    assert steps[3].verdict.detail == "loaded no snapshot, replayed 2 batches"
+    assert steps[3].verdict.detail == "loaded no snapshot; batches replayed: 2"
     assert steps[-1].verdict.verdict == "accepted"
 
 

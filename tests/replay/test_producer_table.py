@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_appending_changes_no_piece() -> None:
         table.append(piece)
         table.rows()
     assert [told(piece) for piece in pieces] == before
+
+
+def test_tables_that_several_threads_put_in_order_at_once_keep_their_rows() -> None:
+    ids = np.random.default_rng(1).permutation(20_000)
+    rows = np.zeros(len(ids), dtype=SUMMARY_DTYPE)
+    for name in SUMMARY_DTYPE.names or ():
+        rows[name] = ids % 100
+    rows["producer_id"] = ids
+    in_order = rows[ids.argsort()]
+
+    def differs(_: int) -> bool:
+        table = ProducerTable(SILENCE_MS)
+        table.append(Piece(rows, 0))
+        # Not byte by byte: between the fields of rows that numpy has picked stands what was in that memory before.
+        return not np.array_equal(table.rows(), in_order)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(differs, range(50)))
 
 
 def test_clocks_that_fall_from_piece_to_piece_are_all_remembered() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_directories_of_other_purposes_and_other_names_are_left_alone(temporary:
     assert sorted(path.name for path in temporary.iterdir()) == [
         "resnap-demo-kept", "resnap-spark-file", "resnap-spark-link", "resnap-staging-1", "spark-1",
     ]  # fmt: skip
+
+
+def test_what_is_written_while_it_is_removed_is_removed_too(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = shutil.rmtree
+    late = iter([True])
+
+    def removed_too_early(directory: Path, **named: bool) -> None:
+        removed(directory, **named)
+        if next(late, False):
+            directory.mkdir()
+            (directory / "late").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", removed_too_early)
+    with scratch_directory("spark"):
+        pass
+    assert list(temporary.iterdir()) == []
 
 
 def test_two_at_once_do_not_take_each_others() -> None:

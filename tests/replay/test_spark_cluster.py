@@ -116,7 +116,7 @@ class Place:
         script = home / "driver.py"
         script.write_text(DRIVER)
         done = subprocess.run([sys.executable, script, told, *command], cwd=home, env=environment, text=True,
-                              capture_output=True, check=False, timeout=240)  # fmt: skip
+                              capture_output=True, check=False, timeout=600)  # fmt: skip
         assert done.returncode == 0, done.stderr + done.stdout
         return json.loads(done.stdout), json.loads(told.read_text())
 
@@ -143,6 +143,7 @@ def on(cluster: Cluster, place: Place) -> list[str]:
         "spark.eventLog.compress": "false",
         # Both executors shall be there before the first task is given to either.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
         "spark.cores.max": "2",
     }
     return ["--spark-master", cluster.url, *(f"--spark-conf={key}={value}" for key, value in conf.items())]
@@ -153,7 +154,7 @@ def recorded(place: Place, event: str) -> list[dict[str, Any]]:
     files = [
         path for path in (place.directory / "events").rglob("*") if path.is_file() and "appstatus" not in path.name
     ]
-    lines = [json.loads(line) for path in files if not path.name.startswith(".") for line in path.open()]
+    lines = [json.loads(line) for path in files if path.name[0] != "." for line in path.read_text().splitlines()]
     return [line for line in lines if line["Event"] == f"SparkListener{event}"]
 
 

@@ -79,7 +79,7 @@ def test_executors_that_cannot_start_end_with_one_error(tmp_path: Path) -> None:
         command = ["regenerate", tmp_path / "logs", "--into", tmp_path / "out", "--full", "--as-of", "now", "--quiet",
                    "--spark-master", cluster.url, "--spark-conf", "spark.executor.memory=512m"]  # fmt: skip
         done = subprocess.run([sys.executable, "-m", "resnap", *command], cwd=tmp_path, env=environment, text=True,
-                              capture_output=True, check=False, timeout=240)  # fmt: skip
+                              capture_output=True, check=False, timeout=600)  # fmt: skip
     error, hint = done.stderr.splitlines()
     assert (done.returncode, hint[:14]) == (1, "hint: see the ")
     assert error == "error: the Spark cluster ended the application: Master removed our application: FAILED"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tests.strategies import Event
 
 NOW_MS = START_MS + 60 * HOUR_MS
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 
 def transactions(hour: int, *, pids: range) -> list[Event]:
@@ -169,6 +169,11 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     assert {made.outcome for made in bad.boundaries} == {Outcome.REBUILT, Outcome.DAMAGED}
 
 
+def hear_all(session: SparkSession) -> None:
+    """Wait until Spark's status tells of all that has happened, which a thread of its own brings to it."""
+    session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(PATIENCE_S * 1000)
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_run_takes_as_many_spark_jobs_for_one_partition_as_for_many(session: SparkSession, tmp_path: Path) -> None:
@@ -178,6 +183,7 @@ def test_a_run_takes_as_many_spark_jobs_for_one_partition_as_for_many(session: S
     for group, some in (("one", plans[:1]), ("many", plans)):
         session.sparkContext.setJobGroup(group, group)
         list(engine.run(some))
+        hear_all(session)
         counts.append(len(session.sparkContext.statusTracker().getJobIdsForGroup(group)))
     assert counts[0] == counts[1]
 
@@ -227,6 +233,7 @@ def test_a_wave_that_nobody_waits_for_any_more_is_cancelled(
     while not status.getActiveJobsIds():
         time.sleep(0.01)
     results.close()
+    hear_all(session)
     assert status.getActiveJobsIds() == []
     assert time.monotonic() - begun < PATIENCE_S
 

@@ -32,19 +32,24 @@ sources = Sources(keys=KeyRing((RsaKey("key1", key),)), s3=S3Settings(customer_k
 def attacked(conf):
     with spark_context(SparkSettings(master="local[1]", conf=conf), os.environ) as context:
         read = context.parallelize([1], 1).map(lambda _: sources.keys.keys[0].pem.content().decode()).collect()
-        ports = spark_attacker.listening_ports(context._gateway.proc.pid)
+        listening = spark_attacker.listening_ports(context._gateway.proc.pid)
+        endpoints, pythons = int(context.getConf().get("spark.driver.port")), context._gateway.gateway_parameters.port
+        ports = [endpoints, *(port for port in listening if port not in (endpoints, pythons))]
         command = [sys.executable, spark_attacker.__file__, *map(str, ports)]
         ran = subprocess.run(command, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
         process = Path("/proc", str(context._gateway.proc.pid))
         seen = {name: (process / name).read_text() for name in ("cmdline", "environ")}
         system = context._jvm.java.lang.System.getProperty("spark.odd name")
-        return {**json.loads(ran.stdout), "read": read, "ports": ports, "stderr": ran.stderr, **seen, "system": system,
-                "property": context.getConf().get("spark.odd name", None)}
+        return {**json.loads(ran.stdout), "read": read, "ports": listening, "stderr": ran.stderr, **seen,
+                "system": system, "property": context.getConf().get("spark.odd name", None)}
 
 # What is compressed would hide a key, too.
 opened = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false", "spark.broadcast.compress": "false"}
+# Nor may blocks be gone: Spark removes them once the JVM has collected what they were made for.
+kept = {"spark.cleaner.referenceTracking": "false"}
 conf = {"spark.ssl.keyPass": "hunter2", "spark.odd name": os.environ["ODD"], "spark.driver.extraJavaOptions": "-Da=b"}
-print(json.dumps({"closed": attacked(conf), "open": attacked(opened)}))
+print(json.dumps({"closed": attacked(kept | conf), "open": attacked(kept | opened)}))
 """
 
 
@@ -62,10 +67,10 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_driver_gives_no_block_to_another_user_and_takes_no_object(attacked: dict[str, Any]) -> None:
     closed = attacked["closed"]
-    assert (closed["stderr"], len(closed["ports"])) == ("", 3)
+    assert (closed["stderr"], len(closed["ports"])) == ("", 3), "one of them is Py4J's, which is not Spark's"
     assert closed["blocks"] == []
-    assert closed["answers"]
-    assert all("Unknown challenge message" in answer for answer in closed["answers"])
+    assert ["Unknown challenge message" in one for one in closed["refusals"]] == [True, True]
+    assert ["Unknown challenge message" in one for one in closed["answers"]] == [True]
 
 
 def test_properties_reach_the_jvm_unchanged_and_are_in_no_command_line(attacked: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from resnap.storage.errors import CancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark import SparkContext
 
@@ -23,17 +24,20 @@ PATIENCE_S = 300
 
 
 class Heard:
-    """What a watcher was told."""
+    """What a watcher was told; ``until`` has a file made once it was told each of its words."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Phase, int]] = []
         self.done = [0, 0]
+        self.until: dict[tuple[Phase, int], Path] = {}
 
     def expect(self, segments: int, size_bytes: int) -> None:
         raise AssertionError(segments, size_bytes)
 
     def at_work(self, phase: Phase, tasks: int) -> None:
         self.said.append((phase, tasks))
+        if file := self.until.get((phase, tasks)):
+            file.touch()
 
     def advance(self, segments: int, size_bytes: int) -> None:
         self.done[0] += segments
@@ -55,20 +59,26 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(context: SparkContext) -> None:
-    heard, done = Heard(), context.accumulator(0)
+def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(
+    context: SparkContext, tmp_path: Path
+) -> None:
+    heard, done, phase = Heard(), context.accumulator(0), tmp_path / "phase"
+    heard.until = {("scanning", 2): tmp_path / "scanning", ("combining", 1): tmp_path / "combining"}
 
     def work(number: int) -> None:
-        time.sleep(2)
+        ends_s = time.monotonic() + PATIENCE_S
+        while not phase.with_name(phase.read_text()).exists():
+            assert time.monotonic() < ends_s, "the watcher does not hear of it"
+            time.sleep(0.05)
         done.add(progress_of(100 + number, ends_segment=number % 2 == 0))
 
     with watched_jobs(context, done, heard.advance, heard) as watch:
+        phase.write_text("scanning")
         context.parallelize(range(4), 4).foreach(work)
         watch.phase = "combining"
+        phase.write_text("combining")
         context.parallelize(range(1), 1).foreach(work)
     assert heard.done == [3, 506]
-    assert ("scanning", 2) in heard.said
-    assert ("combining", 1) in heard.said, str(heard.said)
 
 
 @pytest.mark.slow
@@ -102,6 +112,7 @@ def test_the_caller_s_own_group_is_kept(context: SparkContext) -> None:
     with watched_jobs(context, context.accumulator(0), None, None) as watch:
         context.parallelize(range(1), 1).count()
     assert watch.group == "mine"
+    context._jsc.sc().listenerBus().waitUntilEmpty(PATIENCE_S * 1000)  # jobs are noted by a thread of Spark's own
     assert len(context.statusTracker().getJobIdsForGroup("mine")) == 1
     context.setLocalProperty("spark.jobGroup.id", None)
     with watched_jobs(context, context.accumulator(0), None, None) as watch:

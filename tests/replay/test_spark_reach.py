@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+import os
 import pickle
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.spark.reach import _Question, one_of_each_root
+from resnap.replay.spark.reach import _Question, is_reached, one_of_each_root
+from resnap.storage.disk import Dress
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.memory import MemoryObjectStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from resnap.storage.stores.s3_settings import S3Settings
 
 
@@ -30,6 +31,25 @@ def test_one_segment_of_each_log_dir_and_bucket_is_asked_for() -> None:
     disks = [f"/disk{number % 2}/topic-{number}/0.log" for number in range(1000)]
     objects = [f"s3://{bucket}/logs/topic-{number}/0.log" for bucket in ("a", "b") for number in range(1000)]
     assert len(list(one_of_each_root([*disks, *objects]))) == 4
+
+
+def test_what_was_asked_for_a_moment_ago_is_not_asked_for_again() -> None:
+    segments = ["s3://logs/topic-0/0.log", "s3://logs/topic-1/0.log"]
+    reached = {"s3://logs", "s3://bucket/to"}
+    assert is_reached(segments, "s3://bucket/to/.staging/1", reached)
+    assert not is_reached(segments, "s3://bucket/too/.staging/1", reached)
+    assert not is_reached([*segments, "s3://others/topic-0/0.log"], "s3://bucket/to", reached)
+    assert not is_reached(segments, "s3://bucket/to", ())
+
+
+def test_an_executor_writes_beside_a_mark_and_leaves_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.write_bytes(b"")
+    dress = Dress(mode=0o644, user_id=os.getuid(), group_id=os.getgid())
+    assert list(_Question((str(mark),), None, PLAIN, str(mark), dress).answers()) == []
+    assert list(tmp_path.iterdir()) == [mark]
+    full = Path("/proc/self/status")  # beside which nothing can be written
+    assert [locator for locator, _ in _Question((str(full),), None, PLAIN, str(full)).answers()] == [str(full)]
 
 
 def test_an_executor_tries_to_write_and_leaves_nothing() -> None:

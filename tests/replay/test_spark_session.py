@@ -131,6 +131,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
 @pytest.fixture(scope="module")
 def facts(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any]:
     """Give what they answered."""
+    assert quiet[0].returncode == 0, quiet[0].stderr
     answer: dict[str, Any] = json.loads(quiet[0].stdout)
     return answer
 
@@ -199,7 +200,9 @@ def test_one_session_at_a_time_and_the_next_with_other_settings(facts: dict[str,
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Give message and hint of each way to fail."""
     directory = tmp_path_factory.mktemp("f")
-    answer: dict[str, list[str]] = json.loads(run(FAILURES, directory, bare_environment(directory)).stdout)
+    done = run(FAILURES, directory, bare_environment(directory))
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, list[str]] = json.loads(done.stdout)
     return answer
 
 

@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import LogSegment, read_header_rows
@@ -22,7 +22,9 @@ from resnap.replay.spark.source import find_segments, pack, paths_of, register_k
 from resnap.scheduler.cli import run as scheduler_run
 from resnap.storage.errors import FormatError, StoreAccessError, UsageError
 from tests.builders import a_batch, a_partition
+from tests.cases import mostly_slow
 from tests.replay.plain_rows import Row, plain_rows
+from tests.scheduler.mirrors import mirror
 from tests.strategies import DataEvent
 
 if TYPE_CHECKING:
@@ -132,6 +134,8 @@ def test_segments_that_a_query_excludes_are_not_read_and_the_answer_is_the_same(
          lambda row: row["partition"] == 1 and row["baseOffset"] is not None
          and row["baseOffset"] >= 300 and row["lastOffset"] < 600),
         ("topic LIKE 'pay%' AND segment > 400", lambda row: row["topic"].startswith("pay") and row["segment"] > 400),
+        ("topic = 'payments' AND partition IN (0, NULL)",
+         lambda row: (row["topic"], row["partition"]) == ("payments", 0)),
         (f"maxTimestamp >= {newest}", lambda row: (row["maxTimestamp"] or 0) >= newest),
         ("producerId = 4 OR segment = 0", lambda row: row["producerId"] == 4 or row["segment"] == 0),
     ):  # fmt: skip
@@ -223,8 +227,8 @@ def test_paths_come_as_spark_passes_them() -> None:
         paths_of({"topic": "payments"})
 
 
-def rows_of(*sources: str | Path) -> list[dict[str, object]]:
-    found = find_segments(sources)
+def rows_of(*sources: str | Path, filters: tuple[Filter, ...] = ()) -> list[dict[str, Any]]:
+    found = find_segments(sources, pruning=Pruning(filters))
     return [row for segment in found for batch in read_header_rows(segment) for row in batch.to_pylist()]
 
 
@@ -256,14 +260,68 @@ def test_what_brokers_tiered_is_a_source(fixture_set: Callable[[str], FixtureSet
     assert [row for row in rows if (row["topic"], row["partition"], row["segment"]) in there] == both
 
 
-@pytest.mark.s3
-def test_a_bucket_is_a_source(
-    data: Path, s3_client: S3Client, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+FILTERED: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: lambda found, wanted: found == wanted,
+    In: lambda found, wanted: found in wanted,
+    GreaterThan: lambda found, wanted: found is not None and found > wanted,
+    GreaterThanOrEqual: lambda found, wanted: found is not None and found >= wanted,
+    LessThan: lambda found, wanted: found is not None and found < wanted,
+    LessThanOrEqual: lambda found, wanted: found is not None and found <= wanted,
+}
+
+
+def each_filter_reads_less_and_finds_the_same(url: str) -> None:
+    """Hold what is read under filters of all kinds against all rows: nothing that passes is left out, and some is."""
+    everything = rows_of(url)
+    row = everything[len(everything) // 2]
+    for filters in (
+        (EqualTo(("topic",), row["topic"]), EqualTo(("partition",), row["partition"])),
+        (In(("topic",), (row["topic"], None)), In(("segment",), (row["segment"], 5, None))),
+        (GreaterThanOrEqual(("baseOffset",), row["baseOffset"]), LessThan(("lastOffset",), row["lastOffset"] + 9)),
+        (EqualTo(("lastOffset",), row["lastOffset"]), LessThanOrEqual(("partition",), row["partition"])),
+        (GreaterThan(("maxTimestamp",), max(one["maxTimestamp"] or 0 for one in everything) - 1),),
+    ):
+        read = rows_of(url, filters=filters)
+        wanted, found = (
+            [one for one in rows if all(FILTERED[type(by)](one[by.attribute[0]], by.value) for by in filters)]
+            for rows in (everything, read)
+        )
+        assert found == wanted != [], filters
+        assert len(read) < len(everything), filters
+
+
+@pytest.fixture
+def bucket_url(s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in {"AWS_ACCESS_KEY_ID": "testaccess", "AWS_SECRET_ACCESS_KEY": "testsecret123",
                         "AWS_ENDPOINT_URL": s3_endpoint, "AWS_REGION": "us-east-1",
                         "AWS_DEFAULT_REGION": "us-east-1"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
+    return f"s3://{s3_bucket}"
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    "name", mostly_slow(["flat", "kafka-4.4.0-tiered", "kafka-3.9.1-aiven-plain", "kafka-3.9.1-aiven-zstd"], "flat")
+)
+def test_filters_leave_out_segments_of_what_was_tiered_in_any_layout_and_no_row_that_passes(
+    name: str, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, s3_client: S3Client, bucket_url: str
+) -> None:
+    store = tmp_path / "store"
+    if name == "flat":
+        data = fixture_set("kafka-2.7.2").data
+        run = ("tier", data, "--to", store.as_uri(), "--engine", "local", "--state-dir", "none", "--quiet")
+        assert scheduler_run([str(word) for word in run]) in {0, 3}
+    else:
+        remote = fixture_set(name).remote
+        store = remote / "tiered" if "aiven" in name else remote
+    mirror(s3_client, bucket_url.removeprefix("s3://"), shutil.copytree(store, tmp_path / "copy"), "some/tiered")
+    each_filter_reads_less_and_finds_the_same(store.as_uri())
+    each_filter_reads_less_and_finds_the_same(f"{bucket_url}/some/tiered")
+
+
+@pytest.mark.s3
+def test_a_bucket_is_a_source(data: Path, s3_client: S3Client, s3_bucket: str, bucket_url: str) -> None:
+    assert bucket_url
     for path in (data / "orders-0").iterdir():
         s3_client.put_object(Bucket=s3_bucket, Key=f"mirror/orders-0/{path.name}", Body=path.read_bytes())
     assert rows_of(f"s3://{s3_bucket}/mirror") == rows_of(data / "orders-0")

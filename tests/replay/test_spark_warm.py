@@ -130,6 +130,35 @@ def test_a_start_that_fails_tells_why_to_each_who_asks(told: dict[str, Any]) -> 
     assert told["broken"][0][1].startswith("Spark did not start on Java 21.")
 
 
+BEGINNING = """
+import os, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from resnap.replay.spark import warm
+from resnap.replay.spark.settings import SparkSettings
+begun, ended = [], []
+
+class Start:
+    def __init__(self, *_):
+        time.sleep(0.05)
+        begun.append(self)
+    def end(self, *, in_order):
+        ended.append(self)
+
+warm._Start = Start
+one = warm.WarmSpark(SparkSettings(), {})
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(lambda _: one.begin(), range(8)))
+    list(pool.map(lambda _: one.close(), range(8)))
+print(len(begun), begun == ended)
+"""
+
+
+@pytest.mark.slow
+def test_threads_that_begin_at_once_begin_one_and_those_that_close_it_end_it_once(tmp_path: Path) -> None:
+    done = run(BEGINNING, tmp_path, bare_environment(tmp_path))
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
 MANY = """
 import gc, json, os, threading
 from pathlib import Path

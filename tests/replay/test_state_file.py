@@ -37,6 +37,15 @@ def test_equal_states_are_one_file_and_others_are_others(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_what_memory_held_between_the_fields_is_no_part_of_a_state(tmp_path: Path) -> None:
+    clean, dirty = rows(5), np.frombuffer(bytearray(b"\xa5" * rows(5).nbytes), dtype=SUMMARY_DTYPE)
+    for name in SUMMARY_DTYPE.names or ():
+        dirty[name] = clean[name]
+    assert dirty.tobytes() != clean.tobytes()
+    assert write_state(str(tmp_path), "1.state", dirty) == write_state(str(tmp_path), "1.state", clean)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("position", [0, 9, 13, 17, 30, -1])
 def test_a_changed_byte_is_found(tmp_path: Path, position: int) -> None:
     kept = write_state(str(tmp_path), "1.state", rows(3))

@@ -99,7 +99,7 @@ def _check_against_the_broker(truth: Truth, fixture: FixtureSet, results: list[P
     made = 0
     for result in results:
         assert result.error is None
-        assert not result.compacted
+        assert not result.lacks_records
         for boundary in result.boundaries:
             made += 1
             assert boundary.outcome is Outcome.REBUILT

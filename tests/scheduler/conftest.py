@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from resnap.scheduler.cli import run
-from resnap.scheduler.observing.logs import set_up
+from resnap.scheduler.telemetry.logs import set_up
 from tests.scheduler.installed import SET, copied, regenerate
 
 if TYPE_CHECKING:

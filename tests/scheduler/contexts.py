@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.job.contract import Unobserved
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.job.contract import Observer
+from resnap.scheduler.output.progress import Progress
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -22,14 +22,14 @@ class SilentContext:
     settings: Settings
     clock: Clock
     replays: Engine
-    observer: Unobserved = field(default_factory=Unobserved)
+    observer: Observer = field(default_factory=Observer)
     errors: list[Exception] = field(default_factory=list)
 
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002
         return self.replays
 
-    def progress(self, *tasks: str) -> AbstractContextManager[list[SilentProgress]]:
-        return nullcontext([SilentProgress() for _ in tasks])
+    def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
+        return nullcontext([Progress() for _ in tasks])
 
     def note(self, text: str) -> None: ...
 

@@ -22,6 +22,8 @@ BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 MAGIC_POSITION: Final = 16
 TRANSACTIONAL, CONTROL = 0x10, 0x20
+NOTES: Final = (".resnap/retained/", ".resnap/topic/")
+"""Where objects lie that are of no segment."""
 TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
 
 
@@ -88,8 +90,8 @@ def manifests(objects: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
 
 
 def without_tombstones(objects: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return ``objects`` without what deleted segments have left."""
-    there = {key: body for key, body in objects.items() if not key.startswith(".resnap/retained/")}
+    """Return ``objects`` without what deleted segments have left, and notes."""
+    there = {key: body for key, body in objects.items() if not key.startswith(NOTES)}
     return {key: body for key, body in there.items() if not (key.endswith(".manifest") and body == TOMBSTONE)}
 
 

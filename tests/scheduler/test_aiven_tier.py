@@ -305,7 +305,7 @@ def test_a_wrong_key_is_told_as_such_and_nobody_is_told_to_delete_anything(
     assert "'key1'" in ran.error["message"]
 
 
-def test_of_a_damaged_segment_it_is_asked_first_whether_brokers_believe_in_it(
+def test_of_a_damaged_segment_it_is_asked_first_whether_brokers_know_it(
     command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
     """Without its manifest a segment whose local copies are gone would be lost for good."""
@@ -319,4 +319,4 @@ def test_of_a_damaged_segment_it_is_asked_first_whether_brokers_believe_in_it(
             tier(command, fixture, store),
         ):
             hints = [line["error"]["hint"] for line in map(json.loads, ran.err.splitlines()) if "error" in line]
-            assert (ran.code != 0, "whether they believe in it" in hints[0]) == (True, True), ran.err
+            assert (ran.code != 0, "whether they know it" in hints[0]) == (True, True), ran.err

@@ -231,7 +231,7 @@ def test_a_partition_without_permission_is_told_and_the_others_are_done(nobody: 
             ["tier", closed_log, *ROLL, "--to", store.as_uri()],
         ):
             ran = nobody(*arguments, "--output", "json")
-            assert ran.code == 3, arguments
+            assert ran.code == 3, (arguments, ran.err)
             assert ran.error["type"] == "LogDirError"
             assert str(closed_log / "payments-1") in ran.error["message"]
             assert "run as the user that the broker runs as" in ran.error["hint"]
@@ -328,6 +328,25 @@ def test_a_destination_without_permission_is_told(nobody: Resnap, closed_log: Pa
         assert "hint: " in ran.err
 
 
+def test_stored_objects_without_permission_are_named_and_the_others_are_verified(
+    nobody: Resnap, closed_log: Path
+) -> None:
+    store = closed_log.parent / "tiered"
+    assert nobody("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
+    manifests = sorted(store.rglob("*.manifest"))
+    arguments = ("verify", "--store", store.as_uri(), *ROLL, "--output", "json", "--fresh")
+    for closed in (manifests[1].with_suffix(".log"), manifests[1].with_suffix(".snapshot"), manifests[1]):
+        with _closed(closed):
+            ran = nobody(*arguments)
+        summary = ran.document["summary"]
+        assert (ran.code, summary["different"], summary["segments"]) == (12, 1, len(manifests))
+        assert "nothing was shipped" not in ran.err, "it may be the segment that cannot be read"
+        assert summary["snapshotsReplayed"] == len(manifests) - 1
+        assert f"{closed.relative_to(store)}: cannot be read: " in ran.err
+        assert "let the user who runs resnap read it" in ran.err
+    assert nobody(*arguments).code == 0
+
+
 @contextmanager
 def _closed(path: Path) -> Iterator[Path]:
     """Let nobody in but root, and everybody afterwards."""
@@ -394,6 +413,22 @@ def test_a_full_disk_where_snapshots_wait_is_told_as_such(
     assert ran.error["hint"]
     assert {path.name for path in tiny_disk.iterdir()} == {BALLAST}
     assert check_store(files_of(store), strict=False) < eligible(broker_log)
+
+
+@pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
+def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
+    nobody: Resnap, closed_log: Path, command_line: str
+) -> None:
+    (name, flag), place = command_line.split(), closed_log.parent / "shut"
+    place.mkdir(mode=0o555)
+    segment = file_at(closed_log / "payments-0", bases(closed_log / "payments-0")[0], "log")
+    with _closed(segment):
+        for inside in ("", "/x"):
+            ran = nobody(name, closed_log, *ROLL, flag, f"file://{place}{inside}")
+            assert ran.code == (12 if name == "tier" else 2)
+            assert str(place) in ran.err
+            assert str(segment) not in ran.err
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])

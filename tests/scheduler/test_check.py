@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.tiering.readiness import judge
 from tests.cases import each
 from tests.kafka.brokers import free_port
-from tests.scheduler.files import bases, file_at, lost_boundaries
+from tests.scheduler.files import bases, batch_positions, file_at, lost_boundaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,12 +117,23 @@ def test_what_could_not_be_read_is_unknown_and_what_is_blocked_stays_blocked(
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
     assert "partition.metadata" in row["unknown"][0]
+    said = command("check", ready_log)
+    assert "partition.metadata" in f"{said.out}{said.err}"
     nobody = f"127.0.0.1:{free_port()}"
     ran = command("check", broker_log, "--bootstrap-server", nobody, "--output", "json")
     rows = {row["topic"]: row["verdict"] for row in ran.document["topics"]}
     assert (ran.code, rows["payments"], rows["orders"]) == (4, "blocked", "unknown")
     assert nobody in ran.error["message"]
     assert command("check", broker_log, "--topic", "orders", "--bootstrap-server", nobody).code == 3
+    said = command("check", broker_log, "--bootstrap-server", nobody).out
+    assert (said.count("not known: "), "with --bootstrap-server" in said) == (1, False)
+
+
+def test_server_properties_of_another_node_are_named(command: Resnap, ready_log: Path) -> None:
+    properties = ready_log.with_name("server.properties")
+    properties.write_text(f"node.id=77\n{TIERING}")
+    ran = command("check", ready_log, "--server-properties", properties)
+    assert (ran.code, f"{properties} is of node 77, the log dirs are of" in ran.err) == (0, True)
 
 
 def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_log: Path) -> None:
@@ -161,7 +173,9 @@ def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_blocked(command: Re
     told = command("check", ready_log).out
     assert "lost-producer-state: payments-0: " in told
     assert "remote.storage.enable" not in told
-    [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
+    scanned = command("scan", ready_log, "--exit-code", "--output", "json")
+    [seen] = scanned.document["partitions"]
+    assert (scanned.code, seen["lost"]) == (4, 0)
     answer = judge(facts_in(seen), ())
     assert (answer.readiness.verdict, answer.reason, answer.next_step) == (
         "blocked", "lost-producer-state", blocker["hint"],
@@ -175,8 +189,23 @@ def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
     assert ran.out.splitlines()[0].split()[:2] == ["TOPIC", "VERDICT"]
     assert "missing-snapshot: " in ran.out
     assert "Not checked: broker-settings" in ran.out
-    assert "Next: `resnap regenerate" in ran.out
+    assert f"Next: `resnap regenerate {broker_log} --into DIR`, then `resnap install DIR {broker_log}`." in ran.out
+    file_at(broker_log / "payments-0", bases(broker_log / "payments-0")[0], "log").unlink()
+    broken = command("check", broker_log).out
+    assert "Next: payments-0: take the partition from the log dir of another replica." in broken
+    assert "Next: `resnap regenerate" not in broken, "a log that has lost records is not to be tiered"
     assert "Next: set remote.storage.enable=true on payments." in command("check", ready_log).out
+
+
+def test_what_is_in_remote_storage_already_is_not_to_be_turned_on(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    tiered = fixture_set("kafka-3.9.1-tiered")
+    remote = ("--remote", tiered.remote.as_uri())
+    ran = command("check", tiered.data, *remote)
+    assert (ran.code, "set remote.storage.enable" in ran.out) == (0, False), ran.out
+    assert f"{tiered.remote.as_uri()} holds segments of payments already" in ran.out
+    assert "Next: set remote.storage.enable=true on payments." in command("check", tiered.data).out
 
 
 def test_no_segment_is_read_but_for_first_headers(
@@ -199,6 +228,29 @@ def test_what_is_above_the_high_watermark_blocks_too_since_it_will_pass(
     ran = command("check", data, "--topic", "payments", "--output", "json")
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], row["tierableBytes"]) == (4, "blocked", wanted[0]["tierableBytes"])
+
+
+def test_what_no_broker_ever_tiers_is_not_counted_as_what_could_be_freed(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    data = fixture_set("kafka-2.7.2").data
+    [row] = command("check", data, "--topic", "legacy", "--output", "json").document["topics"]
+    epochs_from = int((data / "legacy-0" / "leader-epoch-checkpoint").read_text().split()[-1])
+    closed = sorted((data / "legacy-0").glob("*.log"))[:-1]
+    assert row["blockedBytes"] == sum(path.stat().st_size for path in closed)
+    assert row["freeableBytes"] == sum(path.stat().st_size for path in closed if int(path.stem) >= epochs_from) > 0
+
+
+def test_damaged_segments_are_not_counted_as_what_could_be_freed(command: Resnap, ready_log: Path) -> None:
+    partition = ready_log / "payments-0"
+    [whole] = command("check", ready_log, "--output", "json").document["topics"]
+    damaged = [file_at(partition, base, "log").stat().st_size for base in bases(partition)[1:3]]
+    for base in bases(partition)[1:3]:
+        size_bytes = file_at(partition, base, "log").stat().st_size
+        file_at(partition, base, "index").write_bytes(struct.pack(">ii", 1, size_bytes))
+    [row] = command("check", ready_log, "--output", "json").document["topics"]
+    assert row["tierableBytes"] + row["blockedBytes"] == whole["freeableBytes"]
+    assert row["freeableBytes"] == whole["freeableBytes"] - sum(damaged) > 0
 
 
 def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(command: Resnap, ready_log: Path) -> None:
@@ -234,3 +286,101 @@ def test_logs_that_are_gone_are_damage_and_a_directory_without_any_is_unknown(co
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
     assert str(partition) in row["unknown"][0]
+
+
+def test_a_first_or_a_last_log_that_is_gone_is_damage_but_not_while_a_broker_deletes_it(
+    command: Resnap, ready_log: Path
+) -> None:
+    partition = ready_log / "payments-0"
+    every = bases(partition)
+    for base in (every[0], every[-1]):
+        log = file_at(partition, base, "log")
+        deleted = log.rename(f"{log}.deleted")
+        assert command("check", ready_log).code == 0, "its indexes are about to be renamed, too"
+        kept = deleted.read_bytes()
+        deleted.unlink()
+        ran = command("check", ready_log, "--output", "json")
+        [row] = ran.document["topics"]
+        [blocker] = row["blockers"]
+        assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", base)
+        [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
+        assert seen["brokerStops"]["reason"] == "damaged"
+        log.write_bytes(kept)
+    file_at(partition, every[0], "log").unlink()
+    checkpoint = ready_log / "log-start-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\npayments 0 {every[1]}\n")
+    assert command("check", ready_log).code == 0, "nobody can read what lies below the log start"
+    checkpoint.unlink()
+    (partition / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {every[1]}\n")
+    assert command("check", ready_log).code == 0, "retention has passed it: a copy made beside it"
+
+
+def test_a_log_that_ends_before_its_offset_index_does_is_damage(command: Resnap, ready_log: Path) -> None:
+    partition = ready_log / "payments-0"
+    every = bases(partition)
+    for base in (every[1], every[-1]):
+        log, index = file_at(partition, base, "log"), file_at(partition, base, "index")
+        entries, size_bytes = index.read_bytes(), log.stat().st_size
+        index.write_bytes(struct.pack(">ii", 1, max(1, batch_positions(log)[-1])))
+        assert command("check", ready_log).code == 0
+        index.write_bytes(struct.pack(">ii", 1, size_bytes))
+        ran = command("check", ready_log, "--output", "json")
+        [row] = ran.document["topics"]
+        [blocker] = row["blockers"]
+        assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", base)
+        assert f"ends at byte {size_bytes}" in blocker["detail"]
+        index.write_bytes(struct.pack(">ii", 1, size_bytes) + bytes(800))
+        assert command("check", ready_log).code == 0, "a broker that was killed fills it with zeros, and recovers it"
+        index.write_bytes(struct.pack(">ii", 1, 1))
+        whole = log.read_bytes()
+        log.write_bytes(b"")
+        [row] = command("check", ready_log, "--output", "json").document["topics"]
+        assert [one["reason"] for one in row["blockers"]] == ["damaged"]
+        log.write_bytes(whole)
+        index.write_bytes(entries)
+
+
+def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknown(
+    command: Resnap, ready_log: Path
+) -> None:
+    checkpoint = ready_log / "cleaner-offset-checkpoint"
+    checkpoint.write_text("garbage\n")
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], ran.document["summary"]["verdict"]) == (3, "unknown", "unknown")
+    assert any(str(checkpoint) in one for one in row["unknown"])
+
+
+def test_a_log_dir_that_cannot_be_read_is_unknown(command: Resnap, ready_log: Path) -> None:
+    properties = ready_log / "meta.properties"
+    properties.unlink()
+    properties.mkdir()  # nobody can read that, whatever the user may
+    ran = command("check", ready_log, "--output", "json")
+    assert (ran.code, ran.document["summary"]["verdict"]) == (3, "unknown")
+    assert str(properties) in ran.error["message"]
+
+
+def test_a_log_dir_that_cannot_be_read_hides_no_other(command: Resnap, ready_log: Path, broker_log: Path) -> None:
+    unread = ready_log.with_name("unread")
+    (unread / "meta.properties").mkdir(parents=True)
+    ran = command("check", ready_log, unread, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], ran.document["summary"]["verdict"]) == (3, "unknown", "unknown")
+    assert (row["readiness"], row["blockers"], row["tierableBytes"] > 0) == ({"ready": 1}, [], True)
+    assert (str(unread) in row["unknown"][0], str(unread) in ran.error["message"]) == (True, True)
+    ran = command("check", unread, broker_log, "--output", "json")
+    assert (ran.code, {row["topic"]: row["verdict"] for row in ran.document["topics"]}["payments"]) == (4, "blocked")
+    assert str(unread) in ran.error["message"]
+    ran = command("scan", ready_log, unread, "--output", "json")
+    assert (ran.code, len(ran.document["partitions"]), str(unread) in ran.error["message"]) == (3, 1, True)
+
+
+def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap, ready_log: Path) -> None:
+    shutil.copytree(ready_log / "payments-0", ready_log / "__remote_log_metadata-0")
+    (ready_log / "__remote_log_metadata-0" / "partition.metadata").unlink(missing_ok=True)
+    assert [row["topic"] for row in command("check", ready_log, "--output", "json").document["topics"]] == ["payments"]
+    ran = command("check", ready_log, "--topic", "__*", "--output", "json")
+    [row] = ran.document["topics"]
+    [blocker] = row["blockers"]
+    assert (ran.code, row["topic"], row["readiness"]) == (4, "__remote_log_metadata", {"excluded": 1})
+    assert (blocker["reason"], row["freeableBytes"]) == ("internal-topic", 0)

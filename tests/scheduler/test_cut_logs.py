@@ -141,6 +141,13 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
         assert {pid: ours[pid] for pid in below} == {pid: theirs[pid] for pid in below}
         assert theirs.keys() - ours.keys() <= {one["producerId"] for one in row["leftOut"]}
 
+    shipped = command("tier", cut, "--to", (tmp_path / "store").as_uri(), *ROLL, *NEVER, "--output", "json")
+    said, too = (
+        {line for line in one.err.splitlines() if "left out of the snapshot at" in line} for one in (ran, shipped)
+    )
+    assert said
+    assert too == said
+
 
 def test_a_transaction_that_may_have_begun_below_the_log_is_named_and_not_made_up(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path

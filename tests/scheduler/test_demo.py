@@ -23,13 +23,13 @@ from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
 from resnap.scheduler.jobs.demo.proof import Outcome, Proof, prove
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.checking.verification_journal import VerificationJournal
 from resnap.tiering.refusal import Reason
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Played:
     def prove(self, *, lost: Path | None = None, partitions: Sequence[DemoPartition] | None = None) -> Proof:
         store = open_store(self.demo.store_url)
         check = store_check(self.demo.planner, store, Scope(sources=(store.url,)), VerificationJournal())
-        segments = check.segments(SilentProgress())
+        segments = check.segments(Progress())
         return prove(partitions or self.partitions, lost or self.demo.lost, segments, store, at_ms=NOW_MS)
 
 
@@ -77,8 +77,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     partitions = demo.write(seed=1)
     before = contents(demo.log_dir)
     demo.lose(partitions)
-    tiered = demo.tier(replaying=SilentProgress(), shipping=SilentProgress())
-    proof = demo.prove(partitions, SilentProgress())
+    tiered = demo.tier(replaying=Progress(), shipping=Progress())
+    proof = demo.prove(partitions, Progress())
     clock.advance(LASTING_MS)
     return Played(
         demo=demo, partitions=partitions, before=before, tiered=tiered, proof=proof,
@@ -185,7 +185,7 @@ def test_an_entry_too_few_or_too_many_is_a_difference(played: Played, tmp_path: 
         del entries[first]
     path.write_bytes(snapshot_bytes(entries.values()))
     [problem] = played.prove(lost=tmp_path / "lost").problems
-    assert problem.endswith("for 1 producers: " + ("7" if missing_from == "store" else str(first)))
+    assert problem.endswith("for 1 producer: " + ("7" if missing_from == "store" else str(first)))
 
 
 def test_a_segment_above_or_below_the_last_stable_offset_must_be_where_it_belongs(played: Played) -> None:

@@ -154,8 +154,8 @@ def test_a_good_store_keeps_its_promises_and_nothing_of_the_probe(tmp_path: Path
     store = LocalObjectStore(tmp_path / "store")
     found = list(probe_store(store, SystemClock()))
     assert [finding.check.removeprefix("store ") for finding in found] == [
-        "write", "read", "ranges", "parts", "checksum", "checksum", "verification", "condition", "list", "uploads",
-        "clock", "delete",
+        "write", "read", "ranges", "parts", "checksum", "checksum", "verification", "condition", "replace", "list",
+        "uploads", "clock", "delete",
     ]  # fmt: skip
     assert {finding.health for finding in found} == {Health.OK}
     assert list(store.list()) == []
@@ -168,6 +168,15 @@ def test_a_store_that_ignores_conditions_is_a_warning() -> None:
 
     finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store condition")
     assert finding.health is Health.WARN
+
+
+def test_a_store_that_replaces_any_version_is_a_warning() -> None:
+    class Careless(MemoryObjectStore):
+        def replace(self, key: str, body: Buffer, *, etag: str) -> None:  # noqa: ARG002
+            super().put(key, body)
+
+    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store replace")
+    assert (finding.health, "(If-Match) are ignored" in finding.detail) == (Health.WARN, True)
 
 
 def test_a_store_that_gives_other_bytes_back_fails() -> None:

@@ -10,6 +10,7 @@ from tests.replay.test_spark_session import bare_environment, run
 
 SCRIPT = """
 import json, os, signal
+from contextlib import suppress
 from pathlib import Path
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.jobs.regenerate import Request, run
@@ -24,9 +25,13 @@ directory = a_partition(Path.cwd() / "log", [transactions(hour, pids=range(1, 9)
 settings = Settings(spark_master="local[1]", boundaries="all", fresh=True)
 
 def jvms():
-    threads = (task.read_text().split() for task in Path("/proc/self/task").glob("*/children"))
-    found = {pid for pids in threads for pid in pids}
-    return [int(pid) for pid in found if Path(f"/proc/{pid}/exe").resolve().name == "java"]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # processes end while they are listed
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and (process / "exe").resolve().name == "java":
+                found.append(int(process.name))
+    return found
 
 def one_run(engine, name):
     into = Path.cwd() / name

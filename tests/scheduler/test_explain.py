@@ -63,6 +63,15 @@ def test_only_what_lies_below_the_offset_counts(command: Resnap, broker_log: Pat
         assert bool(rows["batches"]) == (offset > 1) or offset == 1
 
 
+def test_an_offset_above_the_log_is_said_to_be_one(command: Resnap, broker_log: Path) -> None:
+    above = command("explain", broker_log, "payments-0", 10**9)
+    assert (above.code, "payments-0 ends at offset " in above.err) == (0, True)
+    end = above.err.partition("ends at offset ")[2].partition(",")[0]
+    at_end = command("explain", broker_log, "payments-0", end)
+    assert (at_end.code, at_end.err) == (0, "")
+    assert at_end.out == above.out
+
+
 @pytest.mark.parametrize(
     ("partition", "offset", "said"),
     [

@@ -98,7 +98,7 @@ def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_go
     assert {key.rpartition(".")[0] for key in tombstones} == {key.rpartition(".")[0] for key in listed}
     flags = ("--topic", "payments", "--as-of", "roll", "--engine", "local")
     again = command("tier", fixture_set(UPGRADED).data, "--to", store.as_uri(), *flags)
-    assert (again.code, "1 segments shipped" in again.out) == (0, True), again.out
+    assert (again.code, "1 segment shipped" in again.out) == (0, True), again.out
     assert check_store(files_of(store))
     assert not listed & files_of(store).keys()
     for key in tombstones:
@@ -136,6 +136,6 @@ def test_a_segment_whose_objects_are_gone_is_shipped_again(
     min(store.rglob("*.log")).unlink()
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 13
     again = command(*tier)
-    assert (again.code, "1 segments shipped" in again.out) == (0, True), again.out
+    assert (again.code, "1 segment shipped" in again.out) == (0, True), again.out
     assert check_store(files_of(store))
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0

@@ -236,7 +236,7 @@ def test_entries_of_a_snapshot_with_a_wrong_checksum_are_shown_before_it_is_told
     assert "checksum" in error.what
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\2" + bytes(8)])
+@pytest.mark.parametrize("content", [b"", b"\0\1", b"\0\1" + bytes(7), b"\0\2" + bytes(8)])
 def test_a_snapshot_without_a_usable_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "00000000000000001107.snapshot"
     path.write_bytes(content)

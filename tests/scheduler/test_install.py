@@ -95,6 +95,7 @@ def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
     assert ran.code == 0
     assert ran.out.endswith(
         "would be: 31 snapshots installed, 0 replaced; 0 were there already. Nothing was written.\n"
+        "Next: the same command without --dry-run.\n"
     )
     assert look(broker_log.parent) == before
     with another_holding(broker_log / ".lock"):
@@ -104,6 +105,16 @@ def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
     (broker_log / ".kafka_cleanshutdown").unlink()
     ran = command("install", staged, broker_log, "--dry-run")
     assert (ran.code, "was not shut down cleanly" in ran.err) == (0, True)
+
+
+def test_a_dry_run_ends_with_the_code_of_the_run(command: Resnap, broker_log: Path, staged: Path) -> None:
+    (broker_log / "payments-0" / f"{0:020d}.log.swap").touch()
+    tried = command("install", staged, broker_log, "--dry-run", *JSON)
+    ran = command("install", staged, broker_log, *JSON)
+    assert (tried.code, ran.code) == (3, 3)
+    assert tried.document["summary"]["refused"] == ran.document["summary"]["refused"] > 0
+    assert (broker_log / "payments-0" / f"{0:020d}.log.swap").exists()
+    assert command("install", staged, broker_log, "--dry-run", *JSON).code == 1, "nothing is left that could be done"
 
 
 def test_a_log_dir_in_use_is_left_alone(command: Resnap, broker_log: Path, staged: Path) -> None:
@@ -150,7 +161,7 @@ def test_the_broker_is_to_start_only_when_all_of_its_log_dirs_are_done(
     for log_dir in (broker_log, other):
         ran = command("install", staged, log_dir, "--topic", "payments")
         assert ran.code == 0
-        assert "other log dirs, if any are left (1 staged partitions are not here); then start it" in ran.out
+        assert "other log dirs, if any are left (1 staged partition is not here); then start it" in ran.out
     assert "Next: start the broker" in command("install", staged, broker_log, "--topic", "dash*").out
 
 
@@ -258,6 +269,25 @@ def test_a_valid_snapshot_with_entries_is_never_replaced(command: Resnap, broker
     assert look(broker_log)[f"payments-0/{path.name}"] == before[f"payments-0/{path.name}"]
 
 
+def test_where_batches_are_missing_no_valid_snapshot_is_called_wrong_or_replaced(
+    command: Resnap, broker_log: Path, tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    partition, rules = broker_log / "payments-0", ("--engine", "local", "--producer-id-expiration-ms", 10**12)
+    shutil.copytree(fixture_set(SET).expected / "payments-0", partition, dirs_exist_ok=True)
+    file_at(partition, bases(partition)[3], "log").write_bytes(b"")  # as a crash leaves what was never synced
+    verified = command("verify", partition, "--as-of", "roll", *rules, *JSON)
+    assert verified.code == 0, verified.err
+    assert {row["verdict"] for row in verified.document["boundaries"]} == {"proven", "unproven"}
+    made = command(
+        "regenerate", partition, "--boundaries", "all", "--into", tmp_path / "out", "--as-of", "roll", *rules
+    )
+    assert "batches are missing" in made.err
+    assert "--replace" not in made.out
+    for asked in ((), ("--replace", "false-partial")):
+        ran = command("install", tmp_path / "out", partition, *asked, "--dry-run", *JSON)
+        assert set(outcomes(ran.document, "payments-0").values()) <= {"already-there", "good-file-there"}
+
+
 def test_a_snapshot_whose_segments_have_changed_is_stale_and_the_others_are_installed(
     command: Resnap, broker_log: Path, staged: Path
 ) -> None:
@@ -312,6 +342,18 @@ def test_a_log_that_was_cut_off_has_no_place_for_what_stood_above(
     assert [found[offset] for offset in offsets[1:4]] == ["installed", "installed", "stale"]
 
 
+def test_what_was_refused_is_to_be_made_again_before_the_broker_starts(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    for path in partition.glob(f"{bases(partition)[3]:020d}.*"):
+        path.unlink()
+    ran = command("install", staged, broker_log)
+    assert ran.code == 3
+    assert "Next: make again what was refused" in ran.out
+    assert "start the broker" not in ran.out
+
+
 def test_what_was_made_from_another_log_is_stale(
     command: Resnap, staged: Path, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
@@ -320,6 +362,16 @@ def test_what_was_made_from_another_log_is_stale(
     ran = command("install", staged, other, "--topic", "payments")
     assert ran.code == 15
     assert look(other) == before
+
+
+def test_what_was_made_from_the_log_dir_of_another_broker_may_be_why_nothing_fits(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], staged: Path, tmp_path: Path
+) -> None:
+    other = copied(fixture_set("kafka-2.7.2").data, tmp_path / "other")
+    ran = command("install", staged, other, "--dry-run", *JSON)
+    assert (ran.code, ran.document["summary"]["installed"]) == (15, 0)
+    assert "`resnap regenerate LOG_DIR --into STAGED`" in ran.error["hint"]
+    assert "from the log dir of another broker" in ran.error["hint"]
 
 
 def test_without_a_fingerprint_nothing_is_installed(command: Resnap, broker_log: Path, staged: Path) -> None:
@@ -346,6 +398,28 @@ def test_a_staged_file_that_is_not_what_was_made_is_not_installed(
     found = outcomes(ran.document, "payments-0")
     assert (found[first], found[second]) == ("staged-damaged", "staged-damaged")
     assert not file_at(broker_log / "payments-0", first, "snapshot").exists()
+
+
+def test_a_staged_file_that_is_gone_is_named_and_the_others_are_installed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    first, *_ = lost_boundaries(broker_log / "payments-0")
+    lost = len(lost_boundaries(broker_log / "payments-1"))
+    gone = file_at(staged / "payments-0", first, "snapshot")
+    gone.unlink()
+    for path in (staged / "payments-1").glob("*.snapshot"):
+        path.unlink()
+    tried = command("install", staged, broker_log, "--dry-run", *JSON)
+    ran = command("install", staged, broker_log, *JSON)
+    assert (tried.code, ran.code, ran.error["exitCode"]) == (3, 3, 13)
+    assert outcomes(ran.document, "payments-0")[first] == "staged-damaged"
+    assert set(outcomes(ran.document, "payments-1").values()) == {"staged-damaged"}
+    summary = ran.document["summary"]
+    assert (summary["refused"], summary["installed"]) == (lost + 1, INSTALLED - lost - 1)
+    assert (f"{gone.name} is gone" in ran.err, "`resnap regenerate` again" in ran.err) == (True, True)
+    regenerate(broker_log, staged)
+    assert command("install", staged, broker_log).code == 0
+    assert (lost_boundaries(broker_log / "payments-0"), lost_boundaries(broker_log / "payments-1")) == ([], [])
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log.swap", "00000000000000000000.index.cleaned"])
@@ -468,6 +542,19 @@ def test_of_what_is_staged_a_plan_has_only_that_installed_which_it_names(
     before = look(broker_log)
     assert command("install", staged, broker_log, "--plan", kept).code == 0
     assert check_install(broker_log, before, staged) == named
+
+
+def test_what_a_plan_names_and_is_not_staged_is_named(
+    command: Resnap, broker_log: Path, staged: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--save", kept, "--topic", "payments").code == 0
+    [planned] = [one["boundaries"] for one in json.loads(kept.read_text())["partitions"] if one["partition"] == 1]
+    shutil.rmtree(staged / "payments-1")
+    ran = command("install", staged, broker_log, "--plan", kept)
+    assert ran.code == 3
+    what = f"payments-1: {len(planned)} boundaries of the plan not installed, since nothing is staged in {staged}: "
+    assert f"{what}{planned[0]}, " in ran.err
 
 
 def test_a_plan_that_no_longer_fits_the_log_is_refused_before_anything_changes(

@@ -136,11 +136,13 @@ def test_where_retention_was_faster_the_partition_is_planned_anew(
     writer.stop_appending()
     replay, left = Engine.replay, [deletions]
 
-    def overtaken(engine: Engine, plans: Sequence[PartitionPlan], *rest: Any) -> Iterator[PartitionResult]:
+    def overtaken(
+        engine: Engine, plans: Sequence[PartitionPlan], *rest: Any, **named: Any
+    ) -> Iterator[PartitionResult]:
         if plans and left[0]:
             left[0] -= 1
             delete_oldest(writer.partition, 2)
-        return replay(engine, plans, *rest)
+        return replay(engine, plans, *rest, **named)
 
     monkeypatch.setattr(Engine, "replay", overtaken)
     ran = command("regenerate", log_dir, "--into", staged, *JSON)
@@ -165,10 +167,10 @@ def test_a_segment_that_is_gone_from_the_middle_is_no_retention(
     writer.stop_appending()
     replay, calls = Engine.replay, []
 
-    def torn(engine: Engine, plans: Sequence[PartitionPlan], *rest: Any) -> Iterator[PartitionResult]:
+    def torn(engine: Engine, plans: Sequence[PartitionPlan], *rest: Any, **named: Any) -> Iterator[PartitionResult]:
         calls.append(plans)
         file_at(writer.partition, bases(writer.partition)[3], "log").unlink(missing_ok=not plans)
-        return replay(engine, plans, *rest)
+        return replay(engine, plans, *rest, **named)
 
     monkeypatch.setattr(Engine, "replay", torn)
     ran = command("regenerate", log_dir, "--into", tmp_path / "staged", *JSON)

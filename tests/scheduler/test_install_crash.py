@@ -18,7 +18,7 @@ from resnap.scheduler.cli import run
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings
@@ -54,7 +54,7 @@ class Place:
             undo_dir=self.undo,
         )
         clock = FixedClock(1_700_000_000_000)
-        return install_staged(request, clock=clock, s3=S3Settings(), progress=SilentProgress(), disk=disk)
+        return install_staged(request, clock=clock, s3=S3Settings(), progress=Progress(), disk=disk)
 
     def manifests(self) -> list[Path]:
         """Return what undoes the installations so far, the last one first."""

@@ -28,8 +28,8 @@ heed_interrupts()
 here, _there = socket.socketpair()
 with ThreadPoolExecutor(2) as threads:
     begun = [threads.submit(here.recv, 1) for _ in range(2)]
-    print("waiting", flush=True)
     try:
+        print("waiting", flush=True)
         begun[0].result()
     except KeyboardInterrupt:
         print("heard", flush=True)
@@ -44,7 +44,7 @@ heed_interrupts()
 call = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
 try:
     call()
-    time.sleep(10)
+    time.sleep(300)
 except KeyboardInterrupt:
     print("heard", flush=True)
 """
@@ -52,18 +52,19 @@ except KeyboardInterrupt:
 TIMES: Final = 8
 """More than half of the processes that were stopped never heard of it where nothing woke the main thread up."""
 
-PATIENCE_S: Final = 15
-"""Under the grace, which would end the process as well."""
+PATIENCE_S: Final = 300
+ENDS_S: Final = 15
+"""For an end that two signals bring at once; under the grace, which would bring it as well."""
 
 
 @contextmanager
 def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """Start it, and end it where a signal it should have heard did not."""
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=-1, stderr=-1, text=True) as process:
-        late = threading.Timer(PATIENCE_S, process.kill)
-        late.start()
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
+        late = threading.Timer(ENDS_S, process.kill)
+        late.start()
         time.sleep(0.05)  # until the main thread waits
         yield process, process.stdout
         _, err = process.communicate()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from tests.stores.fault_proxy import Fault, Reply, ResetError, proxying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Resnap
@@ -296,7 +296,8 @@ def _children(pid: int) -> list[int]:
 
 def _is_running(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    # Nobody may wait for what has lost its parent: where process 1 of a container does not, it stays as a zombie.
+    return status.rpartition(")")[2].split()[0] != "Z"

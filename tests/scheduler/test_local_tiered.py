@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.output.rendering import some
 from tests.scheduler.shipped import entries, files_of
 
 if TYPE_CHECKING:
@@ -142,6 +143,53 @@ def test_what_brokers_tiered_is_verified_by_itself_and_restored_byte_by_byte(
     ran = command("restore", copy.as_uri(), "--into", tmp_path / "other", "--engine", "local", *JSON)
     assert (ran.code, [row["partition"] for row in ran.document["partitions"]]) == (3, [1]), ran.err
     assert f"{broken.with_suffix('.log').name}: " in ran.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "lost"), [("tiered", "*.index"), ("tiered", "*.log"), ("aiven-plain", "*.rsm-manifest")]
+)
+def test_a_segment_at_an_end_of_a_log_that_lacks_an_object_is_named(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, layout: str, lost: str
+) -> None:
+    copy = shutil.copytree(fixture_set(f"kafka-3.9.1-{layout}").remote, tmp_path / "copy")
+    verify = ("verify", "--store", copy.as_uri(), "--engine", "local")
+    whole = next(copy.glob("tiered"), copy)  # where a plugin's key.prefix leads
+    restore = ("restore", whole.as_uri(), "--into", tmp_path / "restored", "--dry-run")
+    for one in (verify, restore):
+        assert "passed over" not in command(*one).err
+    of_partition = sorted(path for path in copy.rglob(lost) if "payments-1-" in str(path) or "/1/" in str(path))
+    for number, gone in enumerate((of_partition[0], of_partition[-1]), 1):
+        gone.unlink()
+        for one in (verify, restore):
+            said = command(*one).err
+            assert f"{some(number, 'segment')} passed over of which an object is missing, as a copy" in said
+            assert f"payments-1 from offset {int(gone.name[:20])} (" in said
+            assert f"/{gone.name})" in said
+
+
+@pytest.mark.parametrize("text", [b"", b"0\n0\n"], ids=["no bytes", "no entries"])
+def test_a_segment_whose_leader_epochs_are_lost_is_damaged(
+    command: Resnap, tiered: FixtureSet, tmp_path: Path, text: bytes
+) -> None:
+    copy = shutil.copytree(tiered.remote, tmp_path / "copy")
+    lost = min(copy.rglob("payments-0-*/*.leader_epoch_checkpoint"))
+    lost.write_bytes(text)
+    verified = command("verify", "--store", copy.as_uri(), "--engine", "local", *JSON)
+    assert (verified.code, verified.document["summary"]["different"]) == (13, 1), verified.err
+    assert f"{lost.name}: no leader epoch of the segment" in verified.err
+
+
+def test_lines_of_one_partition_in_two_layouts_say_whose_segments_they_are_of(
+    command: Resnap, tiered: FixtureSet, tmp_path: Path
+) -> None:
+    store = shutil.copytree(tiered.remote, tmp_path / "store")
+    flags = ("--as-of", "roll", "--engine", "local", "--topic", "payments", "--quiet")
+    assert command("tier", tiered.data, "--to", store.as_uri(), *flags).code == 0
+    chains = command("verify", "--store", store.as_uri(), *flags, *JSON).document["summary"]["chains"]
+    assert [one["layout"] for one in chains if one["partition"] == 0] == ["flat", "local-tiered"]
+    said = command("verify", "--store", store.as_uri(), *flags).out.splitlines()
+    of_one = [line.partition(": offsets")[0] for line in said if line.startswith("payments-0")]
+    assert of_one == ["payments-0, layout flat", "payments-0, layout local-tiered"]
 
 
 def test_each_file_that_brokers_tiered_opens_by_itself(command: Resnap, tiered: FixtureSet) -> None:

@@ -10,14 +10,15 @@ import pytest
 from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
+from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
 from tests.fixture_sets import AIVEN, LOST
 from tests.scheduler.failing_disk import Killed, WatchedDisk, killed_at
-from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at
+from tests.scheduler.files import EMPTY_SNAPSHOT, bases, batch_positions, file_at
 from tests.scheduler.installed import look
-from tests.scheduler.shipped import entries, files_of
+from tests.scheduler.shipped import BATCH, entries, files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +140,21 @@ def test_remote_snapshots_of_a_leader_that_had_lost_its_state_are_not_believed(
     check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
 
 
+def test_a_remote_snapshot_in_which_nobody_is_missing_may_be_wrong_and_is_no_beginning_of_a_replay(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    (right,) = remote.rglob(f"{0:020}-*.snapshot")
+    changed = [
+        entry._replace(current_txn_first_offset=LOCAL_FROM - 1) if entry.producer_id == 9001 else entry
+        for entry in load_snapshot(right).values()
+    ]
+    right.write_bytes(snapshot_bytes(changed))
+    found = scanned(command, replica, "--remote", remote.as_uri())
+    assert found["offset"] == LOCAL_FROM, "of the remote snapshots nothing is said"
+    regenerate(command, replica, remote, tmp_path / "staged")
+    check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
+
+
 def test_a_snapshot_that_producers_were_left_out_of_replaces_no_valid_one(
     command: Resnap, replica: Path, remote: Path, tmp_path: Path
 ) -> None:
@@ -190,7 +206,7 @@ def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
             undo_dir=tmp_path / "undo",
         )
         clock = FixedClock(1_700_000_000_000)
-        install_staged(request, clock=clock, s3=S3Settings(), progress=SilentProgress(), disk=disk)
+        install_staged(request, clock=clock, s3=S3Settings(), progress=Progress(), disk=disk)
 
     step = 0
     while True:
@@ -298,7 +314,8 @@ def test_an_installation_names_the_flags_for_wrong_files_that_it_left_and_is_don
         "regenerate", replica, "--remote", remote.as_uri(), "--boundaries", "all", "--into", staged, *LATER[:-1]
     )
     every = "--replace false-empty --replace false-partial --replace txnindex"
-    assert f"LOG_DIR --dry-run {every}`." in made.out
+    assert f"`resnap install {staged} {replica} --dry-run {every}`." in made.out
+    assert command("install", staged, replica, "--dry-run").code == 3
     unasked = command("install", staged, replica)
     assert unasked.code == 3
     assert f"5 files left as they are: run again with {every}." in unasked.out
@@ -306,8 +323,121 @@ def test_an_installation_names_the_flags_for_wrong_files_that_it_left_and_is_don
 
     half = command("install", staged, replica, "--replace", "false-partial")
     assert half.code == 3
-    assert "1 files left as they are: run again with --replace txnindex." in half.out
+    assert "1 file left as it is: run again with --replace txnindex." in half.out
     assert "start the broker" not in half.out
     assert command("install", staged, replica, "--replace", "txnindex").code == 0
     again = command("install", staged, replica)
     assert (again.code, "5 files are there already" in again.out) == (0, True)
+
+
+def test_explain_says_what_such_a_replica_answers_wrongly_and_how_another_one_becomes_the_leader(
+    command: Resnap, replica: Path, remote: Path
+) -> None:
+    asked = ("explain", replica, "t-0", LOG_END, "--remote", remote.as_uri())
+    lost = command(*asked, "--output", "json").document["summary"]["lostProducerState"]
+    assert (lost["offset"], lost["leads"], lost["wronglyAppended"]) == (LOCAL_FROM, None, [])
+    assert lost["abortedAndServed"] == [{"producerId": 9001, "firstOffset": 20, "lastOffset": 665}]
+    assert set(lost["producers"]) >= {9001, 9002}
+    said = command(*asked).out
+    assert "records of producer 9001 between the offsets 20 and 665 are served as committed" in said
+    assert (
+        "kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic t --partition 0"
+        in said
+    )
+
+    alone = command("explain", replica, "t-0", LOG_END)
+    assert (alone.code, "looks as if it had lost its producer state" in alone.err) == (0, True)
+    assert "--remote URL" in alone.err
+
+
+def test_explain_names_batches_that_such_a_replica_appended_although_the_log_had_them(
+    command: Resnap, replica: Path, remote: Path
+) -> None:
+    (tiered,) = remote.rglob(f"{0:020}-*.log")
+    data = tiered.read_bytes()
+    at, length, offset = next(
+        (at, length, offset)
+        for at in batch_positions(tiered)
+        for offset, length, *_, producer_id, _, _, _ in [BATCH.unpack_from(data, at)]
+        if producer_id == 9002
+    )
+    with file_at(replica / "t-0", LAST_BASE, "log").open("ab") as file:
+        file.write(LOG_END.to_bytes(8, "big") + data[at + 8 : at + 12 + length])
+    ran = command("explain", replica, "t-0", LOG_END, "--remote", remote.as_uri(), "--output", "json")
+    (again,) = ran.document["summary"]["lostProducerState"]["wronglyAppended"]
+    assert (again["producerId"], again["baseOffset"], again["offsetBefore"]) == (9002, LOG_END, offset)
+    assert again["fenced"] is False
+
+
+def checked(command: Resnap, *arguments: object) -> tuple[int, list[str]]:
+    ran = command("check", *arguments, "--output", "json")
+    (topic,) = ran.document["topics"]
+    return ran.code, [one["reason"] for one in topic["blockers"]]
+
+
+def test_check_blocks_a_replica_by_its_mark_unless_the_remote_part_shows_that_nobody_had_written_before(
+    command: Resnap, replica: Path, remote: Path
+) -> None:
+    joined = (replica, "--remote", remote.as_uri())
+    assert checked(command, replica) == (4, ["lost-producer-state"])
+    assert checked(command, *joined) == (4, ["lost-producer-state"])
+    for path in remote.rglob("*.snapshot"):
+        if path.name.startswith(f"{0:020}"):
+            path.write_bytes(EMPTY_SNAPSHOT)
+    assert checked(command, *joined) == (0, [])
+    assert scanned(command, *joined) is None
+    [row] = command("check", *joined, "--output", "json").document["topics"]
+    local = sum(file_at(replica / "t-0", base, "log").stat().st_size for base in (LOCAL_FROM, 425))
+    assert row["tierableBytes"] == local, "remote segments are on no disk"
+
+    for path in remote.rglob("*.snapshot"):
+        path.write_bytes(EMPTY_SNAPSHOT[:-1])
+    assert checked(command, *joined) == (4, ["lost-producer-state"]), "what cannot be read shows nothing"
+    lost = scanned(command, *joined)
+    assert not lost["isProven"]
+    assert str(next(remote.rglob(f"{0:020}-*.snapshot"))) in lost["detail"]
+
+    for path in remote.rglob("*.snapshot"):
+        path.unlink()
+    assert checked(command, *joined)[0] != 0, "nothing shows it"
+
+
+def test_what_brokers_tiered_is_read_in_a_store_that_segments_were_shipped_to_besides(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
+) -> None:
+    both = (replica, "--remote", remote.as_uri())
+    before = scanned(command, *both)
+    shipped = command("tier", *both, "--to", remote.as_uri(), *LATER)
+    assert shipped.code == 0, shipped.err
+    assert scanned(command, *both) == before
+    regenerate(command, replica, remote, tmp_path / "staged")
+    check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
+
+
+@pytest.mark.parametrize("asked", [("scan",), ("explain", "t-0", "0")], ids=["scan", "explain"])
+def test_the_commands_that_are_printed_heal_the_replica_as_they_stand(
+    command: Resnap, replica: Path, remote: Path, fixture_set: Sets, asked: tuple[str, ...]
+) -> None:
+    verb, *more = asked
+    ran = command(verb, replica, *more, "--remote", remote.as_uri())
+    assert ran.code == 0, ran.err
+    printed = [line.split() for line in ran.out.splitlines() if line.startswith("  resnap ")]
+    assert [words[1] for words in printed] == ["regenerate", "install"]
+    for words, flags in zip(printed, (LATER, ()), strict=True):
+        there = [str(replica.parent / "healed") if one == "/var/tmp/healed" else one for one in words[1:]]  # noqa: S108
+        done = command(*there, *flags)
+        assert done.code == 0, done.err
+    assert scanned(command, replica, "--remote", remote.as_uri()) is None
+    expected = fixture_set(LOST).expected / "t-0"
+    for path in expected.glob("*.snapshot"):
+        assert entries((replica / "t-0" / path.name).read_bytes()) == entries(path.read_bytes())
+
+
+def test_whoever_replays_such_a_replica_without_its_remote_part_is_warned(
+    command: Resnap, replica: Path, remote: Path, tmp_path: Path
+) -> None:
+    said, there = "t-0: this replica looks as if it had lost its producer state", ("--remote", remote.as_uri())
+    for verb, *more in (("plan",), ("regenerate", "--into", tmp_path / "staged", "--dry-run")):
+        assert said in command(verb, replica, *more).err, verb
+        assert said not in command(verb, replica, *more, *there).err, verb
+    assert said in command("verify", replica, *LATER[:-1]).err

@@ -47,7 +47,7 @@ def test_compacted_partitions_are_said_to_be_left_aside(command: Resnap, broker_
     for arguments in (["plan"], ["regenerate", "--into", tmp_path / "out", *LOCAL], ["verify", *LOCAL]):
         ran = command(*arguments, broker_log / "compacted-0")
         assert ran.code == 0
-        assert "note: 1 compacted partitions are skipped" in ran.err
+        assert "note: 1 compacted partition skipped" in ran.err
 
 
 def test_all_boundaries_are_those_of_all_closed_segments(command: Resnap, broker_log: Path) -> None:
@@ -71,8 +71,13 @@ def test_planning_writes_nothing_and_says_so(command: Resnap, broker_log: Path) 
     before = tree(broker_log.parent)
     ran = command("plan", broker_log)
     assert ran.code == 0
-    assert ran.out.splitlines()[-1].endswith("Nothing was written.")
+    last, following = ran.out.splitlines()[-2:]
+    assert last.endswith("Nothing was written.")
+    assert following == f"Next: `resnap regenerate {broker_log} --into DIR`, or `resnap tier {broker_log} --to URL`."
     assert tree(broker_log.parent) == before
+    of_one = command("plan", broker_log, "--partition", "payments-0", "--as-of", "roll").out.splitlines()[-1]
+    how = f"{broker_log} --partition payments-0 --as-of roll"
+    assert of_one == f"Next: `resnap regenerate {how} --into DIR`, or `resnap tier {how} --to URL`."
 
 
 def test_a_kept_plan_gives_what_the_sources_would_give(
@@ -261,4 +266,11 @@ def test_snapshots_of_brokers_before_2_4_1_are_called_so(
     [row] = [one for one in command(*prove, "--output", "json").document["boundaries"] if one["offset"] == offset]
     assert row["verdict"] == "different"
     assert set(row["byOlderRules"]) == set(row["different"]) == changed
-    assert "before 2.4.1 (KAFKA-9144)" in command(*prove).out
+    verify = ("verify", partition, "--as-of", "roll", *LOCAL)
+    for one in (prove, verify):
+        ran = command(*one)
+        assert (ran.code, "before 2.4.1 (KAFKA-9144)" in ran.out) == (0, True), ran.err
+    entries = read_snapshot(body)
+    wrong = {changed_id: entries[changed_id]._replace(last_sequence=1) for changed_id in sorted(changed)[:1]}
+    file_at(partition, offset, "snapshot").write_bytes(snapshot_bytes((entries | wrong).values()))
+    assert command(*verify).code == 13

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
 
 from resnap.scheduler.output.progress import (
     LINE_INTERVAL_S,
@@ -11,6 +14,13 @@ from resnap.scheduler.output.progress import (
     progress_row,
 )
 from tests.scheduler.test_rendering import FixedClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
 
 MIB = 1 << 20
 
@@ -69,6 +79,38 @@ def test_a_line_comes_also_where_nothing_is_done_for_long() -> None:
         progress.at_work("scanning", 2)
     assert stream.getvalue().splitlines()[-1] == "replay: 0/1 segments, 0 B/10.0 MiB, 30.0 s"
     assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_that_machine_code_is_made_is_said_once_and_is_no_part_of_the_rate() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("replay", stream, clock)
+    progress.expect(3, 30 * MIB)
+    for _ in range(2):
+        progress.at_work("compiling", 2)
+        clock.advance(7_000)
+    progress.advance(1, 10 * MIB)
+    clock.advance(10_000)
+    progress.advance(1, 10 * MIB)
+    assert stream.getvalue().splitlines() == [
+        "replay: preparing machine code (first run only)",
+        "replay: 1/3 segments, 10.0 MiB/30.0 MiB, 14.0 s",
+        "replay: 2/3 segments, 20.0 MiB/30.0 MiB, 24.0 s, 2.0 MiB/s, 5.0 s left",
+    ]
+
+
+@pytest.mark.slow
+def test_the_first_replay_of_an_installation_says_that_it_makes_machine_code(
+    resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = fixture_set("kafka-2.7.2").data / "payments-0"
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "code")}
+    said = [
+        resnap("regenerate", data, "--into", tmp_path / str(run), "--engine", "local", **variables).err.count(
+            "replay: preparing machine code (first run only)\n"
+        )
+        for run in range(2)
+    ]
+    assert said == [1, 0]
 
 
 def test_a_state_in_json_has_rate_and_time_left_where_they_are_known() -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import pickle
 import re
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import RDD
 
 from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log
-from resnap.tiering.quota.quota_file import QuotaFile
-from resnap.tiering.quota.user_quotas import Named, set_rate
+from resnap.tiering.quota.user_quotas import QuotaFile
 from tests.cases import mostly_slow
 from tests.tiering.quota.logs import a_topic
 
@@ -69,7 +70,7 @@ def test_a_rate_is_set_described_and_deleted(command: Resnap, state: tuple[str, 
 
 
 def test_without_any_quota_nobody_is_limited(command: Resnap, state: tuple[str, ...]) -> None:
-    assert "nobody is limited" in command("quota", "describe", *state).out
+    assert "no principal is limited" in command("quota", "describe", *state).out
     assert command("quota", "describe", *JSON).document == {"quotas": []}
 
 
@@ -252,14 +253,38 @@ def test_without_matplotlib_all_but_pictures_works(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_spark_reads_what_this_process_reads(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_spark_finds_what_this_process_finds(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
     data = fixture_set("kafka-3.9.1-kraft").data
-    found = [
-        json.loads(command("quota", "simulate", data, "--rate", 0.1, "--engine", engine, *JSON).out)
-        for engine in ("spark", "local")
-    ]
-    assert found[0] == found[1]
-    assert found[0]["summary"]["batches"] > 100
+    for verb in (("simulate", "--rate", 0.1), ("advise",)):
+        found = [json.loads(command("quota", *verb, data, "--engine", one, *JSON).out) for one in ("spark", "local")]
+        assert found[0] == found[1], verb
+        assert len(found[0]["principals"]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_reaches_the_driver_does_not_grow_with_the_uses_of_ids(
+    command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, collected = RDD.collect, list[int]()
+
+    def count(rdd: RDD[Any]) -> list[Any]:
+        found = collect(rdd)
+        collected.append(len(pickle.dumps(found)))
+        return found
+
+    monkeypatch.setattr(RDD, "collect", count)
+    reached = []
+    for uses in (2_000, 40_000):
+        data = tmp_path / str(uses)
+        a_topic(data, "flood", [(START_MS + 1_000 * number, number) for number in range(uses)])
+        for verb in (("simulate", "--rate", 50), ("advise",)):
+            collected.clear()
+            ran = command("quota", *verb, data, *JSON, RESNAP_SPARK_MASTER="local[1]")
+            assert (ran.code, json.loads(ran.out)["principals"][0]["newIds"]) == (0, uses), ran.err
+            reached.append(sum(collected))
+    assert max(reached) < 64 << 10, "a time and an id are 16 bytes: those of the larger log were 625 KiB"
+    assert max(reached[2:]) < 2 * max(reached[:2])
 
 
 def test_a_time_that_a_client_made_up_does_not_keep_a_picture_from_being_drawn(command: Resnap, tmp_path: Path) -> None:
@@ -288,7 +313,7 @@ def test_a_change_says_what_it_waits_for(tmp_path: Path) -> None:
     file = QuotaFile(tmp_path, Disk(), lambda _: said.set())
     with (tmp_path / "quotas.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        setting = threading.Thread(target=set_rate, args=(file, Named(name="alice"), 5.0))
+        setting = threading.Thread(target=file.set_rate, args=("alice", 5.0))
         setting.start()
         assert said.wait(60)
         assert not file.path.exists()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet
-    from tests.scheduler.conftest import Bucket, Resnap
+    from tests.scheduler.conftest import Bucket, Ran, Resnap
 
 LOCAL = ("--engine", "local")
 TWO_DAYS_MS = 172_800_000
@@ -177,6 +177,29 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
     assert [path for path in opened() if path.endswith(".log") and "legacy-0" not in path] == []
 
 
+def test_where_not_all_could_be_made_the_same_command_comes_before_an_installation(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    def next_steps(ran: Ran) -> list[str]:
+        return [line for line in ran.out.splitlines() if line.startswith(("Next: ", "Or "))]
+
+    install = "stop the broker, then `resnap install"
+    asked = ("regenerate", broker_log, "--topic", "payments", "--engine", "local", "--into")
+    (tmp_path / "full").mkdir()
+    obstacle = tmp_path / "full" / "payments-1"
+    obstacle.write_text("stands where a folder is to be made")
+    cut_short = command(*asked, obstacle.parent)
+    obstacle.unlink()
+    whole = command(*asked, obstacle.parent)
+    wrong = broker_log / "payments-1" / "partition.metadata"
+    wrong.write_text("nonsense")
+    unread = command(*asked, tmp_path / "out")
+    for ran in (unread, cut_short):
+        again, later = next_steps(ran)
+        assert (ran.code, again.startswith("Next: the same command again"), install in later) == (3, True, True)
+    assert (whole.code, next_steps(whole)[0].startswith(f"Next: {install}")) == (0, True)
+
+
 def test_beside_a_partition_that_lies_alone_there_is_room(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (broker_log / "payments-0").rename(tmp_path / "copy" / "payments-0")
@@ -201,7 +224,9 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     assert ran.code == 0
     assert (ran.document["dryRun"], ran.document["snapshots"]) == (True, lost)
     assert ran.document["bytesToRead"] > 0
-    assert command(*arguments).out.splitlines()[-1].endswith("Nothing was written.")
+    last, following = command(*arguments).out.splitlines()[-2:]
+    assert last.endswith("Nothing was written.")
+    assert following == "Next: the same command without --dry-run."
     assert tree(broker_log.parent) == before
 
 
@@ -269,7 +294,7 @@ def test_snapshots_from_batches_that_a_cleaner_thinned_out_come_with_a_warning(
     arguments = ("regenerate", broker_log, "--as-of", "roll", *LOCAL)
     thinned = command(*arguments, "--topic", "compacted", "--into", tmp_path / "thinned")
     assert thinned.code == 0
-    assert "compacted-0: a cleaner has removed batches" in thinned.err
+    assert "compacted-0: batches are missing, as only a cleaner, or a loss, leaves it" in thinned.err
     assert "cleaner" not in command(*arguments, "--topic", "payments", "--into", tmp_path / "whole").err
 
 

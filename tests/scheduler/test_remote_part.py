@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.storage.stores.local import LocalObjectStore
+from resnap.tiering.remote_log.records import RemoteLogSegmentId, TopicIdPartition, metadata_partition
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import entries, files_of
+from tests.tiering.remote_log.written_records import append_told, started
+from tests.tiering.replicas import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 
@@ -100,6 +106,18 @@ def test_tier_ships_what_lies_in_the_log_dir_and_nothing_that_is_remote(
     assert ran.code == 0, ran.err
     shipped = [one["baseOffset"] for one in ran.document["partitions"][0]["shipped"]]
     assert shipped == bases(local / "payments-0")[:-1]
+
+
+def test_a_key_prefix_of_the_remote_part_says_nothing_of_where_segments_are_shipped(
+    command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
+) -> None:
+    fixture, local, _ = tiered
+    ran = command("tier", local, "--remote", fixture.remote.as_uri(), "--key-prefix", "tiered/", "--to",
+                  (tmp_path / "store").as_uri(), *PARTITION, *ROLL, "--output", "json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    shipped = [one["baseOffset"] for one in ran.document["partitions"][0]["shipped"]]
+    assert shipped == bases(local / "payments-0")[:-1]
+    assert not (tmp_path / "store" / "tiered").exists()
 
 
 def test_snapshots_beside_the_segments_are_proven_by_what_lies_below_them_in_remote_storage(
@@ -255,4 +273,135 @@ def test_a_place_where_nothing_was_tiered_is_told_from_a_log_dir(
         assert "--key-prefix" in text
     text = refused(command("check", remote))
     assert "holds what was tiered already" in text
-    assert "`resnap verify --store URL`" in text
+    assert f"`resnap verify --store {remote}`" in text
+
+
+def without_segments_of_both(data: Path, copy: Path) -> Path:
+    """Return a copy of ``data`` in which retention has taken the first two local segments of both partitions."""
+    shutil.copytree(data, copy)
+    for partition in (copy / "payments-0", copy / "payments-1"):
+        for base in bases(partition)[:2]:
+            for path in partition.glob(f"{base:020}.*"):
+                path.unlink()
+    return copy
+
+
+def test_what_brokers_have_not_finished_or_deleted_does_not_count_where_their_metadata_say_so(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-tiered")
+    local = without_segments_of_both(fixture.data, tmp_path / "data")
+    remote = shutil.copytree(fixture.remote, tmp_path / "remote")
+    asked = ("scan", local, *PARTITION, "--remote", remote.as_uri(), "--output", "json")
+    whole = command(*asked)
+    assert whole.code == 0, whole.err
+    # A copy that a broker began at the offsets of another one, and never finished: what lies of it is cut off.
+    (first,) = remote.rglob(f"payments-0-*/{0:020}-*.log")
+    segment, topic_id = first.stem[21:], first.parent.name.removeprefix("payments-0-")
+    unfinished = RemoteLogSegmentId(
+        topic_id_partition=TopicIdPartition(name="payments", id=topic_id, partition=0), id="BBBBBBBBQACAAAAAAAAAAQ"
+    )
+    for path in first.parent.glob(f"{0:020}-{segment}.*"):
+        copy = path.with_name(path.name.replace(segment, unfinished.id).replace(f"{0:020}", f"{3:020}"))
+        copy.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert command(*asked).code != 0, "a listing takes it for a segment"
+    number = metadata_partition(unfinished.topic_id_partition, 3)
+    (log,) = (local / f"__remote_log_metadata-{number}").glob("*.log")
+    append_told(log, [replace(started("x", 3, 9), remote_log_segment_id=unfinished)], at=1000)
+    told = command(*asked)
+    assert (told.code, told.document) == (0, whole.document), told.err
+
+    for path in first.parent.glob("*"):
+        path.unlink()
+    ran = command(*asked)
+    assert ran.code not in {0, 4}
+    assert f"brokers know the segments {segment}" in ran.err
+
+
+def test_metadata_that_cannot_be_read_are_named_and_the_store_counts_as_it_is_listed(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-tiered")
+    local = without_segments_of_both(fixture.data, tmp_path / "data")
+    asked = ("scan", local, "--topic", "payments", "--remote", fixture.remote.as_uri(), "--output", "json")
+    whole = command(*asked)
+    log = max(local.glob("__remote_log_metadata-*/*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    ran = command(*asked)
+    assert (ran.code, ran.document["partitions"]) == (3, whole.document["partitions"])
+    assert str(log) in ran.err
+
+
+def test_a_store_is_listed_once_for_all_log_dirs(
+    command: Resnap, fixture_set: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-tiered")
+    local = without_segments_of_both(fixture.data, tmp_path / "data")
+    other = tmp_path / "other"
+    other.mkdir()
+    (local / "payments-1").rename(other / "payments-1")
+    for path in local.iterdir():
+        if path.is_file():
+            shutil.copy(path, other)
+    listings: list[str] = []
+    plain = LocalObjectStore.list
+
+    def counted(self: LocalObjectStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        listings.append(prefix)
+        return plain(self, prefix)
+
+    monkeypatch.setattr(LocalObjectStore, "list", counted)
+    asked = ("--remote", fixture.remote.as_uri(), "--topic", "payments", "--output", "json")
+    one = command("scan", local, *asked)
+    once = len(listings)
+    both = command("scan", local, other, *asked)
+    assert (one.code, both.code) == (0, 0), both.err
+    assert [row["partition"] for row in both.document["partitions"]] == [0, 1]
+    assert len(listings) == 2 * once
+
+
+ONE_LOG: Final = {
+    "the same": ({}, {}),
+    "the remote part has another end, which was lost": ({}, {"elections": (7, 15)}),
+    "the remote part has other batches from where the log dir begins, which were lost": (
+        {"elections": (7,)}, {"elections": (7, 12), "producer_id": 8}),
+}  # fmt: skip
+NOT_ONE_LOG: Final = {
+    "other batches under the same leader epochs": ({"producer_id": 8}, {}, "have different batches at offset 12"),
+    "below, batches of a later leader epoch": ({"elections": (7, 9)}, {}, "is of leader epoch 2, a later one"),
+    "the same, where nothing overlaps": (
+        {"elections": (7, 9), "cuts": (6, 12)}, {}, "is of leader epoch 2, a later one"),
+    "a gap": ({"cuts": (6, 9)}, {}, "what file://"),
+}  # fmt: skip
+
+
+def parts(root: Path, remote: dict[str, Any], local: dict[str, Any]) -> tuple[object, ...]:
+    """Ship one replica, and return the command that explains another one, of the offsets from 12 on, with it."""
+    Replica(root / "other", **{"cuts": (6, 12, 18), **remote}).ship(LocalObjectStore(root / "store"))
+    data = Replica(root / "own", cuts=(18,), start=12, **local).data
+    (data / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 0\n")
+    return "explain", data, "payments-0", 24, "--remote", (root / "store").as_uri(), "--output", "json"
+
+
+@pytest.mark.parametrize(("remote", "local"), ONE_LOG.values(), ids=ONE_LOG)
+def test_where_both_parts_have_an_offset_leader_epochs_decide_for_the_log_dir(
+    command: Resnap, tmp_path: Path, remote: dict[str, Any], local: dict[str, Any]
+) -> None:
+    ran = command(*parts(tmp_path, remote, local))
+    assert ran.code == 0, ran.err
+    last = {row["producerId"]: row["lastOffset"] for row in ran.document["batches"] if row["role"] == "last-batch"}
+    assert last == ({7: 11, 8: 23} if "producer_id" in local else {7: 23})
+    assert sum(row["batches"] for row in ran.document["batches"] if row["role"] == "last-batch") == 24
+
+
+@pytest.mark.parametrize(("remote", "local", "said"), NOT_ONE_LOG.values(), ids=NOT_ONE_LOG)
+def test_parts_of_which_leader_epochs_say_no_more_are_refused_by_the_names_of_both(
+    command: Resnap, tmp_path: Path, remote: dict[str, Any], local: dict[str, Any], said: str
+) -> None:
+    ran = command(*parts(tmp_path, remote, local))
+    assert ran.code == 13, ran.err
+    assert said in ran.error["message"]
+    assert str(tmp_path / "own/data/payments-0") in ran.error["message"]
+    assert (tmp_path / "store").as_uri() in ran.error["message"]

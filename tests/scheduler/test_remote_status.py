@@ -19,7 +19,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.remote_log.records import SegmentState
-from tests.tiering.remote_log.telling import (
+from tests.tiering.remote_log.written_records import (
     PARTITION,
     append_told,
     copied,

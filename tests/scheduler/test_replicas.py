@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.jobs import replicas as job
 from resnap.scheduler.jobs.replicas import ReplicasView, results
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.producers import ActiveProducer
-from resnap.tiering.cluster.replica_comparison import ReplicaFinding, ReplicaState
-from resnap.tiering.cluster.replica_state import Loss, LostProducer
+from resnap.tiering.cluster.replica_comparison import Loss, LostProducer, ReplicaFinding, ReplicaState
+from tests import schemas
+from tests.tiering.simulated_cluster import TOPIC, quiet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
+
+    from tests.scheduler.conftest import Resnap
+    from tests.tiering.simulated_cluster import Cluster
 
 KNOWN: Final = ActiveProducer(9001, 1, 2, 1_700_000_000_000, 4, 20)
 LOST: Final = ReplicaFinding(
@@ -49,11 +59,83 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         context.show(results(findings, partitions=2, replicas=5), view)
         assert failures.exit_code(view.exit_code) == code, findings
         document = json.loads(capsys.readouterr().out)
+        schemas.check("replicas", document)
         assert [one["state"] for one in document["replicas"]] == [
             one.state.value for one in sorted(findings, key=lambda one: one.topic_partition)
         ]
         assert document["summary"] == {
-            "partitions": 2, "replicas": 5, "lost": findings.count(LOST), "lagging": findings.count(LAGGING),
-            "unknown": findings.count(SILENT),
+            "partitions": 2, "notCompared": 0, "replicas": 5, "lost": findings.count(LOST),
+            "lagging": findings.count(LAGGING), "unknown": findings.count(SILENT),
         }  # fmt: skip
         assert ("error: " in said.getvalue()) == (code != 0)
+
+
+def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_be_led_by_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    orders, stuck = TopicPartition("orders", 3), TopicPartition("stuck", 0)
+    found = [
+        replace(LOST, replicas=(2, 3, 1), in_sync=(1, 2)),
+        replace(LOST, topic_partition=orders, replicas=(2, 3, 1), in_sync=(1, 2, 3)),
+        replace(LOST, topic_partition=orders, broker_id=3, replicas=(2, 3, 1), in_sync=(1, 2, 3)),
+        replace(LOST, topic_partition=stuck, replicas=(2, 3), in_sync=(2,)),
+        replace(LOST, topic_partition=TopicPartition("followed", 0), broker_id=4, replicas=(2, 4), in_sync=(2, 4)),
+    ]
+    context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
+    context.show(results(found, partitions=4, replicas=9), ReplicasView("one:9092", Path("client.properties")))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    (echo,) = (shlex.split(line) for line in lines if line.startswith("echo "))
+    assert json.loads(echo[1]) == {
+        "version": 1,
+        "partitions": [
+            {"topic": "orders", "partition": 3, "replicas": [1, 2, 3]},
+            {"topic": "payments", "partition": 0, "replicas": [1, 2, 3]},
+        ],
+    }
+    first = lines.index(f"echo {shlex.quote(echo[1])} > move.json") + 1
+    reassign, elect, rest = lines[first : first + 3]
+    server = "--bootstrap-server one:9092"
+    config = "--command-config client.properties --reassignment-json-file move.json --execute"
+    assert reassign == f"kafka-reassign-partitions.sh {server} {config}"
+    config = "--admin.config client.properties --election-type preferred --path-to-json-file move.json"
+    assert elect == f"kafka-leader-election.sh {server} {config}"
+    assert rest == "Leadership cannot be moved yet, since no other replica in sync is in order: stuck-0."
+    assert "(2, 3, 4; one after the other)" in "".join(lines)
+
+
+def serve(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `resnap replicas` ask a simulated cluster."""
+
+    def brokers(*, wants: Callable[[TopicPartition], bool], **_: object) -> Cluster:
+        cluster.cluster_partitions = [one for one in cluster.cluster_partitions if wants(one.name)]
+        return cluster
+
+    monkeypatch.setattr(job, "cluster_of", lambda _: nullcontext())
+    monkeypatch.setattr(job, "LiveBrokers", brokers)
+
+
+def test_what_is_named_and_not_there_is_not_known(command: Resnap, monkeypatch: pytest.MonkeyPatch) -> None:
+    for topics, code, said in (
+        ((TOPIC,), 0, ""),
+        ((TOPIC, "oders"), 16, "error: not known: oders: the cluster has, or shows, nothing of this name"),
+        ((TOPIC, "oders*"), 0, "warning: no topic that the cluster shows matches oders*"),
+        (("oders*",), 2, "no partition that is asked for"),
+    ):
+        serve(quiet(), monkeypatch)
+        ran = command("replicas", *(flag for topic in topics for flag in ("--topic", topic)))
+        assert ran.code == code, (topics, ran.err)
+        assert said in ran.err
+
+
+def test_partitions_with_nothing_to_compare_with_are_counted_apart(
+    command: Resnap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = quiet(partitions=3)
+    alone = cluster.cluster_partitions[1]
+    alone.replicas = {alone.leader: alone.replicas[alone.leader]}
+    alone.in_sync = {alone.leader}
+    serve(cluster, monkeypatch)
+    ran = command("replicas")
+    assert ran.code == 0, ran.err
+    assert "6 replicas of 3 partitions: 0 lost state" in ran.out
+    assert "Not compared: 1 partition with 1 replica in sync" in ran.out

@@ -19,12 +19,12 @@ import pytest
 from resnap.scheduler.cli import run
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.restore import Request, restored
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
-from resnap.tiering.keeping import restorer
-from resnap.tiering.keeping.restorer import unfinished_name
+from resnap.tiering.restoring import restorer
+from resnap.tiering.restoring.restorer import unfinished_name
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests
@@ -71,8 +71,8 @@ def quick() -> Iterator[Path]:
 
 def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> list[ResnapError]:
     """Restore, and return what went wrong."""
-    request = Request(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dir=log_dir)
-    return [fault for one in restored(request, Sources(), SilentProgress(), disk=disk) for fault in one.faults]
+    request = Request(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dirs=(log_dir,))
+    return [fault for one in restored(request, Sources(), Progress(), disk=disk) for fault in one.faults]
 
 
 def shipped_files(store: Path) -> dict[str, dict[str, str]]:
@@ -156,6 +156,19 @@ def test_a_directory_that_is_not_there_is_made(command: Resnap, store: Path, tmp
     assert command("restore", store.as_uri(), "--into", tmp_path / "no" / "parent").code == 2
 
 
+def test_nothing_is_restored_into_a_directory_of_a_log_dir(
+    command: Resnap, store: Path, broker_log: Path, tmp_path: Path
+) -> None:
+    before = tree(broker_log)
+    (tmp_path / "link").symlink_to(broker_log)
+    for into in (broker_log / "new", broker_log / "payments-0", tmp_path / "link" / "new"):
+        for flags in ((), ("--dry-run",)):
+            ran = command("restore", store.as_uri(), "--into", into, *flags)
+            assert (ran.code, ran.out) == (2, "")
+            assert "inside the log dir" in ran.err
+    assert tree(broker_log) == before
+
+
 def test_what_is_there_already_is_never_touched(command: Resnap, store: Path, log_dir: Path) -> None:
     (log_dir / "payments-0").mkdir()
     (log_dir / "payments-0" / f"{0:020d}.log").write_bytes(b"mine")
@@ -210,6 +223,19 @@ def test_a_gap_is_not_restored(command: Resnap, store: Path, log_dir: Path, tmp_
     ran = command("restore", torn.as_uri(), "--into", log_dir, *JSON)
     assert (ran.code, "leave a gap" in ran.error["message"]) == (3, True)
     assert check_whole(store, log_dir) == {"payments-0"}
+
+
+def test_a_segment_that_lacks_an_object_is_named_with_its_partition_and_offsets(
+    command: Resnap, store: Path, log_dir: Path, tmp_path: Path
+) -> None:
+    torn = shutil.copytree(store, tmp_path / "torn")
+    gone = sorted(torn.glob("*/payments/*/1/*.timeindex"))
+    gone[1].unlink()
+    error = command("restore", torn.as_uri(), "--into", log_dir, *JSON).error
+    offsets = f"[{int(gone[1].name[:20])}, {int(gone[2].name[:20])})"
+    assert f"payments-1: the segment {offsets} lacks an object: " in error["message"]
+    assert f"names {gone[1].relative_to(torn)} of " in error["message"]
+    assert f"`resnap verify --store {torn.as_uri()}`" in error["hint"]
 
 
 def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, broker_log: Path) -> None:

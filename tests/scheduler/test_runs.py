@@ -29,7 +29,7 @@ def history(tmp_path: Path) -> Iterator[History]:
     """The history of a service at work, which has the file open: a run that failed, one at work, one that waits."""
     times = count(START_MS, 1_500)
     database = Database(tmp_path / "a state#1?" / DATABASE_FILE)
-    found = History(database, lambda: next(times), lambda _: None)
+    found = History(database, lambda: next(times))
     for number, kind in enumerate((RunKind.TIER, RunKind.SCAN, RunKind.TIER)):
         request = RunRequest(kind=kind, destination=None if kind is RunKind.SCAN else "file:///store")
         found.add(Run(id=f"run{number}", request=request, state=RunState.QUEUED, origin="api", principal="ci",

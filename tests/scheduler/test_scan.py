@@ -311,6 +311,17 @@ def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_
     assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=300).returncode == 4
 
 
+def test_messages_that_find_no_room_stop_no_work(resnap: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    command = (
+        f"{sys.executable} -m resnap regenerate {broker_log} --into {tmp_path / 'made'} --engine local 2> /dev/full"
+    )
+    ran = subprocess.run(
+        ["bash", "-c", command], env=resnap.environment(), check=False, timeout=300, stdout=subprocess.PIPE, text=True
+    )
+    assert (ran.returncode, "snapshots rebuilt" in ran.stdout) == (0, True)
+    assert list(tmp_path.glob("made/*/*.snapshot"))
+
+
 @pytest.mark.parametrize("form", mostly_slow(["table", "json", "ndjson"], "json"))
 def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
     command = f"{sys.executable} -m resnap scan -q {broker_log} --output {form} > /dev/full"

@@ -253,9 +253,9 @@ def test_a_segment_that_vanishes_ends_its_partition_and_no_other(
     gone = sorted(key for key in bucket.objects() if "/payments-0/" in key and key.endswith(".log"))[1]
     replay = Engine.replay
 
-    def delete_and_replay(self: Engine, *arguments: Any) -> Any:
+    def delete_and_replay(self: Engine, *arguments: Any, **named: Any) -> Any:
         bucket.client.delete_object(Bucket=bucket.name, Key=gone)
-        return replay(self, *arguments)
+        return replay(self, *arguments, **named)
 
     monkeypatch.setattr(Engine, "replay", delete_and_replay)
     ran = at("regenerate", f"{bucket.url}/logs", "--boundaries", "all", "--into", tmp_path / "out", *LOCAL)
@@ -286,13 +286,31 @@ def test_a_replay_fetches_each_segment_once_and_asks_no_object_for_its_head_to_l
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(
-    command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
+    command: Resnap,
+    at: Callable[..., Ran],
+    bucket: Bucket,
+    payments: Path,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What segments are known by is asked of executors once for all partitions that were replayed at once."""
+    each, asked = Engine.each, list[int]()
+
+    def count(self: Engine, look: Any, items: Any) -> Any:
+        asked.append(len(items))
+        return each(self, look, items)
+
+    monkeypatch.setattr(Engine, "each", count)
     without_snapshots(payments)
     mirror(bucket.client, bucket.name, payments, "logs")
     url = f"{bucket.url}/logs"
     local = command("regenerate", payments, "--into", tmp_path / "local", *LOCAL)
+    by_partition = [number for number in asked if number]
+    asked.clear()
     spark = at("regenerate", url, "--into", url, "--as-of", "roll", "--spark-master", "local[2]", "-q")
+    assert [number for number in asked if number] == [sum(by_partition)]
+    assert len(by_partition) > 1
     assert (local.code, spark.code) == (0, 0), spark.err
     made = {key.removeprefix("logs/"): body for key, body in bucket.objects().items() if key.endswith(".snapshot")}
     expected = files_of(tmp_path / "local")

@@ -168,7 +168,13 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     before = tree(tmp_path)
     ran = command(*arguments)
     assert ran.code == 0
-    assert ran.out.splitlines()[-1].endswith("Nothing was written.")
+    last, following = ran.out.splitlines()[-2:]
+    assert last.endswith("Nothing was written.")
+    assert following == "Next: the same command without --dry-run."
+    scanned = command("scan", broker_log, "--output", "json").document["partitions"]
+    stops = {one[key]["reason"] for one in scanned for key in ("brokerStops", "blocking") if one[key]}
+    warned = [line.split(": ")[1] for line in ran.err.splitlines() if line.startswith("warning: ")]
+    assert sorted(warned) == sorted(stops - {"missing-snapshot"}) == ["compacted", "leader-epochs-unknown"]
     partitions = [path for path in broker_log.iterdir() if path.is_dir() and path.name != "compacted-0"]
     old = sum(base < 330 for base in bases(broker_log / "legacy-0"))  # where its first leader epoch begins
     assert f"up to {sum(len(bases(path)) - 1 for path in partitions) - old} segments" in ran.out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from resnap.tiering.run_cache.cache_files import VERSION
 from tests.cases import mostly_slow
 from tests.scheduler.conftest import PROJECT
 from tests.scheduler.files import bases, file_at, flip, tree
@@ -230,7 +231,8 @@ def test_a_damaged_run_cache_costs_reading_and_nothing_else(
             case "all garbled":
                 path.write_bytes(b"\x00garbage")
             case "another version" if path.name == "memory.json":
-                path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 1'))
+                head = f'"version": {VERSION}'.encode()
+                path.write_bytes(path.read_bytes().replace(head, b'"version": 1'))
     second = again("regenerate", log, "--into", tmp_path / "out", *rules)
     assert second.code == 0
     assert ("it is made again" in second.err) == (harm in {"all garbled", "another version"})
@@ -266,7 +268,7 @@ def test_what_waits_to_be_shipped_waits_again_without_a_replay(
                for one in (first, second)]  # fmt: skip
     assert refused[0] == refused[1]
     told = again("tier", log, "--to", store)
-    assert "2 segments of 1 partitions wait as they did: nothing has changed since " in told.out
+    assert "2 segments of 1 partition wait as they did: nothing has changed since " in told.out
     checkpoint.write_text("0\n1\n0 0\n")
     assert "wait as they did" not in again("tier", log, "--to", store).out
 

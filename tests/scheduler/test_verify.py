@@ -53,6 +53,21 @@ def test_a_brokers_own_snapshots_are_proven(command: Resnap, broker_log: Path) -
     assert tree(broker_log) == before
 
 
+def test_people_read_a_line_per_partition_and_one_for_each_snapshot_that_is_wrong(
+    command: Resnap, broker_log: Path, snapshot: Path
+) -> None:
+    shown = command("verify", broker_log, *ROLL).out.splitlines()
+    partitions = [path.name for path in broker_log.iterdir() if path.is_dir() and path.name != "compacted-0"]
+    assert [line.split()[0] for line in shown[1:-1]] == sorted(partitions)
+    snapshot.write_bytes(EMPTY_SNAPSHOT)
+    wrong = command("verify", broker_log, *ROLL).out.splitlines()
+    assert len(wrong) == len(shown) + 1
+    at = next(number for number, line in enumerate(wrong) if line.startswith("payments-0 "))
+    assert "1 false-empty" in wrong[at]
+    assert wrong[at + 1].split()[:2] == ["at", str(int(snapshot.stem))]
+    assert "false-empty" in wrong[at + 1]
+
+
 def _drop_one(data: bytes) -> bytes:
     return snapshot_bytes(list(read_snapshot(data).values())[1:])
 
@@ -86,7 +101,7 @@ def test_a_wrong_snapshot_ends_with_13_and_is_named(
     assert (wrong["offset"], wrong["verdict"]) == (int(snapshot.stem), verdict)
     assert wrong[field]
     assert ran.error["type"] == "VerificationError"
-    assert "1 snapshots" in ran.error["message"]
+    assert "not what a replay gives: 1 snapshot" in ran.error["message"]
     assert ran.error["hint"]
 
 
@@ -150,7 +165,9 @@ def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, br
     min((out / "payments-1").glob("*.snapshot")).unlink()
     ran = command("verify", broker_log, "--topic", "payments", "--snapshots", out, *ROLL)
     assert ran.code == 0
-    assert "warning: 1 boundaries that need a snapshot have none" in ran.err
+    assert "warning: 1 boundary without the snapshot in " in ran.err
+    assert f"`resnap regenerate {broker_log} --topic payments --into {out}`, which makes those" in ran.out
+    assert "resnap install" not in ran.out
     shutil.rmtree(out)
     assert command("verify", broker_log, "--snapshots", out, *ROLL).code == 2
     out.mkdir()

@@ -70,8 +70,13 @@ def rewritten(path: Path, change: Callable[[Manifest], Manifest]) -> None:
 
 def with_snapshot(store: Path, path: Path, change: Callable[[bytes], bytes]) -> Path:
     """Ship another snapshot under the same manifest, with every digest as it should be."""
+    return with_object(store, path, ObjectKind.SNAPSHOT, change)
+
+
+def with_object(store: Path, path: Path, kind: ObjectKind, change: Callable[[bytes], bytes]) -> Path:
+    """Ship another object of this kind in the same way."""
     manifest = read_manifest(path.read_bytes())
-    entry = next(one for one in manifest.objects if one.kind is ObjectKind.SNAPSHOT)
+    entry = next(one for one in manifest.objects if one.kind is kind)
     body = change((store / entry.key).read_bytes())
     (store / entry.key).write_bytes(body)
     true = replace(entry, size_bytes=len(body), crc32c=crc32c(body), sha256=hashlib.sha256(body).hexdigest())
@@ -129,6 +134,59 @@ def test_producers_that_the_manifest_says_were_left_out_are_not_missed(verify: C
     left_out = (LeftOutProducer(producer_id=first, reason="unexplained-batch"),)
     rewritten(path, lambda one: replace(one, snapshot_origin=replace(one.snapshot_origin, left_out=left_out)))
     assert verify().code == 0
+
+
+def test_a_log_that_cannot_be_read_is_named_once_and_all_others_are_held_against_a_replay(
+    verify: Callable[..., Ran], store: Path
+) -> None:
+    paths = manifest_paths(store)
+    broken, above = paths[2], paths[4]
+    assert above.parent == broken.parent
+    flip(broken.with_suffix(".log"), 8)
+    with_snapshot(store, above, _without_one)
+    ran = verify()
+    summary = ran.document["summary"]
+    assert (ran.code, summary["different"]) == (13, 1)
+    assert (summary["snapshotsReplayed"], summary["snapshotsDifferent"]) == (len(paths), 2)
+    found = [line for line in ran.err.splitlines() if "cannot be compared" in line]
+    assert len(found) == 1
+    assert f"{broken.stem}.log: cannot be compared" in found[0]
+    assert f"{above.stem}.snapshot: not what a replay of the stored segments gives" in ran.err
+    assert summary["partitionsUnfit"] == 1
+
+
+def test_a_log_that_was_cut_off_is_named_once_and_all_other_snapshots_are_compared(
+    verify: Callable[..., Ran], store: Path
+) -> None:
+    paths = manifest_paths(store)
+    log = paths[2].with_suffix(".log")
+    os.truncate(log, log.stat().st_size - 30)
+    ran = verify()
+    summary = ran.document["summary"]
+    assert (ran.code, summary["different"]) == (13, 1)
+    assert (summary["snapshotsReplayed"], summary["snapshotsDifferent"]) == (len(paths) - 1, 0)
+    assert f"{log.name}: expected " in ran.err
+    assert "cannot be compared" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda body: body[:-34], "lacks the transaction"),
+        (lambda body: body[:-8] + bytes(8), "says last stable offset"),
+        (lambda body: body[:-1], "transaction index size"),
+    ],
+)
+def test_a_transaction_index_that_the_batches_contradict_is_found_though_all_digests_are_right(
+    verify: Callable[..., Ran], store: Path, change: Callable[[bytes], bytes], named: str
+) -> None:
+    path = next(one for one in manifest_paths(store) if one.with_suffix(".txnindex").exists())
+    index = with_object(store, path, ObjectKind.TXN_INDEX, change)
+    ran = verify()
+    assert (ran.code, differing(ran)) == (13, (1, 0))
+    assert str(index.relative_to(store)) in ran.error["message"]
+    assert named in ran.error["message"]
+    assert "resnap repair" in ran.error["hint"]
 
 
 def test_the_chains_are_listed(verify: Callable[..., Ran], store: Path) -> None:
@@ -209,13 +267,13 @@ def test_a_since_that_is_no_time_is_a_usage_error(verify: Callable[..., Ran], te
 def test_an_interrupted_run_is_gone_on_with(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resnap.tiering.checking import verification  # noqa: PLC0415
+    from resnap.tiering.verifying import verification  # noqa: PLC0415
 
     read_objects, met = verification._object_problems, []
 
     def interrupted(*arguments: Any) -> Any:
         met.append(arguments)
-        if len(met) > 30:
+        if len(met) > 60:
             raise KeyboardInterrupt
         return read_objects(*arguments)
 
@@ -334,4 +392,4 @@ def test_a_remote_part_is_no_matter_of_reading_a_store_back(verify: Callable[...
     ran = verify("--remote", store.as_uri())
     assert (ran.code, ran.out) == (2, "")
     assert "--remote" in ran.err
-    assert "`resnap verify SOURCE --remote URL`" in ran.err
+    assert "`resnap verify LOG_DIR --remote URL`" in ran.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import textwrap
 import time
@@ -18,6 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resnap.storage.stores.s3_settings import S3Settings
+from tests.kafka.brokers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -127,7 +127,7 @@ class Server:
         }
         return S3Settings(**(fields | others))  # type: ignore[arg-type]
 
-    def client(self) -> S3Client:
+    def client(self, attempts: int = 1) -> S3Client:
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -136,7 +136,7 @@ class Server:
             aws_secret_access_key=self.kind.secret,
             verify=self.ca_bundle,
             config=Config(
-                retries={"total_max_attempts": 1},
+                retries={"total_max_attempts": attempts},
                 response_checksum_validation="when_required",
                 s3={"addressing_style": "path"},
             ),
@@ -182,13 +182,6 @@ def _write_config(kind: Kind, path: Path, places: Mapping[str, object]) -> None:
     if kind.config:
         path.write_text(textwrap.dedent(kind.config).format(**places))
         path.chmod(0o600)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.stores.s3 import S3ObjectStore
-from resnap.tiering.checking.verification import StoreReader
+from resnap.tiering.verifying.verification import StoreReader
 from tests.logs.log_writer import PartitionWriter, write_log_dir_files
 from tests.stores.servers import ACCESS, MINIO, SECRET, STRICT
 from tests.tiering.replicas import META, PARTITION

@@ -14,13 +14,13 @@ from resnap.storage.errors import StoreAccessError, StoreError, VerificationErro
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.stores.probe import Check, Condition, condition, range_problem, upload_checks
+from resnap.storage.stores.probe import Check, Condition, condition, range_problem, replacement, upload_checks
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.checking.verification import StoreReader
-from resnap.tiering.keeping.garbage import collect, find_garbage
+from resnap.tiering.deleting.garbage import collect, find_garbage
 from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.verifying.verification import StoreReader
 from tests.storage.stores.contract import ObjectStoreContract
 from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
@@ -78,6 +78,7 @@ def test_the_probe_finds_what_each_server_keeps(
     found = upload_checks(store)
     assert (found.whole, found.in_parts) == (whole, in_parts)
     assert condition(store) in conditions
+    assert kind is S3S_FS or replacement(store) in conditions, "what replaces one version is kept where creation is"
     assert (range_problem(store) is None) is (kind is not RCLONE)
     assert Delivery(store=store).reads_back is (kind in LIARS)
 

@@ -23,6 +23,7 @@ from resnap.tiering.inventory import take_inventory
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
+from resnap.tiering.shipping.segment_bundle import make_bundle
 from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import PartitionResult
     from resnap.storage.layouts.manifest import Manifest
-    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.eligibility import Candidates
     from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle
     from resnap.tiering.shipping.shipment import PartitionShipment
 
 UPGRADED: Final = "kafka-2.7.2-then-3.9.1"
@@ -46,6 +48,14 @@ LATER_MS: Final = 2_000_000_000_000
 """Later than anything in a fixture set."""
 ROLL: Final = ReplayRules(as_of=AsOf(now_ms=LATER_MS, roll=True), expiry=Expiry(TEN_YEARS_MS, 600_000))
 """What makes each snapshot what the broker wrote."""
+
+
+def a_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
+    """Return what is shipped for ``segment``, as a partition's shipment makes it."""
+    listed = epochs.listed(segment)
+    with listed.blamed():
+        known = epochs.up_to(segment)
+    return make_bundle(listed, known, snapshot)
 
 
 def rules_at(now_ms: int) -> ReplayRules:

@@ -6,17 +6,19 @@ is older than ``LAG_MS``.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
+from resnap.tiering.cluster.live_replicas import BrokerTimes
 from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers
-from resnap.tiering.cluster.replica_check import BrokerTimes, DeletedRecords, ReplicaCheck
-from resnap.tiering.cluster.replica_comparison import PartitionReplicas
+from resnap.tiering.cluster.replica_check import ReplicaCheck
+from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterable, Sequence
 
 LAG_MS: Final = 30_000
@@ -77,6 +79,8 @@ class Partition:
     in_sync: set[int]
     log: list[Batch] = field(default_factory=list)
     leader_epoch: int = 0
+    error: str | None = None
+    """Why its topic is not described."""
 
     def append(self, batch: Batch) -> None:
         """Append to the leader's log."""
@@ -97,6 +101,8 @@ class Partition:
     @property
     def place(self) -> PartitionReplicas:
         """What metadata say; -1 is no leader."""
+        if self.error is not None:
+            return PartitionReplicas(TopicPartition(self.name.topic, 0), None, -1, (), (), self.error)
         leader = None if self.leader < 0 else self.leader
         return PartitionReplicas(
             self.name, leader, self.leader_epoch, tuple(sorted(self.replicas)), tuple(sorted(self.in_sync))
@@ -119,6 +125,8 @@ class Cluster:
     is_quiet: bool = False
     """Whether nothing happens but that time passes."""
     next_producer: int = 1_000
+    one_at_a_time: Lock = field(default_factory=Lock)
+    """Brokers are asked by several threads, and each question lets time pass for all."""
 
     def check(self) -> ReplicaCheck:
         """Return a check of this cluster."""
@@ -135,12 +143,13 @@ class Cluster:
         return [one.place for one in self.cluster_partitions if topics is None or one.name.topic in topics]
 
     def producers(self, broker_id: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ReplicaProducers]:
-        self.live(self.chance.randrange(50))
-        self.requests.append((broker_id, len(partitions)))
-        if broker_id in self.down:
-            raise ClusterError(f"broker {broker_id} does not answer")
-        known = {one.name: one.replicas.get(broker_id) for one in self.cluster_partitions}
-        return {name: _answer(known.get(name)) for name in partitions}
+        with self.one_at_a_time:
+            self.live(self.chance.randrange(50))
+            self.requests.append((broker_id, len(partitions)))
+            if broker_id in self.down:
+                raise ClusterError(f"broker {broker_id} does not answer")
+            known = {one.name: one.replicas.get(broker_id) for one in self.cluster_partitions}
+            return {name: _answer(known.get(name)) for name in partitions}
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, DeletedRecords]:
         return dict.fromkeys(partitions, DeletedRecords())
@@ -221,4 +230,18 @@ def cluster_of(chance: random.Random, partitions: int = 3, brokers: int = 4, rep
     cluster = Cluster(cluster_partitions=made, chance=chance)
     for _ in range(chance.randrange(1, 60)):
         cluster.live(chance.randrange(30_000))
+    return cluster
+
+
+def quiet(partitions: int = 1, brokers: int = 3) -> Cluster:
+    """Return a cluster in which nothing happens by itself any more, with a producer in each partition."""
+    cluster = cluster_of(random.Random(1), partitions, brokers)
+    cluster.moves_leaders = cluster.restarts = False
+    cluster.down.clear()
+    for one in cluster.cluster_partitions:
+        one.append(Batch(5, 0, 9, cluster.now_ms))
+        for broker_id in one.replicas:
+            one.fetch(broker_id, len(one.log))
+            one.in_sync.add(broker_id)
+    cluster.is_quiet = True
     return cluster

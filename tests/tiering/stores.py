@@ -29,6 +29,9 @@ class PassingStore:
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         self.inner.put(key, body, if_absent=if_absent)
 
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        self.inner.replace(key, body, etag=etag)
+
     def put_stream(
         self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
     ) -> None:

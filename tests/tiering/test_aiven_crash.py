@@ -11,9 +11,9 @@ import pytest
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.shipment import Shipper
+from resnap.tiering.verifying.verification import StoreReader
 from tests.fixture_sets import AIVEN
 from tests.tiering.shipping import LATER_MS, an_order
 from tests.tiering.stores import ActingStore

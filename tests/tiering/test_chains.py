@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.tiering.checking.chains import chains_of
+from resnap.tiering.verifying.chains import chains_of
 from tests.storage.layouts.manifests import a_manifest
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.tiering.cluster.client_settings import client_settings, setup_timeout_s
+from resnap.tiering.cluster.connecting import client_settings, setup_timeout_s
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="pass";'
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.client import Cluster
 
+OPEN_FILES = Path("/proc/self/fd")
 PATIENCE_MS = 3_000
 """Enough for one attempt, on however slow a machine."""
 
@@ -55,10 +57,12 @@ def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         broker = threading.Thread(target=hang_up)
         broker.start()
+        files = len([*OPEN_FILES.iterdir()])
         try:
             with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*(disconnected|reset)") as caught:
                 Cluster(address, {}, patience_ms=PATIENCE_MS)
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             broker.join()
+        assert (len([*OPEN_FILES.iterdir()]), "kafka" in str(threading.enumerate())) == (files, False)
     assert "wrong credentials" in (caught.value.hint or "")

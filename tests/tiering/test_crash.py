@@ -42,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 NAME: Final = "payments-1"
 KILLS: Final = 10
+MOST_ROUNDS: Final = 20
 PATIENCE_S: Final = 300
 
 
@@ -142,8 +143,10 @@ class Scene:
     def kill_and_go_on(self, kills: int, seed: int) -> None:
         """Kill a run into an empty store, look at what is visible, and run again; ``kills`` times."""
         expected = must_be_shipped(self.partition)
-        begun = set()
-        for delay_s in instants(kills, self.timed_s(), seed):
+        begun = set[int]()
+        # Where the machine was much slower for the run that was timed, or much quicker, other instants are tried.
+        tried = (delay_s for more in range(MOST_ROUNDS) for delay_s in instants(kills, self.timed_s(), seed + more))
+        for number, delay_s in enumerate(tried, 1):
             url = self.new_url()
             store = open_store(url, self.s3)
             run = self.start(url)
@@ -154,7 +157,9 @@ class Scene:
             begun.add(len(done))
             self.go_on(store)
             assert check_visible(store, self.partition) == expected
-        assert begun - {0, len(expected)}, "none was killed half-way"
+            if number >= kills and begun - {0, len(expected)}:
+                return
+        pytest.fail(f"none was killed half-way: {begun}")
 
 
 @pytest.fixture

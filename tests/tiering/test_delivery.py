@@ -11,17 +11,19 @@ from uuid import uuid4
 import pytest
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import CancelledError, StoreError, VerificationError
+from resnap.storage.errors import CancelledError, ObjectChangedError, StoreError, VerificationError
 from resnap.storage.layouts.segments import NewObject
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.protocol import StoredBody
 from resnap.storage.stores.throttle import Throttle
+from resnap.storage.stores.urls import split_object_url
 from resnap.tiering.shipping.delivery import AbandonedError, Delivery
 from resnap.tiering.shipping.side_by_side import as_done, side_by_side
-from tests.storage.stores.test_probe import TakesAnything, Wired
+from tests.storage.stores.test_probe import Copies, CopiesAnyVersion, CopiesNothing, TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
     from resnap.storage.stores.protocol import ObjectStore, Unfinished
@@ -75,6 +77,58 @@ def test_the_store_is_asked_once_however_many_objects_go_there() -> None:
     for number in range(5):
         deliver(delivery, f"key-{number}")
     assert [verb for verb, _ in watched.calls] == ["head"] * 2 + ["put"] * 5, "a look for each of two wrong claims"
+
+
+def deliver_stored(delivery: Delivery, key: str = "copy", *, etag: str | None = None) -> None:
+    """Deliver what the store holds at ``source`` already, as it was read there."""
+    store = delivery.store
+    store.put("source", BODY)
+    url, name = split_object_url(f"{store.url}/source")
+    opened = StoredBody(
+        store_url=url, key=name, etag=etag or store.head("source").etag, open_body=lambda: io.BytesIO(BODY)
+    )
+    delivery.deliver(NewObject(key, opened, len(BODY), crc32c(BODY)))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"), [(Copies, None), (CopiesAnyVersion, "replaced"), (CopiesNothing, "501"), (Wired, None)]
+)
+def test_what_the_store_holds_it_copies_if_it_was_seen_to_do_that_rightly(
+    make: Callable[[], Wired], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, said, sent = make(), list[str](), list[str]()
+    whole = store.put_stream
+    monkeypatch.setattr(store, "put_stream", lambda key, *rest, **more: (sent.append(key), whole(key, *rest, **more)))
+    delivery = Delivery(store=store, complain=said.append)
+    for number in range(3):
+        deliver_stored(delivery, f"copy-{number}")
+        assert store.get(f"copy-{number}") == BODY
+    assert sent == ([] if make is Copies else ["copy-0", "copy-1", "copy-2"])
+    assert len(said) == (problem is not None)
+    assert all(str(problem) in text for text in said)
+
+
+def test_a_copy_that_goes_wrong_later_is_sent_and_so_are_all_that_follow() -> None:
+    class Tires(Copies):
+        left = 3  # two of the probe, and one more
+
+        def made_of(self, body: bytes) -> bytes:
+            self.left -= 1
+            return body if self.left >= 0 else b""
+
+    store, said = Tires(), list[str]()
+    delivery = Delivery(store=store, complain=said.append)
+    for number in range(4):
+        deliver_stored(delivery, f"copy-{number}")
+        assert store.get(f"copy-{number}") == BODY
+    assert len(said) == 1
+
+
+def test_another_version_than_was_read_is_not_delivered() -> None:
+    delivery = Delivery(store=Copies())
+    with pytest.raises(ObjectChangedError):
+        deliver_stored(delivery, etag="another")
+    assert [info.key for info in delivery.store.list()] == ["source"]
 
 
 def test_what_comes_back_different_is_told_whether_or_not_the_store_checks(memory_store: ObjectStore) -> None:
@@ -157,6 +211,7 @@ class Gated:
 
     gates: list[threading.Event] = field(default_factory=lambda: [threading.Event() for _ in range(6)])
     begun: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
     is_stopped: bool = False
 
     def __call__(self, number: int) -> int:
@@ -164,6 +219,7 @@ class Gated:
         assert self.gates[number].wait(60)
         if self.is_stopped:
             raise AbandonedError("stopped")
+        self.ended.append(number)
         return number * 10
 
     def stop(self) -> None:
@@ -203,9 +259,8 @@ def test_an_interrupt_stops_what_is_under_way_and_still_gives_what_is_done(inter
     def items() -> Iterator[int]:
         yield from range(2)
         work.gates[1].set()
-        while len(work.begun) < 2:
+        while len(work.begun) < 2 or 1 not in work.ended:
             time.sleep(0.01)
-        time.sleep(0.2)
         raise interrupt("enough")
 
     found = as_done(work, items(), 3, work.stop, name="test")

@@ -135,7 +135,7 @@ def test_a_small_snapshot_is_judged_by_its_bytes_checked_or_not(
 
 def test_a_corrupt_snapshot_tells_what_is_wrong_and_where(tmp_path: Path) -> None:
     detail = look(tmp_path, a_snapshot(1) + b"more").detail
-    assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entries, found 60 bytes"
+    assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entry, found 60 bytes"
 
 
 def test_a_missing_snapshot_has_neither_path_nor_entries(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.checking.chains import chains_of
-from resnap.tiering.checking.verification import StoreReader
-from resnap.tiering.keeping.retention import Limits, delete_beyond, retention_of
+from resnap.tiering.deleting.retention import Limits, delete_beyond, retention_of
+from resnap.tiering.verifying.chains import chains_of
+from resnap.tiering.verifying.verification import StoreReader
 from tests.examples import examples
 from tests.storage.layouts.manifests import stored
 from tests.tiering.replicas import LENGTH, PARTITION, Replica

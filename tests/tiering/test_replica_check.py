@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Final
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.cluster.producers import ActiveProducer
 from resnap.tiering.cluster.replica_check import PARTITIONS_A_REQUEST
-from resnap.tiering.cluster.replica_comparison import ReplicaState
-from resnap.tiering.cluster.replica_state import Loss, Tolerance, lost_producers
-from tests.tiering.simulated_cluster import EXPIRATION_MS, LAG_MS, START_MS, Batch, Cluster, cluster_of
+from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, ReplicaState, Tolerance, lost_producers
+from tests.tiering.simulated_cluster import EXPIRATION_MS, LAG_MS, START_MS, TOPIC, Batch, cluster_of, quiet
+
+if TYPE_CHECKING:
+    from resnap.tiering.cluster.client import Cluster as Client
 
 SEEDS: Final = st.integers(0, 1 << 40)
 CLUSTERS: Final = 20
@@ -20,10 +27,10 @@ CLUSTERS: Final = 20
 BASE: Final = ActiveProducer(7, 3, 100, START_MS, 4, None)
 OPEN: Final = BASE._replace(current_transaction_start_offset=40)
 MOVED: Final = BASE._replace(last_sequence=101)
-TOLERANCE: Final = Tolerance(now_ms=START_MS + 1, expiration_ms=EXPIRATION_MS)
-DELETED: Final = Tolerance(now_ms=START_MS + 1, expiration_ms=EXPIRATION_MS, deleted_below=41)
-LATER: Final = Tolerance(now_ms=START_MS + EXPIRATION_MS, expiration_ms=EXPIRATION_MS)
-COMPACTED: Final = Tolerance(now_ms=START_MS + 1, expiration_ms=EXPIRATION_MS, is_compacted=True)
+TOLERANCE: Final = Tolerance(now_ms=START_MS + 1, expiration_ms=EXPIRATION_MS, deleted=DeletedRecords())
+DELETED: Final = replace(TOLERANCE, deleted=DeletedRecords(below=41))
+LATER: Final = replace(TOLERANCE, now_ms=START_MS + EXPIRATION_MS)
+COMPACTED: Final = replace(TOLERANCE, deleted=DeletedRecords(markers=True))
 
 CASES: Final = {
     "the same": (BASE, BASE, BASE, TOLERANCE, ()),
@@ -50,6 +57,10 @@ CASES: Final = {
         TOLERANCE, (Loss.SEQUENCE,)),
     "older coordinator": (BASE, BASE._replace(coordinator_epoch=-1), BASE, TOLERANCE, (Loss.COORDINATOR_EPOCH,)),
     "older coordinator, of a compacted log": (BASE, BASE._replace(coordinator_epoch=-1), BASE, COMPACTED, ()),
+    "coordinator not known, of one that was expired and came back with a transaction": (
+        OPEN, OPEN._replace(coordinator_epoch=-1), OPEN, TOLERANCE, ()),
+    "older coordinator, of one whose transaction is open": (
+        OPEN, OPEN._replace(coordinator_epoch=3), OPEN, TOLERANCE, (Loss.COORDINATOR_EPOCH,)),
     "open transaction not known": (OPEN, BASE, OPEN, TOLERANCE, (Loss.TRANSACTION,)),
     "open transaction without its beginning": (
         OPEN, OPEN._replace(current_transaction_start_offset=60), OPEN, TOLERANCE, (Loss.TRANSACTION,)),
@@ -61,11 +72,12 @@ CASES: Final = {
 def test_a_loss_is_what_neither_time_nor_expiry_nor_deletion_explains() -> None:
     for case, (before, found, after, tolerance, losses) in CASES.items():
         said = [[] if one is None else [one] for one in (before, found, after)]
-        lost = list(lost_producers(*said, tolerance=tolerance))
-        assert [one.losses for one in lost] == ([losses] if losses else []), case
+        lost = [(loss, one.known) for one in lost_producers(*said) for loss in one.losses]
+        assert [loss for loss, known in lost if not tolerance.allows(loss, known)] == list(losses), case
 
 
 @given(SEEDS)
+@example(659_389_383)  # one replica expires a producer, which comes back before the others do
 def test_no_alarm_in_a_cluster_that_loses_nothing(seed: int) -> None:
     for one in range(seed, seed + CLUSTERS):
         found = cluster_of(random.Random(one)).check().findings()
@@ -93,20 +105,6 @@ def test_what_a_replica_loses_is_found_at_that_replica_while_all_others_go_on(se
     losses = {one.known.producer_id: one.losses for one in found[0].lost}
     assert losses[5] == (Loss.PRODUCER,)
     assert losses[6] == (Loss.PRODUCER, Loss.TRANSACTION)
-
-
-def quiet(partitions: int = 1, brokers: int = 3) -> Cluster:
-    """Return a cluster in which nothing happens by itself any more, with a producer in each partition."""
-    cluster = cluster_of(random.Random(1), partitions, brokers)
-    cluster.moves_leaders = cluster.restarts = False
-    cluster.down.clear()
-    for one in cluster.cluster_partitions:
-        one.append(Batch(5, 0, 9, cluster.now_ms))
-        for broker_id in one.replicas:
-            one.fetch(broker_id, len(one.log))
-            one.in_sync.add(broker_id)
-    cluster.is_quiet = True
-    return cluster
 
 
 def test_replicas_that_agree_are_asked_once_and_many_partitions_a_request() -> None:
@@ -197,3 +195,73 @@ def test_who_falls_out_of_sync_while_it_is_compared_is_lagging_and_no_loser() ->
 
     check.pause = pause
     assert [(one.broker_id, one.state) for one in check.findings()] == [(late, ReplicaState.LAGGING)]
+
+
+def test_the_same_leader_in_a_later_epoch_begins_the_time_of_an_alarm_again() -> None:
+    cluster = quiet()
+    partition = cluster.cluster_partitions[0]
+    loser, other = sorted(partition.in_sync - {partition.leader})
+    partition.replicas[loser].producers.clear()
+    check, first, moved_ms = cluster.check(), partition.leader, cluster.now_ms + LAG_MS * 3 // 2
+
+    def pause(seconds: float) -> None:
+        cluster.now_ms += int(seconds * 1000)
+        if partition.leader_epoch == 0 and cluster.now_ms >= moved_ms:
+            partition.lead(other)
+            partition.lead(first)
+
+    partition.leader_epoch, check.pause = 0, pause
+    assert [(one.broker_id, one.state) for one in check.findings()] == [(loser, ReplicaState.LOST)]
+    assert cluster.now_ms - moved_ms >= 2 * LAG_MS
+
+
+def test_one_answer_with_an_error_is_asked_for_again() -> None:
+    cluster = quiet()
+    partition = cluster.cluster_partitions[0]
+    cluster.down[min(partition.in_sync - {partition.leader})] = cluster.now_ms * 2
+    check = cluster.check()
+
+    def pause(seconds: float) -> None:
+        cluster.now_ms += int(seconds * 1000)
+        cluster.down.clear()
+
+    check.pause = pause
+    assert list(check.findings()) == []
+
+
+def test_a_topic_that_is_not_described_any_more_is_not_known() -> None:
+    cluster = quiet()
+    partition = cluster.cluster_partitions[0]
+    partition.replicas[min(partition.in_sync - {partition.leader})].producers.clear()
+    check = cluster.check()
+
+    def pause(seconds: float) -> None:
+        cluster.now_ms += int(seconds * 1000)
+        partition.error = "TOPIC_AUTHORIZATION_FAILED"
+
+    check.pause = pause
+    assert [(one.topic_partition, one.state, one.why) for one in check.findings()] == [
+        (partition.name, ReplicaState.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED")
+    ]
+
+
+def test_new_replicas_lack_deleted_records_where_they_do_not_start_from_remote_storage() -> None:
+    tiered, plain = {"remote.storage.enable": "true"}, {"remote.storage.enable": "false"}
+    for settings, local_start, remote_end, below in (
+        (plain, 90, None, 90),
+        (tiered, 120, 120, 0),
+        (tiered, 90, 120, 0),
+        (tiered, 90, 0, 90),
+        (tiered, 120, 0, 0),
+        (tiered, 90, None, 0),
+        (tiered, None, None, 0),
+        ({}, 90, 0, 0),
+    ):
+        partition = PartitionFacts(
+            partition=0, leader=1, log_start_offset=90, local_start_offset=local_start, remote_end_offset=remote_end
+        )
+        topic = TopicFacts(name=TOPIC, topic_id=None, settings=settings, partitions={0: partition})
+        told = SimpleNamespace(facts=lambda _, one=topic: ClusterFacts(cluster_id=None, topics={TOPIC: one}))
+        brokers = LiveBrokers(cluster=cast("Client", told), wants=lambda _: True, warn=lambda _: None)
+        name = TopicPartition(TOPIC, 0)
+        assert brokers.deleted([name])[name].below == below, (settings, local_start, remote_end)

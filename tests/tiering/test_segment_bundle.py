@@ -28,7 +28,6 @@ from resnap.tiering.shipping.segment_bundle import (
     LeaderEpochsUnknownError,
     SegmentBundle,
     SegmentChangedError,
-    make_bundle,
 )
 from resnap.tiering.shipping.segment_indexes import (
     INDEX_INTERVAL_BYTES,
@@ -40,6 +39,7 @@ from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.logs.log_writer import PartitionWriter
 from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
+from tests.tiering.shipping import a_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def bodies(bundle: SegmentBundle) -> dict[str, bytes]:
 
 def bundled(partition: PartitionDir, base_offset: int = 0) -> SegmentBundle:
     (segment,) = (found for found in partition.segments if found.base_offset == base_offset)
-    return make_bundle(EpochHistory(partition), segment, SNAPSHOT)
+    return a_bundle(EpochHistory(partition), segment, SNAPSHOT)
 
 
 def user_partitions(fixture: FixtureSet) -> Iterator[PartitionDir]:
@@ -109,7 +109,7 @@ def test_the_files_of_a_real_broker_are_shipped_as_they_stand(name: str, fixture
     for partition in user_partitions(fixture_set(name)):
         epochs = EpochHistory(partition)
         for segment in closed(partition):
-            found = bodies(make_bundle(epochs, segment, SNAPSHOT))
+            found = bodies(a_bundle(epochs, segment, SNAPSHOT))
             assert found.pop("snapshot") == SNAPSHOT
             known = read_leader_epochs(Path(partition.leader_epochs or "").read_bytes())
             begun = tuple(entry for entry in known if entry.start_offset < (segment.next_base_offset or 0))

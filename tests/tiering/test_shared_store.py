@@ -26,13 +26,13 @@ from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, w
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.checking.chains import chains_of
 from resnap.tiering.eligibility import Candidates
 from resnap.tiering.inventory import Compaction, CompactionOrigin, PartitionInventory
 from resnap.tiering.leader_epochs import ALL_KNOWN
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import ShippedTopic
+from resnap.tiering.verifying.chains import chains_of
 from tests.examples import examples
 from tests.storage.layouts.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests

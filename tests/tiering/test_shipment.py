@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -61,7 +62,7 @@ class Tiered:
 
 @pytest.fixture(scope="module")
 def tiered(fixture_set: Sets, tmp_path_factory: pytest.TempPathFactory) -> Tiered:
-    fixture, store = fixture_set(UPGRADED), MemoryObjectStore("tiered-whole")
+    fixture, store = fixture_set(UPGRADED), MemoryObjectStore(f"tiered-whole-{uuid4()}")
     shipments = tier(fixture.data, store, tmp_path_factory.mktemp("staged"))
     return Tiered(fixture=fixture, store=store, shipments=shipments)
 
@@ -265,7 +266,7 @@ def test_a_segment_whose_bytes_are_unfit_is_refused_and_the_others_are_shipped(
     assert bases(shipment) == [
         segment.base_offset
         for segment in segments
-        if segment is not segments[3] and (segment.next_base_offset or 0) <= below
+        if segment != segments[3] and (segment.next_base_offset or 0) <= below
     ]
     (refusal,) = (found for found in shipment.eligibility.refusals if found.base_offset == segments[3].base_offset)
     assert refusal.reason is reason

@@ -29,14 +29,16 @@ from resnap.storage.layouts.segments import Provenance, ShippedMeanwhileError, S
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.checking.verification import StoreReader
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError, make_bundle
+from resnap.tiering.shipping.publication import publish
+from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError
+from resnap.tiering.shipping.segment_copy import upload
 from resnap.tiering.shipping.shipped import ShippedTopic
-from resnap.tiering.shipping.uploader import publish, upload
+from resnap.tiering.verifying.verification import StoreReader
 from tests.tiering.shipping import (
     LATER_MS,
     UPGRADED,
+    a_bundle,
     a_provenance,
     check_objects,
     is_manifest,
@@ -87,17 +89,17 @@ class Cargo:
 
     @property
     def base_offset(self) -> int:
-        return self.bundle.segment.base_offset
+        return self.bundle.listed.segment.base_offset
 
     @property
     def path(self) -> Path:
-        return Path(self.bundle.segment.path)
+        return Path(self.bundle.listed.segment.path)
 
 
 def a_cargo(data: Path, snapshot: bytes = SNAPSHOT, *, index: int = 1) -> Cargo:
     log_dir = load_log_dir(data)
     (partition,) = (found for found in log_dir.partitions if str(found.topic_partition) == "payments-0")
-    bundle = make_bundle(EpochHistory(partition), partition.segments[index], snapshot)
+    bundle = a_bundle(EpochHistory(partition), partition.segments[index], snapshot)
     return Cargo(provenance=a_provenance(log_dir, partition), bundle=bundle)
 
 

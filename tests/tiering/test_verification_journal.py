@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.stores.protocol import ObjectInfo
-from resnap.tiering.checking.verification_journal import KEPT_MS, VerificationJournal
+from resnap.tiering.verifying.verification_journal import KEPT_MS, VerificationJournal
 
 if TYPE_CHECKING:
     import pytest

@@ -1,7 +1,7 @@
 """What running brokers use: their settings (DescribeConfigs), and the quotas of clients (DescribeClientQuotas).
 
-A broker answers with what is in force on it, whoever set it. Settings that a release does not have are left out of its
-answer, and so are internal ones that nobody set.
+A broker answers with what is in force on it, by default or set. Settings that a release does not have are not in its
+answer, and so are internal ones that were not set.
 
 Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuotaControlManager``.
 """
@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ClusterError
 from resnap.tiering.cluster.client import error_name
 from resnap.tiering.controller.expiration import Level
+from resnap.tiering.controller.metadata.image import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.controller.metadata.image import QuotaEntity
 
-Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Whose quota: (type, name) pairs in order of type; the name None is the default."""
-_BROKER: Final = 4
-"""``ConfigResource.Type.BROKER``."""
 _LEVELS: Final = {2: Level.BROKER, 3: Level.ALL_BROKERS, 4: Level.STATIC, 5: Level.DEFAULT}
 """Of the sources that a broker names."""
 _HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or set what the brokers have by flags"
@@ -53,7 +51,7 @@ def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[BrokerSet
     return [_of_broker(cluster, broker_id, names) for broker_id in cluster.broker_ids()]
 
 
-def describe_client_quotas(cluster: Cluster) -> dict[Entity, dict[str, float]]:
+def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
     """Return all quotas of clients, key and value by entity.
 
     Raises:
@@ -79,7 +77,7 @@ def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> Brok
     from kafka.protocol.admin.configs import DescribeConfigsRequest as Request
 
     resource = Request.DescribeConfigsResource(
-        resource_type=_BROKER, resource_name=str(broker_id), configuration_keys=list(names)
+        resource_type=ResourceType.BROKER, resource_name=str(broker_id), configuration_keys=list(names)
     )
     try:
         answer = cluster.ask(f"broker {broker_id} does not say its settings", Request(resources=[resource]), broker_id)

@@ -7,8 +7,10 @@ guard a step are asked for right before it.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
 from resnap.storage.errors import ClusterError, ConfigurationError
@@ -19,13 +21,17 @@ from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.storage.log.names import TopicPartition
 
+Connect: TypeAlias = Callable[[], AbstractContextManager["Cluster"]]
+"""Gives a connection to a cluster while the context lasts."""
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
+_TRIES: Final = 5
+"""How often what any broker can answer is asked for: the library may choose one that has just died."""
 _HINT: Final = "look at --bootstrap-server and --command-config, and whether brokers answer"
 
 
@@ -56,7 +62,7 @@ class Cluster:
         Raises:
             ConfigurationError: the library is not installed.
             UsageError: ``bootstrap`` is not made of addresses.
-            ClusterError: nobody answers.
+            ClusterError: no broker answers.
 
         """
         try:
@@ -73,7 +79,7 @@ class Cluster:
         self._open = ExitStack()
         reach(servers, setup_timeout_s)
         self._admin: Any = connected(
-            lambda wait_ms: kafka.KafkaAdminClient(bootstrap_timeout_ms=wait_ms, **self._config),
+            lambda wait_ms: _made(kafka.KafkaAdminClient, bootstrap_timeout_ms=wait_ms, **self._config),
             (kafka.errors.KafkaError, OSError),
             bootstrap,
             patience_ms,
@@ -118,6 +124,17 @@ class Cluster:
             settings = self._settings([topic["name"] for topic in described])
         return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
 
+    def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the settings in effect of topics, by topic.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        with _translated("cannot learn about settings of topics"):
+            found = self._settings(list(names))
+        return {topic: _values(settings) for topic, settings in found.items()}
+
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
         """Return where each of ``epochs`` ends in the leader's log.
 
@@ -135,7 +152,7 @@ class Cluster:
 
         """
         with _translated("cannot learn about brokers"):
-            brokers = self._admin.describe_cluster()["brokers"]
+            brokers = self._of_any(self._admin.describe_cluster)["brokers"]
         return sorted(one["broker_id"] for one in brokers if not one.get("is_fenced"))
 
     def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
@@ -160,7 +177,16 @@ class Cluster:
         """
         with _translated(what):
             manager = self._admin._manager  # noqa: SLF001
-            return manager.run(manager.send, request, broker_id)
+            if broker_id is not None:
+                return manager.run(manager.send, request, broker_id)
+            return self._of_any(lambda: manager.run(manager.send, request, None))
+
+    def _of_any(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - answers of the library
+        """Return what the library is answered by whichever broker, another one where the first cannot be reached."""
+        for _ in range(_TRIES - 1):
+            with suppress(self._kafka.errors.KafkaConnectionError):
+                return ask()
+        return ask()
 
     def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of every record of a partition, up to the end that it has now.
@@ -205,7 +231,8 @@ class Cluster:
             sent = self._producer.send(topic, value=value, partition=partition)
             return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
-    def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
+    def _settings(self, topics: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return what is set for ``topics``, by name: values, and where each is set."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         if not topics:
@@ -213,7 +240,7 @@ class Cluster:
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
         answer = self._admin.describe_configs(asked, config_filter="all")["topic"]
         return {
-            topic: {name: entry["value"] for name, entry in entries.items() if entry["value"] is not None}
+            topic: {name: entry for name, entry in entries.items() if entry["value"] is not None}
             for topic, entries in answer.items()
         }
 
@@ -262,6 +289,40 @@ class Cluster:
         return EpochEnd(end.leader_epoch, end.end_offset)
 
 
+class SharedCluster:
+    """One connection to a cluster for all that a command asks of it, made when it is first asked for; to be closed."""
+
+    def __init__(self) -> None:
+        """Connect to nothing yet."""
+        self._guard = Lock()
+        self._open: Cluster | None = None
+
+    def get(self, connect: Callable[[], Cluster]) -> AbstractContextManager[Cluster]:
+        """Give the connection, which stays open; ``connect`` makes it the first time."""
+        with self._guard:
+            if self._open is None:
+                self._open = connect()
+            return nullcontext(self._open)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._open is not None:
+            self._open.close()
+
+
+def _made(client: Any, **config: object) -> Any:  # noqa: ANN401 - classes of the library
+    """Return a client of the library; where it cannot be made, what it has opened so far is closed."""
+    made = client.__new__(client)
+    try:
+        made.__init__(**config)
+    except BaseException:
+        with suppress(Exception):  # what another release of the library says here must not hide the error itself
+            made._closed = False  # noqa: SLF001 - the library takes what never came to be for closed
+            made.close()
+        raise
+    return made
+
+
 def error_name(code: int) -> str:
     """Return Kafka's name of an error, such as ``NOT_LEADER_OR_FOLLOWER``."""
     from kafka.errors import kafka_errors
@@ -272,7 +333,7 @@ def error_name(code: int) -> str:
 
 
 def _topic(
-    described: dict[str, Any], settings: Mapping[str, str], offsets: dict[str, dict[tuple[str, int], int]]
+    described: dict[str, Any], settings: dict[str, dict[str, Any]], offsets: dict[str, dict[tuple[str, int], int]]
 ) -> TopicFacts:
     name = described["name"]
     partitions = {}
@@ -282,8 +343,18 @@ def _topic(
         leader = one["leader_id"] if one["leader_id"] >= 0 else None
         partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
     return TopicFacts(
-        name=name, topic_id=_topic_id(described.get("topic_id")), settings=dict(settings), partitions=partitions
+        name=name,
+        topic_id=_topic_id(described.get("topic_id")),
+        settings=_values(settings),
+        own_settings=frozenset(
+            setting for setting, entry in settings.items() if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"
+        ),
+        partitions=partitions,
     )
+
+
+def _values(settings: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: entry["value"] for name, entry in settings.items()}
 
 
 def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one

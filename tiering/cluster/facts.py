@@ -45,7 +45,9 @@ class TopicFacts:
     topic_id: str | None
     """In Kafka's base64 form; None before 2.8."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """The values in effect, whoever set them."""
+    """The values in effect, by default or set."""
+    own_settings: frozenset[str] = frozenset()
+    """Names of those that are set for the topic itself."""
     partitions: Mapping[int, PartitionFacts] = field(default_factory=dict)
 
     @property

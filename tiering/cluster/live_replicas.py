@@ -9,24 +9,35 @@ Source: ``MetadataResponse``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ClusterError
+from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.broker_settings import describe_brokers
+from resnap.tiering.cluster.client import error_name
 from resnap.tiering.cluster.producers import describe_producers
-from resnap.tiering.cluster.replica_check import BrokerTimes, DeletedRecords
-from resnap.tiering.cluster.replica_comparison import PartitionReplicas
+from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
+from resnap.tiering.controller.expiration import EXPIRATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
     from resnap.tiering.cluster.producers import ReplicaProducers
 
 _LAG: Final = "replica.lag.time.max.ms"
-_EXPIRATION: Final = "producer.id.expiration.ms"
-_DEFAULTS: Final = {_LAG: 30_000, _EXPIRATION: 86_400_000}
+_DEFAULTS: Final = {_LAG: 30_000, EXPIRATION: 86_400_000}
+
+
+class BrokerTimes(NamedTuple):
+    """Settings of brokers."""
+
+    lag_ms: int
+    """The longest ``replica.lag.time.max.ms``."""
+    expiration_ms: int
+    """The shortest ``producer.id.expiration.ms``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +46,7 @@ class LiveBrokers:
 
     Attributes:
         wants: whether a partition is to be checked.
-        warn: hears what the cluster does not say.
+        warn: is called about what the cluster does not say.
 
     """
 
@@ -44,7 +55,7 @@ class LiveBrokers:
     warn: Callable[[str], None]
 
     def partitions(self, topics: frozenset[str] | None = None) -> Sequence[PartitionReplicas]:
-        """Return the partitions of ``topics``, or of all that are wanted.
+        """Return the partitions of ``topics``, or of all that are wanted; one for all of a topic that is not described.
 
         Raises:
             ClusterError: the cluster does not answer.
@@ -55,7 +66,12 @@ class LiveBrokers:
         asked = None if topics is None else [Request.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
         request = Request(topics=asked, allow_auto_topic_creation=False)
         answer = self.cluster.ask("cannot learn where replicas are", request)
-        return [
+        failed = [
+            PartitionReplicas(TopicPartition(topic.name, 0), None, -1, (), (), error=error_name(topic.error_code))
+            for topic in answer.topics
+            if topic.error_code not in {KafkaError.NONE, KafkaError.UNKNOWN_TOPIC_OR_PARTITION}
+        ]
+        return [one for one in failed if self.wants(one.topic_partition)] + [
             PartitionReplicas(
                 topic_partition=TopicPartition(topic.name, one.partition_index),
                 leader=one.leader_id if one.leader_id >= 0 else None,
@@ -81,7 +97,7 @@ class LiveBrokers:
         return describe_producers(self.cluster, broker_id, partitions)
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, DeletedRecords]:
-        """Return what new replicas of ``partitions`` cannot get: with tiered storage they have a snapshot of it.
+        """Return what new replicas of ``partitions`` cannot get: what is tiered they have a snapshot of.
 
         Nothing is said of partitions where the cluster does not answer.
         """
@@ -98,7 +114,7 @@ class LiveBrokers:
             self.warn("the cluster does not say how topics are set: what retention has deleted counts as lost")
         return {
             TopicPartition(topic.name, number): DeletedRecords(
-                below=0 if topic.is_tiered or not topic.settings else partition.log_start_offset or 0,
+                below=0 if _is_in_remote(topic, partition) else partition.log_start_offset or 0,
                 markers=topic.is_compacted,
             )
             for topic in facts.topics.values()
@@ -110,6 +126,15 @@ class LiveBrokers:
         """Return the settings of the brokers that run, Kafka's defaults where they do not say."""
         found = describe_brokers(self.cluster, tuple(_DEFAULTS))
         if silent := next((one.error for one in found if one.error is not None), None):
-            self.warn(f"Kafka's defaults count for {_LAG} and {_EXPIRATION}: {silent}")
+            self.warn(f"Kafka's defaults count for {_LAG} and {EXPIRATION}: {silent}")
         known = [{name: int(one.values.get(name, default)) for name, default in _DEFAULTS.items()} for one in found]
-        return BrokerTimes(lag_ms=max(one[_LAG] for one in known), expiration_ms=min(one[_EXPIRATION] for one in known))
+        return BrokerTimes(lag_ms=max(one[_LAG] for one in known), expiration_ms=min(one[EXPIRATION] for one in known))
+
+
+def _is_in_remote(topic: TopicFacts, partition: PartitionFacts) -> bool:
+    """Whether a new replica may start from remote storage; also where the cluster does not say that it does not.
+
+    Where nothing is tiered yet, it starts at the beginning of the log, like one of a topic without tiered storage.
+    """
+    is_local = partition.local_start_offset is not None and partition.local_start_offset == partition.log_start_offset
+    return not topic.settings or (topic.is_tiered and not (is_local and partition.remote_end_offset == 0))

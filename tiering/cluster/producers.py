@@ -1,23 +1,35 @@
-"""What a broker's producer state holds of the partitions that it has a replica of (KIP-664).
+"""What brokers say of producers (KIP-664): the producer state of their replicas, and transactions of coordinators.
 
-Any replica answers for itself, a follower too, so that replicas can be compared. Brokers from 2.8 on answer.
+Any replica answers for itself, a follower too, so that replicas can be compared; brokers from 2.8 on answer.
+Coordinators are asked by ListTransactions and DescribeTransactions, which brokers from 3.0 on know; transactional ids
+that the user may not describe are missing.
 
 Source: ``ReplicaManager.activeProducerState``, ``DescribeProducersResponse``.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from resnap.storage.errors import ClusterError
+from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import error_name
+from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
+from resnap.tiering.controller.transactions.state_log import TransactionStates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from resnap.tiering.cluster.client import Cluster
+
+_TIMEOUT_MS: Final = 60_000
+_ATTEMPTS: Final = 30
+_PAUSE_S: Final = 1.0
+"""A broker that has no ids left asks the controller, and says so meanwhile."""
 
 
 class ActiveProducer(NamedTuple):
@@ -85,3 +97,50 @@ def describe_producers(
         for topic in answer.topics
         for one in topic.partitions
     }
+
+
+def next_producer_id(cluster: Cluster) -> int:
+    """Return the producer id that a new producer gets now, which no other gets after that.
+
+    Raises:
+        ClusterError: no broker answers, or none gives one.
+
+    """
+    from kafka.protocol.producer import InitProducerIdRequest as Request
+
+    what = "cannot learn the next producer id"
+    request = Request(transactional_id=None, transaction_timeout_ms=_TIMEOUT_MS, producer_id=-1, producer_epoch=-1)
+    for _ in range(_ATTEMPTS):
+        answer = cluster.ask(what, request)
+        if answer.error_code != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+            break
+        time.sleep(_PAUSE_S)
+    if answer.error_code:
+        raise ClusterError(f"{what}: {error_name(answer.error_code)}", hint="run the same command again")
+    return int(answer.producer_id)
+
+
+_STATES = {state.kafka_name: state for state in TransactionState}
+
+
+def describe_transactions(cluster: Cluster, producer_ids: Collection[int]) -> TransactionStates:
+    """Return the transactional ids that have ``producer_ids`` now.
+
+    Raises:
+        ClusterError: the cluster does not answer, or is too old to be asked.
+
+    """
+    found = {
+        name: TransactionMetadata(
+            transactional_id=name,
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            timeout_ms=one.transaction_timeout_ms,
+            state=_STATES[one.state.value],
+            partitions=frozenset(TopicPartition(*place) for place in one.topic_partitions),
+            start_ms=one.transaction_start_time_ms,
+        )
+        for name, one in cluster.transactions(producer_ids).items()
+        if one.state.value in _STATES
+    }
+    return TransactionStates(transactions=found)

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ClusterError
 from resnap.tiering.cluster.producers import ReplicaProducers
-from resnap.tiering.cluster.replica_comparison import ReplicaState, Watched
-from resnap.tiering.cluster.replica_state import Tolerance
+from resnap.tiering.cluster.replica_comparison import DeletedRecords, ReplicaState, Tolerance, Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.cluster.live_replicas import LiveBrokers
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
 
 PARTITIONS_A_REQUEST: Final = 50
@@ -35,46 +35,6 @@ _SETTLED_LAGS: Final = 2
 _MOST_SETTLINGS: Final = 3
 
 
-class DeletedRecords(NamedTuple):
-    """What a new replica of a partition cannot get any more."""
-
-    below: int = 0
-    """Offset below which records are gone for good."""
-    markers: bool = False
-    """Whether the cleaner removes markers."""
-
-
-class BrokerTimes(NamedTuple):
-    """Settings of brokers."""
-
-    lag_ms: int
-    """The longest ``replica.lag.time.max.ms``."""
-    expiration_ms: int
-    """The shortest ``producer.id.expiration.ms``."""
-
-
-class Brokers(Protocol):
-    """What a running cluster is asked for."""
-
-    def partitions(self, topics: frozenset[str] | None = None) -> Sequence[PartitionReplicas]:
-        """Return the partitions of ``topics``, or of all that are to be checked."""
-        ...
-
-    def producers(
-        self, broker_id: int, partitions: Sequence[TopicPartition]
-    ) -> Mapping[TopicPartition, ReplicaProducers]:
-        """Return what a broker holds of each of ``partitions``; raises ClusterError if it does not answer."""
-        ...
-
-    def deleted(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, DeletedRecords]:
-        """Return what new replicas of ``partitions`` cannot get, as far as the cluster says."""
-        ...
-
-    def times(self) -> BrokerTimes:
-        """Return the settings of the brokers."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class ReplicaCheck:
     """One check of all replicas.
@@ -83,16 +43,20 @@ class ReplicaCheck:
         pause: waits for so many seconds.
         check: raises what ends the check, where it is to end.
         partitions: how many there are.
+        names: which these are.
+        alone: how many of them have one replica in sync, so that there is nothing to compare it with.
         replicas: how many were asked.
 
     """
 
-    brokers: Brokers
+    brokers: LiveBrokers
     now_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     pause: Callable[[float], object]
     check: Callable[[], object]
     partitions: int = 0
+    names: frozenset[TopicPartition] = frozenset()
+    alone: int = 0
     replicas: int = 0
     _silent: dict[int, str] = field(default_factory=dict)
     """Brokers that do not answer at all, and why."""
@@ -105,17 +69,18 @@ class ReplicaCheck:
 
         """
         places = self.brokers.partitions()
-        self.partitions = len(places)
+        self.partitions, self.names = len(places), frozenset(place.topic_partition for place in places)
+        self.alone = sum(place.leader is not None and len(place.in_sync) == 1 for place in places)
         unsettled: list[Watched] = []
         for begin in range(0, len(places), _PARTITIONS_AT_ONCE):
             some = places[begin : begin + _PARTITIONS_AT_ONCE]
             for place in some:
                 yield from place.not_compared()
-            unsettled += self._first_look(some)
+            unsettled += self._first_answers(some)
             self.check()
         yield from self._settle(unsettled)
 
-    def _first_look(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
+    def _first_answers(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
         """Return what is open after two answers of those that differ: producers that write meanwhile make no third."""
         led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
         watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
@@ -146,7 +111,10 @@ class ReplicaCheck:
             for one in watched:
                 yield from one.give_up()
                 records = deleted.get(one.place.topic_partition)
-                one.forgive(_tolerance(self.now_ms(), times, records or DeletedRecords()))
+                tolerance = Tolerance(
+                    now_ms=self.now_ms(), expiration_ms=times.expiration_ms, deleted=records or DeletedRecords()
+                )
+                one.drop_allowed(tolerance)
                 if one.losses and records and self.monotonic_s() - one.since_s >= settled_s:
                     yield from one.lost()
                     one.losses = {}
@@ -159,12 +127,15 @@ class ReplicaCheck:
     def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
         """Begin again where there is another leader; yield what is out of sync now, and compare it no more."""
         topics = frozenset(one.place.topic_partition.topic for one in watched)
-        places = {place.topic_partition: place for place in self.brokers.partitions(topics)}
+        found = self.brokers.partitions(topics)
+        places = {place.topic_partition: place for place in found}
+        failed = {place.topic_partition.topic: place for place in found if place.error is not None}
         for one in watched:
-            place = places.get(one.place.topic_partition)
+            place = failed.get(one.place.topic_partition.topic) or places.get(one.place.topic_partition)
             if place is None or place.leader is None:
                 one.brokers, one.losses, one.errors = frozenset(), {}, {}
-                yield from () if place is None else place.not_compared()
+                if place is not None:
+                    yield from place._replace(topic_partition=one.place.topic_partition).not_compared()
                 continue
             for broker_id in sorted(one.brokers - set(place.in_sync)):
                 yield place.finding(broker_id, ReplicaState.LAGGING)
@@ -174,7 +145,7 @@ class ReplicaCheck:
             one.place = place
 
     def _ask(self, watched: Sequence[Watched]) -> None:
-        """Let all of ``watched`` hear their replicas."""
+        """Ask the replicas of all ``watched``."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
         for one in watched:
             for broker_id in one.brokers:
@@ -191,7 +162,7 @@ class ReplicaCheck:
                     answers[partition][broker_id] = said.get(partition) or ReplicaProducers(error="no answer")
         now_s = self.monotonic_s()
         for one in watched:
-            one.hear(answers[one.place.topic_partition], now_s)
+            one.take(answers[one.place.topic_partition], now_s)
 
     def _answer(self, request: tuple[int, Sequence[TopicPartition]]) -> Mapping[TopicPartition, ReplicaProducers]:
         """Return what a broker answers; one that does not answer is not asked again until all are."""
@@ -202,12 +173,3 @@ class ReplicaCheck:
             except ClusterError as error:
                 self._silent[broker_id] = str(error)
         return dict.fromkeys(partitions, ReplicaProducers(error=self._silent[broker_id]))
-
-
-def _tolerance(now_ms: int, times: BrokerTimes, deleted: DeletedRecords) -> Tolerance:
-    return Tolerance(
-        now_ms=now_ms,
-        expiration_ms=times.expiration_ms,
-        deleted_below=deleted.below,
-        is_compacted=deleted.markers,
-    )

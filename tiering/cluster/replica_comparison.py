@@ -1,4 +1,16 @@
-"""One partition whose replicas are compared until nothing is open, and what is to be said of them."""
+"""One partition whose replicas are compared until nothing is open, and what is to be said of them.
+
+All replicas of a partition append the same batches, so their states differ only in what one of them
+
+- has not fetched yet: the same difference must be there again once a replica that is in sync has fetched it;
+- has expired earlier than the other: producers that expire by now are no loss;
+- could not fetch, since retention had deleted it before the replica was made, or the cleaner had removed its markers.
+
+Any other difference is a loss. Stock brokers from 3.6 on lose the state of what they do not read when a replica starts
+from remote storage: they delete the snapshot that they have fetched.
+
+Source: ``ProducerStateManager.isProducerExpired``, ``TierStateMachine.buildProducerSnapshotFile``, ``LogCleaner``.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +19,148 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from resnap.tiering.cluster.replica_state import Loss, LostProducer, Tolerance, lost_producers
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers
+
+_SEQUENCES: Final = 1 << 31
+"""Sequence numbers wrap around to 0."""
+_MOST_SKEW_MS: Final = 60_000
+"""How far the clocks of brokers may differ from each other, and from ours."""
+
+
+class Loss(StrEnum):
+    """What a replica lacks of a producer."""
+
+    PRODUCER = "producer"
+    """The producer itself: a batch sent again is appended again."""
+    EPOCH = "epoch"
+    """Its newest epoch: an instance that was fenced may write."""
+    SEQUENCE = "sequence"
+    """Its newest batches: one that is sent again is appended again, or its next one is refused."""
+    COORDINATOR_EPOCH = "coordinator-epoch"
+    """Who coordinates it: a marker of an older coordinator is accepted."""
+    TRANSACTION = "transaction"
+    """Its open transaction, or the beginning of it: records are served as committed if it is aborted."""
+
+
+class LostProducer(NamedTuple):
+    """A producer of which a replica lacks something."""
+
+    known: ActiveProducer
+    """As the other replica has it."""
+    found: ActiveProducer | None
+    """As the replica has it; None where it does not know it."""
+    losses: tuple[Loss, ...]
+
+
+class DeletedRecords(NamedTuple):
+    """What a new replica of a partition cannot get any more."""
+
+    below: int = 0
+    """Offset below which records are gone for good; 0 where a new replica gets what it needs from remote storage."""
+    markers: bool = False
+    """Whether the cleaner removes markers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What states of a partition may differ in without a loss.
+
+    Attributes:
+        now_ms: when the states were asked for.
+        expiration_ms: the shortest ``producer.id.expiration.ms`` of the replicas.
+        deleted: what could not be fetched any more.
+
+    """
+
+    now_ms: int
+    expiration_ms: int
+    deleted: DeletedRecords
+
+    def expires(self, producer: ActiveProducer) -> bool:
+        """Whether some replica may have expired ``producer`` by now; one with an open transaction does not expire."""
+        if producer.current_transaction_start_offset is not None:
+            return False
+        skew_ms = min(_MOST_SKEW_MS, self.expiration_ms // 10)
+        return self.now_ms - producer.last_timestamp >= self.expiration_ms - skew_ms
+
+    def allows(self, loss: Loss, known: ActiveProducer) -> bool:
+        """Whether ``loss`` has a cause that does no harm."""
+        match loss:
+            case Loss.EPOCH:
+                return False
+            case Loss.TRANSACTION:
+                return (known.current_transaction_start_offset or 0) < self.deleted.below
+            case Loss.COORDINATOR_EPOCH:
+                return self.deleted.markers or self.deleted.below > 0
+            case _:
+                return self.deleted.below > 0 or self.expires(known)
+
+
+def lost_producers(
+    before: Iterable[ActiveProducer],
+    found: Iterable[ActiveProducer],
+    after: Iterable[ActiveProducer],
+) -> Iterator[LostProducer]:
+    """Yield what a replica lacks in ``found`` that another one has had since ``before`` it was asked.
+
+    Args:
+        before: what the other replica had said; the longer ago, the less of it can be missing for want of time.
+        found: what the replica says.
+        after: what the other replica says now.
+
+    """
+    late, there = _by_id(after), _by_id(found)
+    for then in before:
+        now = late.get(then.producer_id)
+        if now is None:
+            continue  # it has expired meanwhile
+        other = there.get(then.producer_id)
+        losses = tuple(_losses(then, other, now))
+        if losses:
+            yield LostProducer(known=now, found=other, losses=losses)
+
+
+def _losses(then: ActiveProducer, other: ActiveProducer | None, now: ActiveProducer) -> Iterator[Loss]:
+    """Yield what ``other`` lacks. Epochs only grow, so a lower one than ``then`` is too low whatever came since."""
+    if other is None:
+        yield Loss.PRODUCER
+    elif other.producer_epoch < then.producer_epoch:
+        yield Loss.EPOCH
+    elif _has_not_moved(then, now) and _is_behind(other, then):
+        yield Loss.SEQUENCE
+    if other is not None and other.coordinator_epoch < then.coordinator_epoch and not _may_have_come_back(other):
+        yield Loss.COORDINATOR_EPOCH
+    begins = then.current_transaction_start_offset
+    if begins is not None and begins == now.current_transaction_start_offset:
+        known = None if other is None else other.current_transaction_start_offset
+        if known is None or known > begins:
+            yield Loss.TRANSACTION
+
+
+def _may_have_come_back(producer: ActiveProducer) -> bool:
+    """Whether the replica may have expired it, and known it again since its transaction began, without a marker yet."""
+    return producer.coordinator_epoch < 0 and producer.current_transaction_start_offset is not None
+
+
+def _has_not_moved(then: ActiveProducer, now: ActiveProducer) -> bool:
+    return (then.producer_epoch, then.last_sequence) == (now.producer_epoch, now.last_sequence)
+
+
+def _is_behind(other: ActiveProducer, known: ActiveProducer) -> bool:
+    """Whether ``other`` has older batches of the same epoch; -1 stands for none."""
+    if other.producer_epoch != known.producer_epoch or known.last_sequence < 0:
+        return False
+    ahead = (known.last_sequence - other.last_sequence) % _SEQUENCES
+    return other.last_sequence < 0 or 0 < ahead < _SEQUENCES // 2
+
+
+def _by_id(producers: Iterable[ActiveProducer]) -> dict[int, ActiveProducer]:
+    return {one.producer_id: one for one in producers}
+
 
 _TRIES: Final = 2
 """How often a replica is asked that answers with an error: its leader may just have changed."""
@@ -31,17 +178,25 @@ class PartitionReplicas(NamedTuple):
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+    error: str | None = None
+    """Why the cluster does not say where they are: Kafka's name of an error of the whole topic."""
 
     def finding(self, broker_id: int | None, state: ReplicaState, why: str | None = None) -> ReplicaFinding:
         """Return what is to be said of one of them."""
         return ReplicaFinding(
-            topic_partition=self.topic_partition, broker_id=broker_id, leader=self.leader, state=state, why=why
+            topic_partition=self.topic_partition,
+            broker_id=broker_id,
+            leader=self.leader,
+            state=state,
+            why=why,
+            replicas=self.replicas,
+            in_sync=self.in_sync,
         )
 
     def not_compared(self) -> Iterator[ReplicaFinding]:
         """Yield the replicas that are out of sync, or that there is no leader to compare with."""
         if self.leader is None:
-            yield self.finding(None, ReplicaState.UNKNOWN, "the partition has no leader")
+            yield self.finding(None, ReplicaState.UNKNOWN, self.error or "the partition has no leader")
             return
         for broker_id in sorted(set(self.replicas) - set(self.in_sync)):
             yield self.finding(broker_id, ReplicaState.LAGGING)
@@ -71,6 +226,9 @@ class ReplicaFinding:
     """By producer id."""
     why: str | None = None
     """Why it is unknown."""
+    replicas: tuple[int, ...] = ()
+    """All of the partition, in their order."""
+    in_sync: tuple[int, ...] = ()
 
     @property
     def leads(self) -> bool:
@@ -100,7 +258,7 @@ class Watched:
         """Whether its replicas are to be asked again."""
         return bool(self.losses or self.errors)
 
-    def hear(self, answers: Mapping[int, ReplicaProducers], now_s: float) -> None:
+    def take(self, answers: Mapping[int, ReplicaProducers], now_s: float) -> None:
         """Take one answer of every replica."""
         self.errors = {broker_id: one.error for broker_id, one in answers.items() if one.error is not None}
         self.tries += bool(self.errors)
@@ -126,8 +284,8 @@ class Watched:
                     found |= {(one, lost.known.producer_id, loss): lost for loss in lost.losses}
         return found
 
-    def forgive(self, tolerance: Tolerance) -> None:
-        """Drop what is no loss."""
+    def drop_allowed(self, tolerance: Tolerance) -> None:
+        """Drop what is not a loss."""
         self.losses = {key: lost for key, lost in self.losses.items() if not tolerance.allows(key[2], lost.known)}
 
     def give_up(self) -> Iterator[ReplicaFinding]:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
         UnknownRecord,
     )
     from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-    from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
-    from resnap.tiering.controller.producer_ids.answering import answer_allocate
-    from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+    from resnap.tiering.controller.producer_ids.allocation import (
+        ProducerIdAllocation,
+        ProducerIdsBlock,
+        answer_allocate,
+    )
     from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds, asks_the_controller
     from resnap.tiering.controller.producer_ids.durable_allocation import DurableAllocation, open_allocation
     from resnap.tiering.controller.producer_ids.requests import (
@@ -92,8 +94,8 @@ __all__ = [
 
 _MODULES: Final = (
     "metadata.folding", "metadata.image", "metadata.records", "metadata.batches", "metadata.log_files",
-    "metadata.writer", "expiration", "producer_ids.block", "producer_ids.allocation",
-    "producer_ids.durable_allocation", "producer_ids.broker_ids", "producer_ids.requests", "producer_ids.answering",
+    "metadata.writer", "expiration", "producer_ids.allocation",
+    "producer_ids.durable_allocation", "producer_ids.broker_ids", "producer_ids.requests",
     "producer_ids.zookeeper_blocks", "transactions.client_errors", "transactions.client_sequences",
     "transactions.coordinator", "transactions.state_log",
 )  # fmt: skip

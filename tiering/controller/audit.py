@@ -89,10 +89,8 @@ class Audit:
 class _Read:
     """What one file has: its ids, each once."""
 
-    file: str
+    file: SnapshotFile | Segment
     ids: Ids
-    segment: Segment | None
-    """None of a snapshot."""
 
 
 def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources = PLAIN) -> Audit:
@@ -112,10 +110,9 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
     read = [one for partition in log_dir.partitions for one in _read_partition(partition, sources, problems)]
     image = load().relying_on(ProducerIdsRecord)
     claims = Claims(image.producer_id_blocks)
-    wrong = {one.file: (one, claims.wrong(one.ids)) for one in read}
     carriers: dict[int, list[Carrier]] = {}
-    for one, ids in wrong.values():
-        for producer_id, carrier in _carriers(one, ids, sources):
+    for one in read:
+        for producer_id, carrier in _carriers(one.file, claims.wrong(one.ids), sources):
             carriers.setdefault(producer_id, []).append(carrier)
     everything = np.unique(np.concatenate([one.ids for one in read])) if read else np.empty(0)
     return Audit(
@@ -168,11 +165,11 @@ class Claims:
 
 
 def _read_partition(partition: PartitionDir, sources: Sources, problems: list[ResnapError]) -> Iterator[_Read]:
-    """Yield what the files of a partition have; those that retention took meanwhile are left out."""
+    """Yield what the files of a partition have; those that retention took meanwhile are skipped."""
     files: list[SnapshotFile | Segment] = [*partition.snapshots, *partition.segments]
     for one in files:
         try:
-            yield _read(one, sources)
+            yield _Read(one, _ids_in(one, sources))
         except GONE:
             continue
         except StoreError:
@@ -181,28 +178,18 @@ def _read_partition(partition: PartitionDir, sources: Sources, problems: list[Re
             problems.append(error)
 
 
-def _read(one: SnapshotFile | Segment, sources: Sources) -> _Read:
-    if isinstance(one, Segment):
-        return _Read(one.path, _segment_ids(one, sources), one)
-    return _Read(one.path, _snapshot_ids(one.path, sources), None)
-
-
-def _snapshot_ids(path: str, sources: Sources) -> Ids:
-    data = sources.read(path)
-    with in_file(path):
+def _ids_in(file: SnapshotFile | Segment, sources: Sources) -> Ids:
+    if isinstance(file, Segment):
+        found = [np.unique(ids) for _, ids in _batches(file, sources)]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    data = sources.read(file.path)
+    with in_file(file.path):
         return np.unique(read_snapshot_array(data)["producer_id"].astype(np.int64))
-
-
-def _segment_ids(segment: Segment, sources: Sources) -> Ids:
-    found = [np.unique(ids) for _, ids in _batches(segment, sources)]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
 
 def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
     """Yield base offsets and producer ids of the batches that have one, block by block."""
-    whole = SegmentRange(
-        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
+    whole = SegmentRange.whole(segment)
     with sources.open(segment.path) as reader:
         for headers, _ in read_headers(reader, whole, ScanFacts()):
             ids = headers["producer_id"].astype(np.int64)
@@ -210,17 +197,17 @@ def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
             yield headers["base_offset"].astype(np.int64)[produced], ids[produced]
 
 
-def _carriers(one: _Read, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:
+def _carriers(file: SnapshotFile | Segment, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:
     """Yield each of ``ids``, which the file has, with the batches that carry it."""
     shown: dict[int, list[int]] = {int(producer_id): [] for producer_id in ids}
     batches = dict.fromkeys(shown, 0)
-    if one.segment is not None and shown:
+    if isinstance(file, Segment) and shown:
         with suppress(*GONE):  # retention may take it between the two readings; its ids stay wrong
-            for base_offsets, found in _batches(one.segment, sources):
+            for base_offsets, found in _batches(file, sources):
                 for index in np.flatnonzero(np.isin(found, ids)):
                     producer_id = int(found[index])
                     batches[producer_id] += 1
                     if len(shown[producer_id]) < SHOWN_BATCHES:
                         shown[producer_id].append(int(base_offsets[index]))
     for producer_id, base in shown.items():
-        yield producer_id, Carrier(file=one.file, base_offsets=tuple(base), batches=batches[producer_id])
+        yield producer_id, Carrier(file=file.path, base_offsets=tuple(base), batches=batches[producer_id])

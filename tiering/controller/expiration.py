@@ -82,7 +82,7 @@ class Effective:
 
     @property
     def is_known(self) -> bool:
-        """Whether somebody said so, and it is not what Kafka does where nobody does."""
+        """Whether it was given, and is not Kafka's default."""
         return self.level in (Level.BROKER, Level.ALL_BROKERS, Level.STATIC)
 
 

@@ -78,6 +78,13 @@ class Fingerprint:
     """Ascending."""
     indexes: tuple[StagedIndex, ...] = ()
     """Transaction indexes, ascending; each depends on its own segment, and on the snapshot where that begins."""
+    lacks_records: bool = False
+    """Records are missing in these segments: the snapshots prove none wrong that is beside them."""
+
+    def proves(self, offset: int) -> bool:
+        """Tell whether a valid snapshot that differs from the staged one at ``offset`` is wrong."""
+        known = self.at(offset)
+        return known is not None and not known.left_out and not self.lacks_records
 
     def index_at(self, base_offset: int) -> StagedIndex | None:
         """Return what is known of the transaction index of the segment at ``base_offset``."""
@@ -158,6 +165,7 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
         indexes=tuple(indexes[base] for base in sorted(indexes)),
+        lacks_records=later.lacks_records or (earlier.lacks_records and bool(kept)),
     )
 
 
@@ -174,6 +182,8 @@ def write_fingerprint(fingerprint: Fingerprint) -> bytes:
     if fingerprint.indexes:
         indexes: list[list[object]] = [[one.base_offset, one.size_bytes, one.sha256] for one in fingerprint.indexes]
         members.append(f'"transactionIndexes": {_lines(indexes)}')
+    if fingerprint.lacks_records:
+        members.append('"lacksRecords": true')
     return ("{" + ",\n".join(members) + "}\n").encode()
 
 
@@ -193,6 +203,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         segments = tuple(_segment(item) for item in _typed(list, content["segments"]))
         snapshots = tuple(_snapshot(item) for item in _typed(list, content["snapshots"]))
         indexes = tuple(_index(item) for item in _typed(list, content.get("transactionIndexes", [])))
+        lacks_records = _typed(bool, content.get("lacksRecords", False))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"
         raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
@@ -201,6 +212,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         segments=tuple(sorted(segments, key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.offset)),
         indexes=tuple(sorted(indexes, key=lambda index: index.base_offset)),
+        lacks_records=lacks_records,
     )
 
 

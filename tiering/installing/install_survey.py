@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from resnap.storage.disk import FileDigest, digest_of_file, read_chunks
-from resnap.storage.errors import FormatError, ObjectNotFoundError
+from resnap.storage.errors import FormatError
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
 from resnap.tiering.installing.fingerprint import Fingerprint, Staleness, print_segment
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""
+_UNFINISHED: Final = "it is not what the fingerprint describes: the run that wrote it did not finish"
 
 
 class _Staged(NamedTuple):
     """A staged file as it was read."""
 
-    digest: FileDigest
+    digest: FileDigest | None
+    """None if it is gone."""
     entries: Entries | None
     """None if no broker could load it."""
     problem: str | None
@@ -63,7 +65,8 @@ def decide(
     inventory = with_beginning(inventory)
     if inventory.log_end is not None and inventory.log_end.offset in offsets:
         inventory = with_log_end(inventory)
-    decisions = [_compared(one, inventory, area, asked) for one in decisions_beside(offsets, inventory, asked)]
+    beside = decisions_beside(offsets, inventory, asked)
+    decisions = [_compared(one, inventory, area, asked) for one in beside if _counts(one, topic_partition, area)]
     indexes = list(_of_indexes(inventory, area, asked))
     broken = broken_directory(inventory)
     if broken is not None:
@@ -74,6 +77,11 @@ def decide(
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
     return PartitionInstallation(topic_partition=topic_partition, decisions=every)
+
+
+def _counts(decision: Decision, topic_partition: TopicPartition, area: StagingArea) -> bool:
+    """Whether anything is to be said of a staged snapshot: of one that is gone only if the log has a place for it."""
+    return decision.outcome is not Outcome.STALE or area.read(topic_partition, decision.offset) is not None
 
 
 def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]) -> Iterator[Decision]:
@@ -117,7 +125,7 @@ def _compared(
     lacking = lacks(there, staged) if decision.outcome is not Outcome.REPLACED else []
     if not lacking:
         return decision
-    what = f"the one that is there lacks what the replay found of {len(lacking)} producers"
+    what = f"the one that is there lacks producers that the replay found: {len(lacking)} of them"
     if Replace.FALSE_PARTIAL in asked:
         return replace(decision, outcome=Outcome.REPLACED, detail=what, must_be_whole=True, needs=None)
     if decision.outcome is Outcome.GOOD_FILE_THERE and _is_whole(decision.offset, inventory, area):
@@ -131,8 +139,7 @@ def _is_whole(offset: int, inventory: PartitionInventory, area: StagingArea) -> 
         fingerprint = area.fingerprint(inventory.partition.topic_partition)
     except FormatError:
         return False
-    known = None if fingerprint is None else fingerprint.at(offset)
-    return known is not None and not known.left_out
+    return fingerprint is not None and fingerprint.proves(offset)
 
 
 def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:
@@ -184,13 +191,15 @@ def _checked(
             decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, is another one now"
         )
     staged = _read_staged(area, topic_partition, decision.offset)
-    if staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
-        detail = "it is not what the fingerprint describes: the run that wrote it did not finish"
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
+    if staged.digest is not None and staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
     if staged.entries is None:
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
-    if print_.left_out and decision.must_be_whole:
-        what = f"{print_.left_out} producers are left out of the staged one: nothing proves which of the two is right"
+    if decision.must_be_whole and not fingerprint.proves(decision.offset):
+        lack = (
+            f"producers left out: {print_.left_out}" if print_.left_out else "what was in missing batches is left out"
+        )
+        what = f"{lack} of the staged one: nothing proves which of the two is right"
         decision = replace(decision, outcome=Outcome.GOOD_FILE_THERE, detail=what)
     return replace(
         decision,
@@ -213,23 +222,28 @@ def _checked_index(
         raise AssertionError(f"{topic_partition}: no transaction index is staged for the segment at {decision.offset}")
     if staleness.of_index(index) is not None:
         return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} is another one now")
-    data = b"".join(area.chunks(topic_partition, index.base_offset, FileKind.TXNINDEX))
-    if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
-        detail = "it is not what the fingerprint describes: the run that wrote it did not finish"
+    data = area.read(topic_partition, index.base_offset, FileKind.TXNINDEX)
+    if data is None:
+        detail = _gone(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
+    if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
     return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
 
 
 def _read_staged(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
-    try:
-        data = b"".join(area.chunks(topic_partition, offset))
-    except ObjectNotFoundError as error:
-        return _Staged(FileDigest(size_bytes=0, sha256=""), None, str(error))
+    data = area.read(topic_partition, offset)
+    if data is None:
+        return _Staged(None, None, _gone(area.locator(topic_partition, offset)))
     digest = FileDigest(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     try:
         return _Staged(digest, read_snapshot_array(data), None)
     except FormatError as error:
         return _Staged(digest, None, str(error))
+
+
+def _gone(locator: str) -> str:
+    return f"{locator} is gone, and the fingerprint beside it names it"
 
 
 def _entries(data: bytes) -> Entries | None:

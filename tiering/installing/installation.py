@@ -5,7 +5,7 @@ that no broker could load, or that is empty though the replay found producers, o
 
 What a broker does when it loads the log makes two more rules. It loads the newest snapshot that is not above the log
 end, and replays what lies above that one. So snapshots that lie deeper than the newest change nothing in what it knows,
-and one that becomes the newest must lack nobody. And where it finds no snapshot file at all after a clean shutdown, it
+and one that becomes the newest must lack no producer. And where it finds no snapshot file after a clean shutdown, it
 skips the replay; a single old one would make it read everything above, so then the last segment base must be covered.
 
 Source: ``LogLoader.load``, ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager.truncateAndReload``.
@@ -56,7 +56,7 @@ class Outcome(StrEnum):
     NOT_ASKED = "not-asked"
     """A file is there that only ``--replace`` lets go."""
     BELOW_LOG_START = "below-log-start"
-    """Retention has taken the segment meanwhile: nobody needs it."""
+    """Retention has taken the segment meanwhile: it is not needed."""
     STALE = "stale"
     """The log is not as it was when the snapshot was made (exit code 15)."""
     NO_FINGERPRINT = "no-fingerprint"
@@ -82,7 +82,10 @@ REFUSALS: Final = frozenset({
 })  # fmt: skip
 """Something is not as it should be: an error, where the others are an answer."""
 
-_AGAIN: Final = "make it again: start the broker, `resnap regenerate`, stop the broker, install"
+_AGAIN: Final = (
+    "make it again from this log dir: start the broker, `resnap regenerate LOG_DIR --into STAGED`, stop the broker,"
+    " install; what was made from the log dir of another broker fits that one alone"
+)
 _START_ONCE: Final = "start the broker and stop it once, which repairs that; then install"
 HINTS: Final = {
     Outcome.STALE: _AGAIN,
@@ -234,7 +237,7 @@ def _without_incomplete_newest(decisions: Sequence[Decision], inventory: Partiti
         if newest is None or one.offset <= newest or (one.is_change and not one.left_out):
             break
         if one.is_change:
-            detail = f"{one.left_out} producers are left out of it, and the broker would go on from it"
+            detail = f"producers left out of it: {one.left_out}, and the broker would go on from it"
             judged[index] = replace(one, outcome=Outcome.TAIL_INCOMPLETE, detail=detail)
     return judged
 

@@ -112,7 +112,7 @@ class Installer:
     def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
         path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
-            hint = "somebody works in the log dir past its lock: find out who, then run again"
+            hint = "another process works in the log dir past its lock: find out which, then run again"
             raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
         chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
         locator = self.area.locator(topic_partition, decision.offset, decision.kind)
@@ -138,7 +138,7 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
 
 
 def _kept(undo_dir: Path) -> Dress:
-    """Return owner and mode for what is kept: those of the folder, so that whoever owns it can read it."""
+    """Return owner and mode for what is kept: those of the folder, so that their owner can read it."""
     return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
 
 

@@ -31,13 +31,13 @@ class RightIndex(NamedTuple):
     body: bytes
     """Of no bytes where nothing was aborted."""
     not_there: tuple[AbortedTxn, ...]
-    """Its entries that are not there: whoever read the segment of this replica got the records of these."""
+    """Its entries that are not there: consumers of this replica were served the records of these."""
 
 
 def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources) -> Iterator[RightIndex]:
     """Yield what is right of the transaction indexes that are wrong, of closed segments of the log dir.
 
-    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks nobody.
+    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks no producer.
 
     Raises:
         FormatError: a segment is damaged.
@@ -49,7 +49,7 @@ def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sourc
         if segment.is_active or snapshot is None or not partition.is_local(segment.base_offset):
             continue
         before = OpenTransactions(_open_in(snapshot), known_from=0)
-        found, there = transactions_of(segment, sources), _there(segment, sources)
+        found, there = transactions_of(segment, sources), index_there(segment, sources)
         if there is None or found.judge(there, before).problems:
             right = found.entries(before)
             not_there = tuple(one for one in right if one not in (there or ()))
@@ -62,7 +62,7 @@ def _open_in(snapshot: bytes) -> dict[int, int]:
     return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))
 
 
-def _there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:
+def index_there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:
     """Return the entries of the index beside the segment, of which there may be none; None where it is damaged."""
     try:
         return read_transaction_index(sources.read(segment.sibling("txnindex")))

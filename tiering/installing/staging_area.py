@@ -54,21 +54,25 @@ class StagingArea:
         return self._store.url
 
     def offsets(self) -> dict[TopicPartition, list[int]]:
-        """Return the offsets of the snapshots of each partition, ascending.
+        """Return the offsets of the snapshots of each partition, ascending, with those that its fingerprint names.
 
         Raises:
             StoreError: the place cannot be listed.
 
         """
-        found: dict[TopicPartition, list[int]] = {}
+        found: dict[TopicPartition, set[int]] = {}
         for info in self._store.list():
             folder, _, name = info.key.rpartition("/")
             directory, file = parse_partition_dir_name(folder), parse_file_name(name)
-            if directory is None or directory.kind is not DirKind.LIVE or file is None:
+            if directory is None or directory.kind is not DirKind.LIVE:
                 continue
-            if file.kind is FileKind.SNAPSHOT and file.state is FileState.LIVE:
-                found.setdefault(directory.topic_partition, []).append(file.offset)
-        return {key: sorted(offsets) for key, offsets in sorted(found.items())}
+            offsets = found.setdefault(directory.topic_partition, set())
+            if name == FINGERPRINT_FILE:
+                fingerprint = self._earlier(directory.topic_partition)
+                offsets |= {one.offset for one in fingerprint.snapshots} if fingerprint is not None else set()
+            elif file is not None and file.kind is FileKind.SNAPSHOT and file.state is FileState.LIVE:
+                offsets.add(file.offset)
+        return {key: sorted(offsets) for key, offsets in sorted(found.items()) if offsets}
 
     def fingerprint(self, topic_partition: TopicPartition) -> Fingerprint | None:
         """Return what the snapshots of a partition depend on; None where that was not left.
@@ -93,6 +97,8 @@ class StagingArea:
         unchanged: Iterable[StagedPrint],
         print_segments: PrintSegments,
         indexes: Sequence[StagedIndex] = (),
+        *,
+        lacks_records: bool = False,
     ) -> None:
         """Write what snapshots depend on, joined with what is known of others that lie here.
 
@@ -100,8 +106,9 @@ class StagingArea:
             partition: the listing that the replay was planned by.
             made: the snapshots that it has just written here.
             unchanged: those that an earlier run has written; nothing is read for them if that left all it should.
-            print_segments: ``fingerprint.print_segment`` of each, by whoever reads segments.
+            print_segments: ``fingerprint.print_segment`` of each, run where segments are read.
             indexes: the transaction indexes that it has written here.
+            lacks_records: as in ``PartitionResult``, of the run.
 
         Raises:
             LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
@@ -116,8 +123,8 @@ class StagingArea:
         described = [*made, *(unknown if is_known else unchanged)]
         if described:
             snapshots = sorted(described, key=lambda snapshot: snapshot.offset)
-            found = replace(fingerprint_of(partition, snapshots, print_segments), indexes=tuple(indexes))
-            whole = joined(earlier, found)
+            found = fingerprint_of(partition, snapshots, print_segments)
+            whole = joined(earlier, replace(found, indexes=tuple(indexes), lacks_records=lacks_records))
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
 
     def put_index(self, topic_partition: TopicPartition, base_offset: int, body: bytes) -> StagedIndex:
@@ -133,6 +140,18 @@ class StagingArea:
     def locator(self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> str:
         """Return what to call a staged file in messages."""
         return f"{self.url}/{_key(topic_partition, offset, kind)}"
+
+    def read(self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> bytes | None:
+        """Return a staged file; None if it is gone.
+
+        Raises:
+            StoreError: it cannot be read.
+
+        """
+        try:
+            return b"".join(self.chunks(topic_partition, offset, kind))
+        except ObjectNotFoundError:
+            return None
 
     def chunks(
         self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT
@@ -184,10 +203,16 @@ def fingerprint_of(
         LogDirError, StoreError: a segment cannot be read.
 
     """
-    start, end = min(snapshot.depends_from for snapshot in snapshots), snapshots[-1].offset
-    needed = [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
-    segments = tuple(one for one in print_segments(needed) if one is not None)
+    segments = tuple(one for one in print_segments(depended_on(partition, snapshots)) if one is not None)
     return Fingerprint(segments=segments, snapshots=tuple(snapshots))
+
+
+def depended_on(partition: PartitionDir, snapshots: Sequence[StagedPrint]) -> list[Segment]:
+    """Return the segments that ``snapshots``, ascending, depend on."""
+    if not snapshots:
+        return []
+    start, end = min(snapshot.depends_from for snapshot in snapshots), snapshots[-1].offset
+    return [s for s in partition.segments if start <= s.base_offset < end and not s.is_active]
 
 
 def _key(topic_partition: TopicPartition, offset: int, kind: FileKind) -> str:

@@ -1,4 +1,4 @@
-"""Whether a log dir may be changed: its broker was shut down cleanly, and nobody works there.
+"""Whether a log dir may be changed: its broker was shut down cleanly, and no process works there.
 
 A broker that was killed recovers when it starts next, and makes or deletes snapshots as it goes; so nothing can
 be built on what it left. The mark of a clean shutdown is read, never written: a broker that starts removes it.

@@ -2,7 +2,7 @@
 
 Each file is judged by its bytes: as it was before, or as the installation left it. So an installation that was killed
 is undone as far as it came, an undoing that was killed goes on, and one that is complete changes nothing.
-Anything else means that somebody has worked there since, and then nothing at all is touched.
+Anything else means that it was changed since, and then nothing at all is touched.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Undo:
         gone = next((name for name in self.manifest.folder_times_ns if not is_directory(self.log_dir / name)), None)
         if gone is not None:
             raise StalePlanError(f"{self.log_dir / gone}: the partition's directory is no longer there",
-                                 hint="whoever took it away took what was installed with it: put it back, or leave it"
+                                 hint="what was installed went with it: put the directory back, or leave it"
                                  + self._where_old_files_are())  # fmt: skip
         judged = ((change, self._judge(change)) for change in reversed(self.manifest.changes))
         return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
@@ -118,7 +118,7 @@ class Undo:
         if not as_before and found != change.new:
             raise StalePlanError(
                 f"{path} is neither what was there before the installation nor what it left",
-                hint=f"somebody has changed it since: leave it, or put it right by hand{self._where_old_files_are()}",
+                hint=f"it was changed since: leave it, or put it right by hand{self._where_old_files_are()}",
             )
         if change.old is not None:
             self._check_aside(change, change.old)

@@ -3,12 +3,10 @@
 These are the public names. Neither they nor what they do load numba, pyspark or boto3, and nothing is compiled.
 """
 
-from resnap.tiering.quota.active_producers import ActiveProducers, Population, Remembering
-from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.active_producers import ActiveProducers, Cleaner, Population, Remembering
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, ClientQuotas, QuotaChange, UserRates, user
-from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.layers import LifeCycle, life_cycle
 from resnap.tiering.quota.produce_path import Origin, ProduceAnswer, ProduceRequest, handle_produce
-from resnap.tiering.quota.profiles import LifeCycle, life_cycle
 from resnap.tiering.quota.quota_manager import (
     Admission,
     ProducerIdQuotaManager,
@@ -16,8 +14,8 @@ from resnap.tiering.quota.quota_manager import (
     combined_throttle_ms,
 )
 from resnap.tiering.quota.quota_metrics import KafkaMetric, kafka_metrics
-from resnap.tiering.quota.request_throttle import RequestThrottle
-from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, TokenBucket
+from resnap.tiering.quota.stores import ExactStore
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, RequestThrottle, TokenBucket
 
 __all__ = [
     "PRODUCER_IDS_RATE",

@@ -1,9 +1,10 @@
 """Which producer ids are active, by principal: the cache of KIP-936, which answers "seen lately?" and counts nothing.
 
-A principal has an entry from its first id on, and none any more once all its layers are over and somebody has cleaned
+A principal has an entry from its first id on, and none any more once all its layers are over and it was cleaned
 up; looking never makes one. What else must be known of a principal under the same lock hangs on its entry, and may keep
 it for longer, without layers. Each entry has a lock of its own, so principals do not wait for each other. The memory is
-that of layers alone, so it follows what principals do, and is 0 again when they stop.
+that of layers alone, so it follows what principals do, and is 0 again when they stop. Batches without a producer (-1)
+are neither looked up nor kept.
 
 Nothing is kept over a restart, and nothing is known of what another broker has seen: after either, ids in use are new
 once more, and charged once.
@@ -13,24 +14,86 @@ Source: KIP-936, ``ProducerIdQuotaManagerCache``.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore
+from resnap.storage.log.record_batch import NO_PRODUCER_ID
 from resnap.tiering.quota.client_quotas import user_name
-from resnap.tiering.quota.layers import Layers, Sizing
-from resnap.tiering.quota.profiles import life_cycle
+from resnap.tiering.quota.layers import LEAST_ITEMS, Layers, life_cycle
+from resnap.tiering.quota.stores import UNSEEN, BloomStore
+from resnap.tiering.quota.token_bucket import QuotaConfig, SampledRate, SampledStat, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.tiering.quota.layers import Store
-    from resnap.tiering.quota.profiles import LifeCycle
-    from resnap.tiering.quota.sensors import Sensors
+    from resnap.tiering.quota.layers import LifeCycle
+    from resnap.tiering.quota.stores import Store
 
-NO_PRODUCER_ID: Final = -1
-"""Marks batches without a producer, which are neither looked up nor kept."""
+logger = logging.getLogger(__name__)
+
+THROTTLE_SAMPLES: Final = 2
+THROTTLE_SAMPLE_MS: Final = 30_000
+"""``metrics.num.samples`` and ``metrics.sample.window.ms`` of a broker, by which throttle times are averaged."""
+
+
+class Sensors:
+    """What is measured of one principal: the bucket that limits, and the rate and throttle times that only say.
+
+    Used under the lock of its entry. Kafka forgets the sensors of a quota after an hour without a record, and a
+    principal that comes back finds a full bucket: with windows of an hour, one deep in debt would be free again after
+    an hour. These are kept until forgetting them changes nothing: the bucket is full, and the samples have faded out.
+
+    Source: ``ClientQuotaManager``, ``ClientSensors``; ``InactiveSensorExpirationTimeSeconds``.
+    """
+
+    __slots__ = ("_faded_ms", "_last_ms", "bucket", "charges", "rate", "rate_of_ids", "throttle")
+
+    def __init__(self, config: QuotaConfig, rate: float, now_ms: int) -> None:
+        self.rate = rate
+        """The quota that the layers were sized for last."""
+        self.bucket = TokenBucket(config, rate, now_ms)
+        self.rate_of_ids = SampledRate(config)
+        self.throttle = SampledStat(THROTTLE_SAMPLES, THROTTLE_SAMPLE_MS)
+        self.charges = Charges()
+        self._faded_ms = config.samples * config.window_ms
+        self._last_ms = now_ms
+
+    def record(self, ids: int, rate: float, now_ms: int) -> float:
+        """Charge new ids, and return the tokens that are left."""
+        self._last_ms = now_ms
+        self.charges.ids += ids
+        self.rate_of_ids.record(ids, now_ms)
+        return self.bucket.take(ids, rate, now_ms)
+
+    def record_throttle(self, throttle_ms: int, now_ms: int) -> None:
+        """Count a time that a client had to wait; 0 is not counted."""
+        if throttle_ms > 0:
+            self._last_ms = now_ms
+            self.charges.throttled += 1
+            self.throttle.record(throttle_ms, now_ms)
+
+    def may_go(self, rate: float, now_ms: int) -> bool:
+        """Whether forgetting all this would change no answer and no metric."""
+        return now_ms - self._last_ms >= self._faded_ms and self.bucket.is_full(rate, now_ms)
+
+
+@dataclass(slots=True)
+class Charges:
+    """Totals since the first charge."""
+
+    ids: int = 0
+    throttled: int = 0
+    """Answers with a throttle time."""
+    throttled_ms: int = 0
+    """All throttle times together."""
+
+    def add(self, ids: int, throttle_ms: int) -> None:
+        """Count what one answer charged, and how long it lets the client wait."""
+        self.ids += ids
+        self.throttled += throttle_ms > 0
+        self.throttled_ms += throttle_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +110,6 @@ class Remembering:
     store: Callable[[int], Store] = BloomStore
     """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
     times as much: for few ids, and to compare with."""
-
-    def sizing(self, items: int) -> Sizing:
-        """Return what layers are made for that shall hold so many ids in a span."""
-        return Sizing(items=items, false_positive_rate=self.false_positive_rate, max_bytes=self.max_bytes)
 
 
 @dataclass(slots=True)
@@ -109,9 +168,15 @@ class ActiveProducers:
         with self._guard:
             if principal not in self._entries:
                 remembering = self.remembering
-                sizing = remembering.sizing(items()) if items else remembering.sizing(Sizing().items)
-                store = remembering.store(remembering.seed)
-                self._entries[principal] = Entry(Layers(remembering.cycle, sizing, store))
+                self._entries[principal] = Entry(
+                    Layers(
+                        remembering.cycle,
+                        remembering.store(remembering.seed),
+                        expected_items=items() if items else LEAST_ITEMS,
+                        false_positive_rate=remembering.false_positive_rate,
+                        max_bytes=remembering.max_bytes,
+                    )
+                )
             return self._entries[principal]
 
     def has(self, principal: str, producer_id: int, now_ms: int) -> bool:
@@ -160,3 +225,46 @@ class ActiveProducers:
             size_bytes=sum(one.size_bytes for one in layers),
             saturated=any(one.is_saturated for one in layers),
         )
+
+
+DEFAULT_INTERVAL_MS: Final = 10_000
+"""KIP-936 drafts 10 ms (``producer.id.quota.cache.cleanup.scheduler.interval.ms``); layers live for hours."""
+
+
+class Cleaner:
+    """A thread that calls ``clean_up`` every ``interval_ms`` until it is closed; ``with`` it, or ``close`` it.
+
+    Answers do not depend on it, only memory does: it may fail, and stop.
+    """
+
+    def __init__(self, clean_up: Callable[[], object], interval_ms: int = DEFAULT_INTERVAL_MS) -> None:
+        if interval_ms < 1:
+            raise ValueError(f"cleaning up every {interval_ms} ms: it must be 1 or more")
+        self._clean_up = clean_up
+        self._interval_s = interval_ms / 1000
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="resnap-quota-cleaner", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """End the thread, and wait for it."""
+        self._closed.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            try:
+                self._clean_up()
+            except Exception:
+                logger.exception("cleaning up the producer ids of principals failed; the next attempt follows")

@@ -106,7 +106,9 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
         if kind not in ENTITY_TYPES:
             raise QuotaRequestError(f"unknown entity type {kind!r}", hint=f"known are {', '.join(ENTITY_TYPES)}")
         if name is not None and not name.isascii() and name.encode(errors="replace").decode() != name:
-            raise QuotaRequestError(f"{name!r} is no name of a {kind}: it is not UTF-8", hint="Kafka's names are UTF-8")
+            raise QuotaRequestError(
+                f"{name!r} is not a name of a {kind}: it is not UTF-8", hint="Kafka's names are UTF-8"
+            )
         if name == "":
             raise QuotaRequestError(f"an empty name of a {kind}", hint="the default has no name at all")
     if len(set(types)) < len(types):
@@ -198,7 +200,7 @@ class ClientQuotas:
         """Return the entities that have all the types of a filter, matching; with ``strict``, no other types.
 
         Raises:
-            QuotaRequestError: a type stands there twice, beside ip, or is not known; a match lacks its name.
+            QuotaRequestError: a type is there twice, beside ip, or is not known; a match lacks its name.
 
         """
         _check_filter(parts)
@@ -208,12 +210,12 @@ class ClientQuotas:
             if all(_matches(part, entity) for part in parts) and not (strict and len(entity) > len(parts))
         )
 
-    def rates(self, complain: Callable[[str], None] = lambda _: None) -> UserRates:
-        """Return ``producer_ids_rate`` of users; what cannot be one is left out, and ``complain`` hears of it.
+    def rates(self, warn: Callable[[str], None] = lambda _: None) -> UserRates:
+        """Return ``producer_ids_rate`` of users; what cannot be one is skipped, and ``warn`` is called about it.
 
         A broker, too, warns of what it does not understand in its metadata, and goes on. A rate of zero, which no
         controller writes, is taken at its word: a bucket without burst, one id, and then none. One beyond the largest
-        long counts as that, which limits nobody either.
+        long counts as that, which limits nothing either.
         """
         rates: dict[str | None, float] = {}
         for entity, values in self.entities.items():
@@ -221,12 +223,12 @@ class ClientQuotas:
             if rate is None:
                 continue
             if tuple(kind for kind, _ in entity) != (USER,):
-                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: it is for users alone")
+                warn(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: it is for users alone")
             elif (entity[0][1] or "").startswith(PREFIX):
                 name = user_name(entity[0][1] or "")
-                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: the user's name is {name!r}")
+                warn(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: the user's name is {name!r}")
             elif math.isnan(rate) or rate < 0:
-                complain(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: {rate} is no rate")
+                warn(f"{PRODUCER_IDS_RATE} of {shown_entity(entity)} is ignored: {rate} is not a rate")
             else:
                 rates[entity[0][1]] = min(rate, float(_MOST_OF_A_LONG))
         return UserRates({name: rate for name, rate in rates.items() if name is not None}, rates.get(None))
@@ -255,7 +257,7 @@ class UserRates:
         """Return the rate of a user: the user's own, else that of the default user, else None, which is no limit.
 
         The default gives each user a bucket of its own. Levels with client ids, which Kafka's order has in between, are
-        passed over.
+        skipped.
         """
         return self.users.get(user_name(name), self.default)
 

@@ -1,6 +1,16 @@
 """The producer ids of one principal over time: which are remembered, and where a new one is written.
 
-Layers follow a ``LifeCycle``. A layer begins at the first write at or after the end of the one before it, never by a
+Layers follow a ``LifeCycle``. The texts of KIP-936 contradict each other, so that is data, and each text has its name.
+With W the quota window (``producer.id.quota.window.size.seconds``):
+
+    P-A   written for W,   remembered for 1.5 W: the first text; an id is forgotten after 0.5 W to 1.5 W
+    P-B   written for W/2, remembered for 1.5 W: the comment in the KIP's sketch of a class; after W to 1.5 W
+    P-C   written for W/2, remembered for W:     the last prose, "two filters, one of them writable"; after 0.5 W to W
+    P-L   written for W/4, remembered for W:     the layered filter of the discussion; after 0.75 W to W
+
+Edges: a layer is forgotten at exactly its lifetime, and takes no more ids from exactly its span on.
+
+A layer begins at the first write at or after the end of the one before it, never by a
 timer, so an idle principal has none; it is over at its lifetime, whether or not anybody has cleaned up. A layer that
 holds all it was made for is closed early, and the next one is made for twice as many: a burst adds layers, and does not
 spoil the false positive rate. The rate is for all layers together: each span has its share, of which its first layer
@@ -14,13 +24,84 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from resnap.tiering.quota.bloom_store import MAX_LAYERS, UNSEEN, bits_for
+import numpy as np
+import numpy.typing as npt
+
+from resnap.tiering.quota.stores import MAX_LAYERS, UNSEEN, bits_for
 
 if TYPE_CHECKING:
-    from resnap.tiering.quota.bloom_store import Answers, Ids
-    from resnap.tiering.quota.profiles import LifeCycle
+    from resnap.tiering.quota.stores import Store
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+Answers: TypeAlias = npt.NDArray[np.int8]
+"""The newest layer of each id, or ``UNSEEN``."""
+
+DEFAULT_WINDOW_MS: Final = 3_600_000
+"""``producer.id.quota.window.size.seconds``, 3600 of them."""
+DEFAULT_LAYERS: Final = 4
+"""Layers of P-L in one window."""
+MOST_LAYERS: Final = 24
+"""Each is looked at for each id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeCycle:
+    """One principal's layers over time; all times in milliseconds."""
+
+    span_ms: int
+    """How long a layer is written."""
+    lifetime_ms: int
+    """How long it is remembered, from its first write on."""
+    capacity: int | None = None
+    """Ids that a layer is made for; None to follow the quota. A layer that holds more is closed early."""
+    refresh_on_hit: bool = True
+    """Whether an id that is seen again moves on into the newest layer, so that one in use is never charged again."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.span_ms <= self.lifetime_ms:
+            raise ValueError(f"a span of {self.span_ms} ms in a lifetime of {self.lifetime_ms} ms")
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"{self.layers} layers at a time, the most is {MOST_LAYERS}")
+        if self.capacity is not None and self.capacity < 1:
+            raise ValueError(f"a layer for {self.capacity} ids")
+
+    @property
+    def layers(self) -> int:
+        """How many layers are remembered at once at most, but for those that are closed early."""
+        return -(-self.lifetime_ms // self.span_ms)
+
+
+NAMES: Final = ("P-A", "P-B", "P-C", "P-L")
+DEFAULT: Final = "P-C"
+_PARTS: Final = {"P-A": (2, 3), "P-B": (1, 3), "P-C": (1, 2)}
+"""Span and lifetime in halves of the window."""
+
+
+def life_cycle(
+    profile: str = DEFAULT,
+    window_ms: int = DEFAULT_WINDOW_MS,
+    *,
+    layers: int = DEFAULT_LAYERS,
+    capacity: int | None = None,
+    refresh_on_hit: bool = True,
+) -> LifeCycle:
+    """Return the life cycle of a named profile; ``layers`` counts for P-L alone.
+
+    Raises:
+        ValueError: there is no such profile, or the window is too short to be divided.
+
+    """
+    if profile == "P-L":
+        span_ms, lifetime_ms = window_ms // layers, window_ms
+    elif profile in _PARTS:
+        span, lifetime = _PARTS[profile]
+        span_ms, lifetime_ms = window_ms * span // 2, window_ms * lifetime // 2
+    else:
+        raise ValueError(f"there is no profile {profile!r}: {', '.join(NAMES)}")
+    return LifeCycle(span_ms=span_ms, lifetime_ms=lifetime_ms, capacity=capacity, refresh_on_hit=refresh_on_hit)
+
 
 FIRST_SHARE: Final = 0.8
 """The first layer's share of a span's false positive rate; the others are a geometric series."""
@@ -30,58 +111,6 @@ MOST_ITEMS_AT_FIRST: Final = 1 << 20
 """However high the quota: what is needed beyond it, a burst adds."""
 _BITS_PER_BYTE: Final = 8
 _BITS_PER_WORD: Final = 64
-
-
-class Store(Protocol):
-    """What layers are kept in, by number from the oldest on."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def items(self) -> list[int]:
-        """Ids in each layer."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of all layers."""
-        ...
-
-    def open(self, items: int, false_positive_rate: float) -> None:
-        """Add an empty layer."""
-        ...
-
-    def drop_oldest(self, count: int) -> None:
-        """Forget layers."""
-        ...
-
-    def find(self, producer_id: int) -> int:
-        """Return the newest layer with an id."""
-        ...
-
-    def add(self, producer_id: int) -> None:
-        """Write into the newest layer."""
-        ...
-
-    def find_many(self, producer_ids: Ids) -> Answers:
-        """Return the newest layer of each."""
-        ...
-
-    def add_many(self, producer_ids: Ids) -> None:
-        """Write many."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Sizing:
-    """What layers are made for; a change counts for those that are opened later."""
-
-    items: int = LEAST_ITEMS
-    """Ids expected in one span."""
-    false_positive_rate: float = 0.01
-    """The rate of all layers together."""
-    max_bytes: int = 64 << 20
-    """The bound for all layers together."""
 
 
 def items_for(burst: float, per_ms: float, span_ms: int) -> int:
@@ -98,8 +127,28 @@ def rate_of_one(joint: float, filters: int) -> float:
 class Layers:
     """One principal's; times are milliseconds that never fall. Not thread-safe: who holds it, locks."""
 
-    def __init__(self, cycle: LifeCycle, sizing: Sizing, store: Store) -> None:
-        self.sizing = sizing
+    def __init__(
+        self,
+        cycle: LifeCycle,
+        store: Store,
+        *,
+        expected_items: int = LEAST_ITEMS,
+        false_positive_rate: float = 0.01,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        """Begin without a layer.
+
+        Args:
+            cycle: how long layers are written and remembered.
+            store: what they are kept in.
+            expected_items: ids in one span; a change counts for layers that are opened later.
+            false_positive_rate: of all layers together.
+            max_bytes: the bound for all layers together.
+
+        """
+        self.expected_items = expected_items
+        self._false_positive_rate = false_positive_rate
+        self._max_bytes = max_bytes
         self._cycle = cycle
         self._store = store
         self._starts: list[int] = []
@@ -141,7 +190,7 @@ class Layers:
     def find_many(self, producer_ids: Ids, now_ms: int) -> Answers:
         """Return what ``find`` returns for each."""
         self.expire(now_ms)
-        return self._store.find_many(producer_ids)
+        return np.array([self._store.find(one) for one in producer_ids.tolist()], dtype=np.int8)
 
     def refresh(self, producer_id: int, layer: int, now_ms: int) -> None:
         """Keep an id that was found in ``layer`` from being forgotten, where the life cycle wants that."""
@@ -167,7 +216,8 @@ class Layers:
             self._make_room(now_ms)
             room = max(1, self._capacities[-1] - self._store.items[-1])
             some = producer_ids[done:] if self.is_saturated else producer_ids[done : done + room]
-            self._store.add_many(some)
+            for one in some.tolist():
+                self._store.add(one)
             done += len(some)
 
     def _span_is_over(self, now_ms: int) -> bool:
@@ -186,14 +236,14 @@ class Layers:
             self._open(now_ms, self._spans[-1], grown, bursts=len(self._in_span()))
 
     def _wanted(self) -> int:
-        return self._cycle.capacity or self.sizing.items
+        return self._cycle.capacity or self.expected_items
 
     def _in_span(self) -> list[int]:
         """Return the layers of the newest span."""
         return [number for number, start in enumerate(self._spans) if start == self._spans[-1]]
 
     def _open(self, now_ms: int, span_ms: int, capacity: int, *, bursts: int = 0) -> None:
-        span_rate = rate_of_one(self.sizing.false_positive_rate, self._cycle.layers)
+        span_rate = rate_of_one(self._false_positive_rate, self._cycle.layers)
         rate = span_rate * FIRST_SHARE * (1 - FIRST_SHARE) ** bursts
         if not self._has_room(capacity, rate):
             self.is_saturated = True
@@ -206,5 +256,5 @@ class Layers:
         self._capacities.append(capacity)
 
     def _has_room(self, capacity: int, rate: float) -> bool:
-        room = (self.sizing.max_bytes - self._store.size_bytes) * _BITS_PER_BYTE
+        room = (self._max_bytes - self._store.size_bytes) * _BITS_PER_BYTE
         return bits_for(capacity, rate) <= room - _BITS_PER_WORD and len(self._starts) < MAX_LAYERS

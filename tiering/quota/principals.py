@@ -23,7 +23,7 @@ from resnap.tiering.quota.client_quotas import user_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from resnap.tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.layers import Ids
 
 HEAD: Final = ["producerId", "topic", "principal"]
 LONG_HEAD: Final = ["producerId", "topic", "transactionalId", "principal"]
@@ -114,7 +114,7 @@ def _rule(row: list[str], head: list[str], where: str) -> Rule:
         low = int(first) if ids else 0
         high = (int(last) if dash else low) if ids else _MOST
     except ValueError:
-        raise UsageError(f"{where}: {ids!r} is no producer id and no range of them", hint=_HINT) from None
+        raise UsageError(f"{where}: {ids!r} is neither a producer id nor a range of them", hint=_HINT) from None
     if not 0 <= low <= high <= _MOST:
         raise UsageError(f"{where}: the range {ids!r} is empty", hint=_HINT)
     return Rule(

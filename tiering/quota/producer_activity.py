@@ -1,9 +1,9 @@
 """When which producer ids were used, by topic: what a quota would have seen of a log, in few rows.
 
-A row is a use: a time and an id. What comes again within ``THIN_MS`` from the same id in the same segment is left out,
+A row is a use: a time and an id. What comes again within ``THIN_MS`` from the same id in the same segment is skipped,
 since it could change nothing but the moment of a refresh by as much. Markers and batches without a producer never reach
-a quota, and are left out, too. Times are those of the batches (``maxTimestamp``), which clients may have set; one that
-is missing is that of the batch before in the segment; without any before it, the batch is counted and left out.
+a quota, and are skipped, too. Times are those of the batches (``maxTimestamp``), which clients may have set; one that
+is missing is that of the batch before in the segment; without any before it, the batch is counted and skipped.
 """
 
 from __future__ import annotations
@@ -36,37 +36,36 @@ class Uses(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentUses:
-    """What one segment holds."""
+class LogUses:
+    """How much was read of a log, or of a segment of it, and what could not be."""
 
-    topic: str
-    uses: Uses
+    segments: int = 0
     batches: int = 0
-    """Batches of producers, those left out included."""
+    """Batches of producers, those skipped included."""
     undated: int = 0
-    """How many of these came before any batch that has a time."""
-    error: ResnapError | None = None
-    """What ended the reading before the segment's end."""
+    """Batches that no time is known of, and that are skipped."""
+    errors: tuple[ResnapError, ...] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentToRead:
-    """One segment; a plain value, so that it travels to executors."""
-
-    topic: str
-    range: SegmentRange
+    def joined(self, other: LogUses) -> LogUses:
+        """Return what both hold."""
+        return LogUses(
+            segments=self.segments + other.segments,
+            batches=self.batches + other.batches,
+            undated=self.undated + other.undated,
+            errors=(*self.errors, *other.errors),
+        )
 
 
 NO_USES: Final = Uses(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-def read_uses(segment: SegmentToRead, sources: Sources) -> SegmentUses:
+def read_uses(segment: SegmentRange, sources: Sources) -> tuple[LogUses, Uses]:
     """Read the headers of a segment; damage and unreadable files are part of the answer, not an exception."""
     facts, parts, batches, undated, last_ms = ScanFacts(), list[Uses](), 0, 0, NO_TIMESTAMP
-    error: ResnapError | None = None
+    errors: tuple[ResnapError, ...] = ()
     try:
-        with sources.open(segment.range.locator) as reader:
-            for headers, _ in read_headers(reader, segment.range, facts):
+        with sources.open(segment.locator) as reader:
+            for headers, _ in read_headers(reader, segment, facts):
                 data = headers[(headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL) == 0)]
                 batches += len(data)
                 uses = _uses(data, last_ms)
@@ -74,9 +73,8 @@ def read_uses(segment: SegmentToRead, sources: Sources) -> SegmentUses:
                 last_ms = int(uses.at_ms[-1]) if len(uses.at_ms) else last_ms
                 parts.append(thinned(uses))
     except (FormatError, LogDirError, StoreError) as caught:
-        error = caught
-    uses = thinned(joined(parts))
-    return SegmentUses(topic=segment.topic, uses=uses, batches=batches, undated=undated, error=error)
+        errors = (caught,)
+    return LogUses(segments=1, batches=batches, undated=undated, errors=errors), thinned(joined(parts))
 
 
 def _uses(headers: npt.NDArray[np.void], before_ms: int) -> Uses:

@@ -94,7 +94,7 @@ class Census:
 
     @classmethod
     def empty(cls, edges: Ints) -> Self:
-        """Return a census of nobody."""
+        """Return a census of no producers."""
         return cls(edges, np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64))
 
     def count(self, topic: str, entries: npt.NDArray[np.void], now_ms: int, owners: Owners) -> None:
@@ -147,11 +147,11 @@ class Census:
         return {**found, "older": self.producers - counted}
 
     def expired(self, expiration_ms: int, ahead_ms: int = 0) -> int:
-        """Return how many will have expired in ``ahead_ms`` if nobody writes; both make an edge, or are whole hours."""
+        """Return how many will have expired in ``ahead_ms`` if none writes; both make an edge, or are whole hours."""
         return int(self.idle[np.searchsorted(self.edges, expiration_ms - ahead_ms) + 1 :].sum())
 
     def expires(self, expiration_ms: int) -> dict[str, int]:
-        """Return how many will have expired at each of ``HORIZONS`` if nobody writes."""
+        """Return how many will have expired at each of ``HORIZONS`` if none writes."""
         return {name: self.expired(expiration_ms, ahead_ms) for name, ahead_ms in HORIZONS.items()}
 
     def heap_bytes(self, expiration_ms: int) -> int:

@@ -3,13 +3,13 @@
 An id that was seen lately costs nothing and always passes. One that was not costs a token of its principal's bucket:
 
 - *Strict* (default): first the check, then the record, then the memory. Over quota nothing of this happens, so that the
-  same id, retried, is refused again until its time has come. (The KIP remembers first; whoever is refused would then
+  same id, retried, is refused again until its time has come. (The KIP remembers first; what is refused would then
   pass as known.) As in Kafka a bucket that owes nothing admits a whole request, however much that takes.
 - *Permissive*: everything passes and is remembered, and the answer says how long the client is to wait. For clients
   that do not know the error, and for the KIP's own order.
 
 A request is charged as a whole: for its distinct new ids, all or none. Without any quota for a principal nothing is
-remembered and nothing measured. Time, rates and everything else come from outside; ``tiering/quota/cleaner.py`` cleans
+remembered and nothing measured. Time, rates and everything else come from outside; ``Cleaner`` cleans
 up. A service asks ``admit`` or ``admit_request`` and turns the ``Admission`` into its own protocol's answer.
 
 Source: KIP-936; ``ControllerMutationQuotaManager`` (strict and permissive, KIP-599), ``ClientQuotaManager``.
@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.tiering.quota.active_producers import NO_PRODUCER_ID, ActiveProducers, Remembering
-from resnap.tiering.quota.bloom_store import UNSEEN
+from resnap.storage.log.record_batch import NO_PRODUCER_ID
+from resnap.tiering.quota.active_producers import ActiveProducers, Charges, Remembering, Sensors
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.forward_clock import ForwardClock
 from resnap.tiering.quota.layers import items_for
-from resnap.tiering.quota.sensors import Charges, Sensors
+from resnap.tiering.quota.stores import UNSEEN
 from resnap.tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
 
 if TYPE_CHECKING:
@@ -37,6 +36,31 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from resnap.tiering.quota.active_producers import Entry
+
+
+class ForwardClock:
+    """A clock that never goes back: readings of ``now_ms`` that never fall; thread-safe.
+
+    A reading below the last one shifts all later ones: an hour that the machine is set back neither freezes quotas for
+    an hour nor gives anybody tokens twice.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._shift_ms = 0
+        self._last_ms: int | None = None
+        self._guard = threading.Lock()
+
+    def __call__(self) -> int:
+        """Return the time in milliseconds."""
+        with self._guard:
+            reading = self._now_ms() + self._shift_ms
+            if self._last_ms is not None and reading < self._last_ms:
+                self._shift_ms += self._last_ms - reading
+                reading = self._last_ms
+            self._last_ms = reading
+            return reading
+
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 """Kafka's error code; retriable."""
@@ -215,7 +239,7 @@ class ProducerIdQuotaManager:
             entry.sensors = Sensors(self.config, rate, now_ms)
         elif entry.sensors.rate != rate:
             entry.sensors.rate = rate
-            entry.layers.sizing = self.active.remembering.sizing(self._items(rate))
+            entry.layers.expected_items = self._items(rate)
         return entry.sensors
 
     def _violation(self, sensors: Sensors, principal: str, tokens: float, rate: float, now_ms: int) -> QuotaViolation:

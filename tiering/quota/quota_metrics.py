@@ -1,6 +1,6 @@
 """What the quota shows of itself: under the KIP's names, and as series for a collector that cannot bear many labels.
 
-Kafka has a metric per user, whoever that is. A series per principal is what breaks a Prometheus, so there only users
+Kafka has a metric for each user. A series per principal is what breaks a Prometheus, so there only users
 with a quota of their own have a label, which an operator has set, and all others together are ``other``.
 
 Source: KIP-936, *New Broker Metrics*; ``Sanitizer``.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from resnap.tiering.quota.sensors import Charges
+from resnap.tiering.quota.active_producers import Charges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,8 @@ MOST_PRINCIPALS: Final = 20
 MOST_USERS: Final = 1_000
 """Most users that have a label of their own; the further ones, by name, are among the others."""
 OTHER: Final = "other"
+_TOKENS: Final = "Tokens left; below 0 new ids wait."
+_THROTTLED: Final = "Answers with a throttle time."
 
 
 class KafkaMetric(NamedTuple):
@@ -111,42 +113,42 @@ def _of_user(label: str, entries: list[Entry], charges: Charges, full: float | N
                 tokens.append(entry.sensors.bucket.tokens(entry.sensors.rate, now_ms))
                 throttle_ms += entry.sensors.throttle.total(now_ms)
                 throttles += entry.sensors.throttle.events(now_ms)
-    user, prefix = (("user", label),), "resnap_producer_ids_"
-    yield Series(prefix + "rate", "gauge", "New producer ids per hour.", user, rates)
-    for fewest in (min(tokens),) if tokens else ():
-        yield Series(prefix + "tokens", "gauge", "Tokens left; below 0 new ids wait.", user, fewest)
+    user = ("user", label)
+    yield _gauge("rate", "New producer ids per hour.", rates, user)
+    if tokens:
+        yield _gauge("tokens", _TOKENS, min(tokens), user)
     average_s = throttle_ms / throttles / 1000 if throttles else 0.0
-    what = "Average throttle time of the last minute."
-    yield Series(prefix + "throttle_time_seconds", "gauge", what, user, average_s)
-    yield Series(prefix + "new", "counter", "New producer ids that were charged.", user, charges.ids)
-    yield Series(prefix + "throttled_answers", "counter", "Answers with a throttle time.", user, charges.throttled)
-    waited_s = charges.throttled_ms / 1000
-    yield Series(prefix + "throttled_seconds", "counter", "All throttle times together.", user, waited_s)
+    yield _gauge("throttle_time_seconds", "Average throttle time of the last minute.", average_s, user)
+    yield _counter("new", "New producer ids that were charged.", charges.ids, user)
+    yield _counter("throttled_answers", _THROTTLED, charges.throttled, user)
+    yield _counter("throttled_seconds", "All throttle times together.", charges.throttled_ms / 1000, user)
 
 
 def series(manager: ProducerIdQuotaManager, most: int = MOST_PRINCIPALS) -> Iterator[Series]:
     """Yield totals, and tokens and throttled answers of the ``most`` principals that were throttled most often."""
-    population = manager.active.population()
-    entries = manager.active.entries()
-    charged = sum(entry.sensors.charges.ids for entry in entries.values() if entry.sensors)
-    throttled = sum(_throttled(entry) for entry in entries.values())
-    gauge, prefix = "gauge", "resnap_producer_ids_"
-    yield Series(prefix + "principals", gauge, "Principals with active producer ids.", (), len(manager.active))
-    yield Series(prefix + "remembered", gauge, "Producer ids in all layers.", (), population.items)
-    yield Series(prefix + "memory_bytes", gauge, "Memory of all layers.", (), population.size_bytes)
-    yield Series(prefix + "charged", gauge, "New ids charged to the principals that are known.", (), charged)
-    yield Series(prefix + "throttled", gauge, "Answers with a throttle time to them.", (), throttled)
-    now_ms = manager.now_ms()
-    for principal, entry in sorted(entries.items(), key=lambda item: (-_throttled(item[1]), item[0]))[:most]:
-        with entry.lock:
-            sensors = entry.sensors
-            if sensors is None:
-                continue
-            tokens, count = sensors.bucket.tokens(sensors.rate, now_ms), sensors.charges.throttled
-        label = (("principal", principal),)
-        yield Series(prefix + "tokens", gauge, "Tokens left; below 0 new ids wait.", label, tokens)
-        yield Series(prefix + "principal_throttled", gauge, "Answers with a throttle time.", label, count)
+    population, now_ms = manager.active.population(), manager.now_ms()
+    entries = manager.active.entries().items()
+    known = [(name, entry.lock, entry.sensors) for name, entry in entries if entry.sensors is not None]
+    yield _gauge("principals", "Principals with active producer ids.", len(manager.active))
+    yield _gauge("remembered", "Producer ids in all layers.", population.items)
+    yield _gauge("memory_bytes", "Memory of all layers.", population.size_bytes)
+    yield _gauge(
+        "charged", "New ids charged to the principals that are known.", sum(one.charges.ids for _, _, one in known)
+    )
+    yield _gauge(
+        "throttled", "Answers with a throttle time to them.", sum(one.charges.throttled for _, _, one in known)
+    )
+    known.sort(key=lambda one: (-one[2].charges.throttled, one[0]))
+    for name, lock, sensors in known[:most]:
+        with lock:
+            tokens = sensors.bucket.tokens(sensors.rate, now_ms)
+        yield _gauge("tokens", _TOKENS, tokens, ("principal", name))
+        yield _gauge("principal_throttled", _THROTTLED, sensors.charges.throttled, ("principal", name))
 
 
-def _throttled(entry: Entry) -> int:
-    return entry.sensors.charges.throttled if entry.sensors else 0
+def _gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> Series:
+    return Series(f"resnap_producer_ids_{name}", "gauge", text, labels, value)
+
+
+def _counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Series:
+    return Series(f"resnap_producer_ids_{name}", "counter", text, labels, value)

@@ -7,15 +7,19 @@ done is not in a log. Principals do not touch each other, so each is replayed by
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.exact_store import ExactStore
 from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
-from resnap.tiering.quota.watched_store import WatchedStore
+from resnap.tiering.quota.stores import ExactStore, WatchedStore
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from resnap.tiering.quota.active_producers import Remembering
     from resnap.tiering.quota.producer_activity import Uses
     from resnap.tiering.quota.token_bucket import QuotaConfig
@@ -59,6 +63,8 @@ class Outcome:
     free: int = 0
     """New ids that a filter took for known ones."""
     refused_uses: int = 0
+    refused: int = 0
+    """Ids that were refused at least once."""
     refused_ids: set[int] = field(default_factory=set)
     throttled_ms: int = 0
     """Sum of the stretches in which new ids would have had to wait."""
@@ -71,6 +77,10 @@ class Outcome:
     arrivals_ms: list[int] = field(default_factory=list)
     """When new ids came."""
     curve: list[Moment] = field(default_factory=list)
+
+    def counted(self) -> Outcome:
+        """Return the same without single ids and their times, whose number nothing bounds."""
+        return replace(self, refused_ids=set(), arrivals_ms=[])
 
     @property
     def is_throttled(self) -> bool:
@@ -113,9 +123,9 @@ class _Simulation:
             self._now_ms = now_ms
             self._use(manager, producer_id)
             if now_ms >= next_point_ms or number % step == 0:
-                self._look(manager)
+                self._sample(manager)
                 next_point_ms = now_ms + step_ms
-        self._look(manager)
+        self._sample(manager)
         return self._outcome
 
     def _use(self, manager: ProducerIdQuotaManager, producer_id: int) -> None:
@@ -134,6 +144,7 @@ class _Simulation:
             self._waiting.add(producer_id)
             outcome.refused_uses += 1
             outcome.refused_ids.add(producer_id)
+            outcome.refused = len(outcome.refused_ids)
         if answer.violation is not None:
             self._throttled(answer.throttle_time_ms)
         if is_free or answer.charged:
@@ -159,7 +170,7 @@ class _Simulation:
         outcome.peak_bytes = max(outcome.peak_bytes, self._store.size_bytes)
         return tokens
 
-    def _look(self, manager: ProducerIdQuotaManager) -> None:
+    def _sample(self, manager: ProducerIdQuotaManager) -> None:
         """Take a point of the curves."""
         tokens = self._measure(manager)
         sensors = manager.active.entries()[self._principal].sensors
@@ -172,3 +183,39 @@ def without_limit(principal: str, uses: Uses, rules: Rules) -> Outcome:
     """Replay the uses of one principal as if it had no limit, and without filters, to learn when new ids came."""
     unlimited = replace(rules, remembering=replace(rules.remembering, store=ExactStore), permissive=True)
     return simulate(principal, uses, float(1 << 53), unlimited)
+
+
+LEAST_RATE: Final = 0.01
+_HALVINGS: Final = 60
+_DIGITS: Final = 2
+
+
+def least_rate(charges_ms: Sequence[int], config: QuotaConfig) -> float:
+    """Return the least rate at which none of these charges, by time, would have met a bucket in debt.
+
+    With a burst of ``c`` times the rate ``R``, a charge at ``t`` meets as many tokens as the emptiest stretch up to it
+    leaves: ``c R - (charges before it in the stretch) + R (time of the stretch)``. That must be 0 or more for every
+    stretch; what is looked for is monotone in ``R``, so halving an interval finds it.
+    """
+    if len(charges_ms) <= 1:
+        return LEAST_RATE
+    times = (np.asarray(charges_ms, dtype=np.float64) - charges_ms[0]) / config.unit.value
+    before = np.arange(len(times), dtype=np.float64)
+    burst_of_one = config.burst(1.0)
+
+    def leaves_alone(rate: float) -> bool:
+        owed = before - rate * times
+        return bool((burst_of_one * rate - (owed - np.minimum.accumulate(owed)) >= 0).all())
+
+    low, high = 0.0, max(LEAST_RATE, (len(times) - 1) / burst_of_one * (1 + 1e-9))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if leaves_alone(middle) else (middle, high)
+    return max(high, LEAST_RATE)
+
+
+def advised_rate(rates: Collection[float], share: float) -> float:
+    """Return a round rate that leaves at least ``share`` of principals alone, by the least rate of each."""
+    wanted = sorted(rates)[max(0, math.ceil(share * len(rates)) - 1)]
+    scale = 10.0 ** (math.floor(math.log10(wanted)) - _DIGITS + 1)
+    return float(f"{math.ceil(wanted / scale * (1 - 1e-12)) * scale:.6g}")

@@ -1,61 +1,216 @@
-"""Quotas of users: those that are set in the state directory, those of a cluster, and what both come to."""
+"""Quotas of users: those that are set in the state directory, those of a cluster, and what both come to.
+
+The file is JSON, whole or not at all: ``{"version": 1, "quotas": [{"entity": {"user": "alice"}, "values": {...}}]}``,
+where the name null is the default. A file that is not that is an error and never overwritten: who loses limits lets
+floods in.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import sys
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from resnap.storage.disk import Disk, make_directories, writable, write_file
+from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.tiering.controller.metadata.folding import fold_files
+from resnap.tiering.controller.metadata.log_files import list_metadata_log
+from resnap.tiering.controller.metadata.records import ClientQuotaRecord
 from resnap.tiering.quota.client_quotas import (
     PRODUCER_IDS_RATE,
     ClientQuotas,
     QuotaChange,
     QuotaRequestError,
     UserRates,
+    check_value,
+    entity_of,
+    shown_entity,
     user,
 )
-from resnap.tiering.quota.metadata_quotas import MetadataQuotas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from resnap.tiering.quota.client_quotas import Entity
-    from resnap.tiering.quota.quota_file import QuotaFile
+    from resnap.tiering.controller.metadata.log_files import MetadataLogFiles
+    from resnap.tiering.quota.client_quotas import Entity, QuotaRecord
+
+NAME: Final = "quotas.json"
+VERSION: Final = 1
+QUIET_WAIT_S: Final = 1.0
+"""How long another request is waited for before that is reported."""
+_NOT_QUOTAS: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A user; None is the default user."""
+class QuotaFile:
+    """The file of quotas in ``directory``, which is made when the first is set; changed by one request at a time."""
 
-    name: str | None
+    def __init__(self, directory: Path, disk: Disk, note: Callable[[str], None] = lambda _: None) -> None:
+        """Begin without reading; ``note`` is called about another's request that is waited for."""
+        self.path = directory / NAME
+        self._disk, self._note = disk, note
 
-    @property
-    def entity(self) -> Entity:
-        """The user as an entity."""
-        return user(self.name)
+    def load(self) -> ClientQuotas:
+        """Return what is set; nothing where there is no file.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or is none of quotas.
+
+        """
+        try:
+            return decoded(self.path.read_bytes())
+        except FileNotFoundError:
+            return ClientQuotas()
+        except OSError as error:
+            raise ConfigurationError(f"{self.path}: the quotas cannot be read: {error.strerror}",
+                                     hint="check the directory, or give another --state-dir") from error  # fmt: skip
+        except _NOT_QUOTAS as error:
+            raise ConfigurationError(f"{self.path} is not a file of quotas: {error}",
+                                     hint="repair it, or move it away and set the quotas again") from error  # fmt: skip
+
+    def alter(self, changes: Mapping[Entity, Sequence[QuotaChange]]) -> list[QuotaRecord]:
+        """Carry out a request, all of it or nothing, and return what it changed.
+
+        Raises:
+            QuotaRequestError: anything of it is wrong.
+            ConfigurationError: see ``load``.
+            LogDirError: the file cannot be written.
+
+        """
+        if not self.path.parent.is_dir():
+            if not ClientQuotas().altered(changes):  # nothing comes of it, so no directory either
+                return []
+            make_directories(self._disk, self.path.parent)
+        with self._alone():
+            there = self.load()
+            records = there.altered(changes)
+            if records:
+                write_file(self._disk, self.path, [encoded(there.applied(records))])
+            return records
+
+    def set_rate(self, name: str | None, rate: float) -> bool:
+        """Set ``producer_ids_rate`` of a user, None for the default user; raises as ``alter`` does.
+
+        Return whether that changed anything.
+        """
+        return bool(self.alter({user(name): [QuotaChange(PRODUCER_IDS_RATE, rate)]}))
+
+    def delete_rate(self, name: str | None) -> None:
+        """Delete ``producer_ids_rate`` of a user; raises as ``alter`` does, and QuotaRequestError if it is not set."""
+        if not self.alter({user(name): [QuotaChange(PRODUCER_IDS_RATE, None)]}):  # ``kafka-configs`` refuses it, too
+            raise QuotaRequestError(f"{PRODUCER_IDS_RATE} is not set for that user", hint="`resnap quota describe`")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others from reading what is about to change."""
+        lock = self.path.with_suffix(".lock")
+        with writable(lock), lock.open("a") as file:
+            self._lock(file.fileno())
+            yield
+
+    def _lock(self, descriptor: int) -> None:
+        give_up_s = time.monotonic() + QUIET_WAIT_S
+        while time.monotonic() < give_up_s:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.05)
+        self._note(f"another command changes {self.path}: waiting for it to end")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def set_rate(file: QuotaFile, whom: Named, rate: float) -> bool:
-    """Set ``producer_ids_rate``, and return whether that changed anything.
+def encoded(quotas: ClientQuotas) -> bytes:
+    """Return the bytes of the file."""
+    found = [{"entity": dict(entity), "values": dict(values)} for entity, values in quotas.described()]
+    return (json.dumps({"version": VERSION, "quotas": found}, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def decoded(data: bytes) -> ClientQuotas:
+    """Return the quotas in the bytes of the file.
 
     Raises:
-        QuotaRequestError: Kafka would refuse it.
-        ConfigurationError, LogDirError: the file cannot be read or written.
+        KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError: they are not of that form.
 
     """
-    return bool(file.alter({whom.entity: [QuotaChange(PRODUCER_IDS_RATE, rate)]}))
+    document = json.loads(data)
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']!r}, known is {VERSION}")
+    entities: dict[Entity, dict[str, float]] = {}
+    for one in document["quotas"]:
+        entity = _entity(one["entity"])
+        if entity in entities:
+            raise ValueError(f"{shown_entity(entity)} is there twice")
+        entities[entity] = {key: _number(key, value) for key, value in one["values"].items()}
+        for key, value in entities[entity].items():
+            check_value(entity, key, value)
+    return ClientQuotas(entities)
 
 
-def delete_rate(file: QuotaFile, whom: Named) -> None:
-    """Delete ``producer_ids_rate``.
+def _entity(parts: dict[str, object]) -> Entity:
+    names = {kind: name for kind, name in parts.items() if name is None or isinstance(name, str)}
+    if len(names) < len(parts):
+        raise ValueError(f"{json.dumps(parts)} is not an entity: names are strings, or null for the default")
+    return entity_of(names.items())
 
-    Raises:
-        QuotaRequestError: it is not set, which ``kafka-configs`` refuses, too.
-        ConfigurationError, LogDirError: the file cannot be read or written.
 
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{key} is {json.dumps(value)}, expected a number")
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{key} is beyond all numbers")
+    return float(value)
+
+
+class MetadataQuotas:
+    """The quotas of the metadata log in ``directory``, or in the log dir ``directory``, read again while it grows.
+
+    A log that cannot be read at first is an error. One that is damaged later, or in the middle of being rolled, leaves
+    the quotas as they were: to drop all limits, or all clients, for a bad read would be worse than either.
     """
-    if not file.alter({whom.entity: [QuotaChange(PRODUCER_IDS_RATE, None)]}):
-        raise QuotaRequestError(f"{PRODUCER_IDS_RATE} is not set for that user", hint="`resnap quota describe`")
+
+    def __init__(self, directory: Path, warn: Callable[[str], None] = lambda _: None) -> None:
+        """Read it for the first time; ``warn`` is called about quotas that cannot be used, and of later damage.
+
+        Raises:
+            UsageError, MetadataLogError, FormatError, LogDirError: see ``load_image``.
+
+        """
+        self._directory = directory
+        self._warn = warn
+        self._seen: object = None
+        self.offset = -1
+        """Offset of the last record that counts."""
+        self.quotas = ClientQuotas()
+        self.rates = UserRates()
+        self._read()
+
+    def refresh(self) -> bool:
+        """Read the log again if it has grown, and return whether rates have changed."""
+        before = self.rates
+        try:
+            self._read()
+        except ResnapError as error:
+            self._warn(f"{self._directory}: quotas stay as of offset {self.offset}: {error}")
+        return self.rates != before
+
+    def _read(self) -> None:
+        files = list_metadata_log(self._directory)
+        marks = _marks(files)
+        if marks == self._seen:
+            return
+        image = fold_files(files).relying_on(ClientQuotaRecord)
+        self._seen, self.offset = marks, image.offset
+        self.quotas = ClientQuotas(image.quotas)
+        self.rates = self.quotas.rates(self._warn)
+
+
+def _marks(files: MetadataLogFiles) -> object:
+    """Return what changes when a log does."""
+    return tuple((segment.path, segment.size_bytes) for segment in files.segments), files.checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +219,6 @@ class Origin:
 
     text: str
     quotas: ClientQuotas
-
-
-def origins(file: QuotaFile | None, metadata_log: Path | None, warn: Callable[[str], None]) -> list[Origin]:
-    """Return the quotas of the file and of a cluster; where both have a user, that of the file counts.
-
-    Raises:
-        ResnapError: either cannot be read.
-
-    """
-    found = [] if file is None else [Origin(text=f"file {file.path}", quotas=file.load())]
-    if metadata_log is not None:
-        cluster = MetadataQuotas(metadata_log, warn)
-        found.append(Origin(text=f"metadata log {metadata_log} at offset {cluster.offset}", quotas=cluster.quotas))
-    return found
 
 
 def rates_of(found: list[Origin], warn: Callable[[str], None]) -> UserRates:

@@ -3,9 +3,6 @@
 A layout that brokers read has one place for each object of a segment; what lies elsewhere no broker finds. Announced is
 only what Resnap has written: its ids are UUIDs of version 5, and those that brokers draw are of version 4.
 
-One record that a broker's reader cannot take ends that reader for good, in every broker that follows the metadata
-partition; so each is decoded again, by a reader that is as strict, before it is sent.
-
 Source: ``RemoteLogManager.copyLogSegment``, ``ConsumerTask``.
 """
 
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from resnap.storage.messages.wire import ZERO_UUID
-from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.records import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
@@ -111,16 +107,3 @@ def records_of(
         remote_log_segment_state=SegmentState.COPY_SEGMENT_FINISHED,
     )
     return begun, finished
-
-
-def payload(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord) -> bytes:
-    """Return the bytes of ``record``, decoded again and compared.
-
-    Raises:
-        FormatError: a broker would not survive them.
-
-    """
-    value = encode_record(record)
-    if decode_record(value) != record:
-        raise AssertionError(f"{record} does not survive its own encoding")
-    return value

@@ -46,7 +46,7 @@ class StopReason(StrEnum):
     TOPIC_ID_DIFFERS = "topic-id-differs"
     """The topic was deleted and created again."""
     NOT_TIERED = "not-tiered"
-    """Brokers pass over what they hear of a topic that is not tiered."""
+    """Brokers skip what they read of a topic that is not tiered."""
     COMPACTED = "compacted"
     """Brokers do not tier compacted topics."""
     COPYING_NOT_PAUSED = "copying-not-paused"
@@ -175,7 +175,7 @@ def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, 
 
 
 def _who(leader: int | None) -> str:
-    return "nobody" if leader is None else f"broker {leader}"
+    return "no broker" if leader is None else f"broker {leader}"
 
 
 def epochs_of(manifests: Iterable[Announceable]) -> set[int]:

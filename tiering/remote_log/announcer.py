@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.sources.registry import brokers_layout, layout_in
-from resnap.tiering.checking.verification import StoreReader
-from resnap.tiering.remote_log.announceable import announceable, is_ours, payload, records_of
+from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
 from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
+from resnap.tiering.remote_log.codec import encode_record, event_of
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
-from resnap.tiering.remote_log.metadata_log import event_of
 from resnap.tiering.remote_log.records import METADATA_TOPIC, metadata_partition
 from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.verifying.verification import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ class Announcer:
     key_prefix: str
     """The key prefix of the brokers' RemoteStorageManager, if it has one."""
     who: str
-    """This run, for whoever meets its leases."""
+    """This run, as its leases name it."""
     now_ms: Callable[[], int]
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
@@ -202,7 +202,7 @@ class Announcer:
             if broker_id is None:
                 broker_id = _UNKNOWN_BROKER
             records = records_of(segment, broker_id=broker_id, now_ms=self.now_ms())
-            for value in [payload(record) for record in records]:
+            for value in [encode_record(record) for record in records]:
                 self.cluster.publish(METADATA_TOPIC, number, value)
         self._check_known(one, number)
         return one

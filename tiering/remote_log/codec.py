@@ -1,9 +1,11 @@
-"""One record of ``__remote_log_metadata`` as the value of a log record, read as strictly as brokers should have it.
+"""Records of ``__remote_log_metadata``, each with its place, read as strictly as brokers should have it.
 
 A broker's reader of the topic ends for good at the first value that it cannot take, in every broker that follows the
 partition, and ends again after each restart. So what such a reader dies of is damage here, and can be neither read nor
 written: no value at all, bytes that do not decode, a type that is not for the topic, a first record in another state
 than the first, unknown states, a segment without leader epochs, or one that ends before it starts.
+
+What a broker could not read becomes an event like the others, so that one bad record does not hide the rest.
 
 Source: ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata``.
 """
@@ -11,9 +13,11 @@ Source: ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.messages.schema import Frame, read_frame, read_message, write_frame, write_message
+from resnap.storage.errors import FormatError
+from resnap.storage.log.internal_topic import read_partition
+from resnap.storage.messages.schema import Frame, read_frame, read_whole, write_frame, write_message
 from resnap.storage.messages.wire import ZERO_UUID, Cursor
 from resnap.tiering.remote_log.records import (
     TYPES,
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.errors import FormatError
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.tiering.remote_log.records import RemoteLogRecord
 
 _WHAT: Final = "remote log metadata record"
 _VERSION: Final = 0
@@ -51,16 +56,14 @@ def decode_record(value: Buffer | None, *, at: int = 0) -> RemoteLogRecord:
     known = TYPES.get(frame.api_key)
     if known is None or frame.version != _VERSION:
         raise cursor.wrong(_WHAT, "type 0, 1 or 2, of version 0", f"type {frame.api_key}, version {frame.version}")
-    record = read_message(known, cursor, _VERSION)
-    if cursor.remaining:
-        raise cursor.wrong(f"end of a {_WHAT}", "no more bytes", cursor.remaining)
+    record = read_whole(known, cursor, _VERSION)
     for problem in _problems(cursor, record):
         raise problem
     return record
 
 
 def encode_record(record: RemoteLogRecord) -> bytes:
-    """Return the value of the log record that holds ``record``.
+    """Return the value of the log record that holds ``record``, decoded again and compared.
 
     Raises:
         ValueError: a field cannot hold its value.
@@ -68,7 +71,8 @@ def encode_record(record: RemoteLogRecord) -> bytes:
 
     """
     value = write_frame(Frame(_API_KEYS[type(record)], _VERSION)) + write_message(record, _VERSION)
-    decode_record(value)
+    if decode_record(value) != record:
+        raise AssertionError(f"{record} does not survive its own encoding")
     return value
 
 
@@ -100,3 +104,36 @@ def _problems_of_first(cursor: Cursor, record: RemoteLogSegmentMetadataRecord) -
     epochs = record.segment_leader_epochs
     if not epochs or any(a.leader_epoch >= b.leader_epoch for a, b in pairwise(epochs)):
         yield cursor.wrong("leader epochs", "at least one, ascending", [one.leader_epoch for one in epochs])
+
+
+class Event(NamedTuple):
+    """One record and its place."""
+
+    metadata_partition: int
+    offset: int
+    record: RemoteLogRecord | FormatError
+    """The record, or why a broker's reader ends here."""
+
+
+def read_events(partition: PartitionDir) -> Iterator[Event]:
+    """Yield the records of one partition of the metadata topic, in order.
+
+    Raises:
+        FormatError: a batch is damaged, or compressed, which brokers never do here.
+        LogDirError: a file cannot be read.
+
+    """
+    for found in read_partition(partition):
+        record = found.record
+        at = found.position + record.value_position
+        yield event_of(partition.topic_partition.partition, found.offset, record.value, at)
+
+
+def event_of(metadata_partition: int, offset: int, value: Buffer | None, at: int = 0) -> Event:
+    """Return the record at ``offset``, decoded; ``at`` is the file position of its value."""
+    record: RemoteLogRecord | FormatError
+    try:
+        record = decode_record(value, at=at)
+    except FormatError as error:
+        record = error
+    return Event(metadata_partition, offset, record)

@@ -1,6 +1,6 @@
 """What brokers know of remote storage, compared with what lies in the store and on disk: findings for the operator.
 
-Some findings do harm now or as soon as somebody reads: records that nobody can reach, objects that are gone, a reader
+Some findings do harm now or at the next read: records that cannot be reached, objects that are gone, a reader
 of the metadata topic that has died. Others only cost room: what is there and nothing leads to.
 
 Brokers go on meanwhile. They write a record before the first object of a copy is there, and before the first that they
@@ -50,7 +50,7 @@ HARMFUL: Final = frozenset(
 )
 """Those that lose records, or stop tiering."""
 _HINTS: Final = {
-    FindingKind.POISON: "stop whoever writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
+    FindingKind.POISON: "stop what writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
     " let brokers read on, but they forget all records before it",
     FindingKind.GAP: "brokers never fill it: save what still has these offsets, on a disk of a replica or in a store",
     FindingKind.HOLE: "look for a replica that still has these offsets",

@@ -5,7 +5,7 @@ finished later and reaches at least as far takes the place of those that begin a
 the middle takes the place of the one with its very start. What has lost its place is still there, and paid for.
 
 A broker copies the segments of a partition one after the other, so one whose copying began, was never finished, and
-was followed by another, is an orphan: nobody will finish it, and nobody looks for its objects.
+was followed by another, is an orphan: it will not be finished, and its objects are not looked for.
 
 Source: ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState``, ``RemotePartitionMetadataStore``.
 """
@@ -19,7 +19,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError
-from resnap.tiering.checking.chains import Gap
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogSegmentMetadataRecord,
@@ -29,11 +28,12 @@ from resnap.tiering.remote_log.records import (
     TopicIdPartition,
     partition_of,
 )
+from resnap.tiering.verifying.chains import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from resnap.tiering.remote_log.metadata_log import Event
+    from resnap.tiering.remote_log.codec import Event
 
 _STARTED, _FINISHED, _DELETING, _DELETED = SegmentState
 _NEXT: Final = {
@@ -84,7 +84,7 @@ class RemoteLogMetadataCache:
     last_begun_at: int
     """Offset in the metadata partition where copying was begun last, of whatever segment; -1 if never."""
     dropped: int
-    """Records that brokers pass over: of unknown segments, or out of order."""
+    """Records that brokers skip: of unknown segments, or out of order."""
     delete_state: PartitionDeleteState | None
     """State of the deletion of the whole partition."""
 

@@ -3,17 +3,22 @@
 A plugin may hand custom metadata to the broker: where a segment's objects lie, and how long they are together. The
 plugin then reads the log and the indexes at that key, whatever its key prefix is by now.
 
-Source: ``ObjectKeyFactory``, ``RemoteStorageManager`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
+Custom metadata are tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default. They are only read:
+without any, the plugin finds a segment by its ids and the key prefix that it is set to.
+
+Source: ``ObjectKeyFactory``, ``RemoteStorageManager``, ``SegmentCustomMetadataSerde`` of Aiven's
+tiered-storage-for-apache-kafka, 1.0.0; ``TaggedFields`` of Kafka.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resnap.storage.errors import FormatError
+from resnap.storage.messages.varint import read_varlong
+from resnap.storage.messages.wire import Cursor, Text
 from resnap.storage.sources.registry import READ_BY_BROKERS
-from resnap.tiering.remote_log.custom_metadata import read_custom_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +26,48 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import ReadByBrokers
     from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.remote_log.metadata_cache import RemoteSegment
+
+_REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomMetadata:
+    """The fields of ``custom.metadata.fields.include``; None are those that are missing."""
+
+    remote_size: int | None = None
+    """Bytes of the three objects."""
+    object_prefix: str | None = None
+    object_key: str | None = None
+    """Without prefix and suffix."""
+
+
+def read_custom_metadata(data: bytes) -> CustomMetadata:
+    """Return what ``data`` hold; fields that are not known are skipped.
+
+    Raises:
+        FormatError: cut short, too long, or tags that do not ascend.
+
+    """
+    cursor = Cursor(data)
+    found: dict[int, Any] = {}
+    for _ in range(cursor.unsigned() if data else 0):
+        tag, size = cursor.unsigned(), cursor.unsigned()
+        if tag <= max(found, default=-1):
+            raise cursor.wrong("custom metadata: tag", "one above those before it", tag)
+        with cursor.exactly(size, f"custom metadata: field {tag}"):
+            if tag == _REMOTE_SIZE:
+                found[tag], cursor.position = read_varlong(data, cursor.position)
+            elif tag in {_OBJECT_PREFIX, _OBJECT_KEY}:
+                found[tag] = Text().read(cursor, 0)
+            else:
+                found[tag] = cursor.take(size, "custom metadata: field")
+    if cursor.remaining:
+        raise cursor.wrong("custom metadata", "their end", f"{cursor.remaining} bytes more")
+    return CustomMetadata(
+        remote_size=found.get(_REMOTE_SIZE),
+        object_prefix=found.get(_OBJECT_PREFIX),
+        object_key=found.get(_OBJECT_KEY),
+    )
 
 
 class SegmentPlace(NamedTuple):

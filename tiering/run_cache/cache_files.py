@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
 
-VERSION: Final = 2
+VERSION: Final = 3
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
 """A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
@@ -41,7 +41,7 @@ _GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionErr
 
 
 def _nobody_listens(_: str) -> None:
-    """Take a complaint that nobody wants to hear."""
+    """Ignore a warning."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def _states(results: CachedResults) -> set[str]:
 
 
 def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> None:
-    """Delete states that were replaced, and those that nobody names any more, half-written ones among them.
+    """Delete states that were replaced, and those that nothing names any more, half-written ones among them.
 
     A young one of these may be of a run that goes on at this moment.
     """

@@ -155,7 +155,7 @@ class CachedResults:
         """Return what holds under ``rules`` as well.
 
         States hold under any rules that ``replay.anchor`` does not object to. A snapshot that was made for an earlier T
-        holds more than is asked for at a later one, which harms nobody: a broker drops what has expired as it loads.
+        holds more than is asked for at a later one, which does no harm: a broker drops what has expired as it loads.
         """
         if self.rules != rules_key(rules):
             # Results of reading without checksums do not count if checksums are asked for.
@@ -286,7 +286,7 @@ def _leader_epochs(partition: PartitionDir) -> tuple[int, int] | None:
 
 
 def _is_there(anchor: Anchor) -> bool:
-    """Whether the files of the state have the length they should; whoever reads them checks the rest."""
+    """Whether the files of the state have the length they should; reading them checks the rest."""
     try:
         return all(Path(state.path).stat().st_size == state.size_bytes for state in anchor.states)
     except OSError:

@@ -113,7 +113,7 @@ def with_result(
         for one in (result.boundaries if result else ())
         if not _moves_on(one, rules) and (known := cached_boundary(one, now_ms))
     ]
-    # The directory kept with them from now on must not vouch for files that nobody has looked at.
+    # The directory kept with them from now on must not vouch for files that were not read.
     kept = results.boundaries if cached.is_checked or cached.is_same_directory else {}
     boundaries = dict(kept) | {known.offset: known for known in made}
     anchors = nearest_and_farther([*results.anchors, *(result.anchors if result else ())])

@@ -3,7 +3,7 @@
 Offsets, size, modification time and inode change with whatever is done to a file, save by those who put them back. So
 the headers of the first and the last batch count as well; the tail of the offset index says where the last one lies.
 Where there is no usable index, the first one stands alone. The time of an object in S3 is that of its last write,
-which nobody puts back, so of such an object nothing is read; what a ``file://`` URL names is a file like any other.
+which is not put back, so of such an object nothing is read; what a ``file://`` URL names is a file like any other.
 """
 
 from __future__ import annotations

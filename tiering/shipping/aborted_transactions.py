@@ -7,7 +7,7 @@ not begin with the log, what began below is not known; an entry that depends on 
 
 - An aborted transaction without a batch needs no entry: brokers before 2.8 list one with the marker's offset.
 - The last stable offset is the first offset of the oldest transaction of another producer, else the one after the
-  marker. A follower takes several batches at once: where nobody else's is open, it may already know of the one that
+  marker. A follower takes several batches at once: where no other one is open, it may already know of the one that
   begins next, and writes where that begins; old brokers also where it is of the same producer.
 
 Source: ``ProducerStateManager.lastStableOffset`` and ``completeTxn``, ``LogSegment.updateTxnIndex``.
@@ -67,10 +67,10 @@ class SegmentTransactions:
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
     _begun_after: dict[int, list[int]] = field(default_factory=dict)
-    """By the offset of an abort marker at which nobody else's was open: where the next transaction began, and the next
+    """By the offset of an abort marker at which no other one was open: where the next transaction began, and the next
     one of another producer."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)
-    """Those markers by their producers, while nobody else's has begun."""
+    """Those markers by their producers, while no other one has begun."""
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Take in a transactional batch at ``offset``."""
@@ -109,37 +109,53 @@ class SegmentTransactions:
     def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Judgement:
         """Hold the index against the batches; ``before`` is what was open where the segment begins."""
         listed = {entry.last_offset: entry for entry in entries}
-        inherited = dict(before.first_offsets)
         problems: list[str] = []
         undecided: list[str] = []
-        for marker in self.markers:
-            below = inherited.pop(marker.producer_id, None)
-            if marker.is_abort:
-                is_settled = marker.is_settled or marker.producer_id in before.settled
-                known = _Known(
-                    marker._replace(is_settled=is_settled),
-                    below,
-                    before.known_from,
-                    self._last_stable_offsets(marker, inherited),
-                )
-                found = known.judge(listed.pop(marker.offset, None))
-                problems += found.problems
-                undecided += found.undecided
+        for known in self._aborted(before):
+            found = known.judge(listed.pop(known.marker.offset, None))
+            problems += found.problems
+            undecided += found.undecided
         problems += (f"names a transaction of producer {one.producer_id} that no marker at offset {one.last_offset}"
                      " has aborted" for one in listed.values())  # fmt: skip
         return Judgement(tuple(problems), tuple(undecided))
 
     def entries(self, before: OpenTransactions) -> list[AbortedTxn]:
         """Return the index of the segment, where all is known of what was open ``before`` it."""
-        inherited = dict(before.first_offsets)
+        return [entry for known in self._aborted(before) if (entry := known.entry()) is not None]
+
+    def corrected(self, there: Iterable[AbortedTxn], before: OpenTransactions) -> list[AbortedTxn]:
+        """Return the index ``there`` with what the batches say in the place of what they contradict.
+
+        What began below the log, and who else had begun there, is not known. So transactions begin with the first batch
+        that the log has of them, and the last stable offset lies below the log: a broker that collects what was aborted
+        stops at an entry whose last stable offset lies above what it serves (``TransactionIndex.collectAbortedTxns``).
+        """
+        listed = {entry.last_offset: entry for entry in there}
         found = []
+        for known in self._aborted(before):
+            entry = listed.get(known.marker.offset)
+            if known.judge(entry).problems:
+                entry = known.entry()
+                entry = entry and entry._replace(
+                    last_stable_offset=min(entry.last_stable_offset, before.known_from - 1)
+                )
+            if entry is not None:
+                found.append(entry)
+        return found
+
+    def _aborted(self, before: OpenTransactions) -> Iterator[_Known]:
+        """Yield what is known of each transaction that was aborted, as ``judge`` needs it."""
+        inherited = dict(before.first_offsets)
         for marker in self.markers:
             below = inherited.pop(marker.producer_id, None)
-            first = marker.first_offset if below is None else below
-            if marker.is_abort and first is not None:
-                stable = self._last_stable_offsets(marker, inherited)[0]
-                found.append(AbortedTxn(marker.producer_id, first, marker.offset, stable))
-        return found
+            if marker.is_abort:
+                is_settled = marker.is_settled or marker.producer_id in before.settled
+                yield _Known(
+                    marker._replace(is_settled=is_settled),
+                    below,
+                    before.known_from,
+                    self._last_stable_offsets(marker, inherited),
+                )
 
     def _last_stable_offsets(self, marker: _Marker, inherited: Mapping[int, int]) -> tuple[int, ...]:
         """Return what a broker may write; the likeliest first."""
@@ -174,6 +190,12 @@ class _Known(NamedTuple):
         undecided = tuple(f"says {said} of {what} aborted, and what lies below offset {self.known_from} was not read"
                           for said, known in found if known is None)  # fmt: skip
         return Judgement(problems, undecided)
+
+    def entry(self) -> AbortedTxn | None:
+        """Return what the index says of it; None where no batch of it is known."""
+        if self._first is None:
+            return None
+        return AbortedTxn(self.marker.producer_id, self._first, self.marker.offset, self.last_stable_offsets[0])
 
     @property
     def _first(self) -> int | None:

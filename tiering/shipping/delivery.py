@@ -3,6 +3,9 @@
 The store's own check of our checksums counts as that only where it was seen to refuse a wrong one and to write nothing
 (``storage.stores.probe``); it is asked once per run, before the first object. Everywhere else, and wherever the user
 wants it, the whole object is read back. A length, an ETag, or a checksum that a store merely echoes prove nothing.
+
+An object that the store holds already, byte for byte, it copies by itself, if it was seen to do that rightly, too: of
+the version that was read, and with the checksum that was found in it.
 """
 
 from __future__ import annotations
@@ -14,8 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import ObjectNotFoundError, ResnapError, VerificationError
-from resnap.storage.stores.probe import upload_checks
+from resnap.storage.errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    ResnapError,
+    StoreError,
+    VerificationError,
+)
+from resnap.storage.stores.probe import copy_problem, upload_checks
+from resnap.storage.stores.protocol import CopyingStore, StoredBody
 from resnap.storage.stores.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -37,9 +47,12 @@ class AbandonedError(ResnapError):
 
 @dataclass(slots=True)
 class _Proof:
-    """Whether the checks of a store count, once it has been asked."""
+    """What a store was seen to keep, once it has been asked."""
 
     counts: bool | None = None
+    """Whether its checks of what is written count."""
+    copies: bool | None = None
+    """Whether it copies rightly what it holds."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -53,6 +66,8 @@ class Delivery:
     """Objects of one segment that are seen to at once."""
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
+    complain: Callable[[str], None] = lambda _: None
+    """Called, once, with why the store does not copy by itself what it holds already."""
     _proof: _Proof = field(default_factory=_Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
@@ -74,6 +89,32 @@ class Delivery:
             if proof.counts is None:
                 proof.counts = self.verification == "auto" and upload_checks(self.store).count
         return not proof.counts
+
+    def _has_copied(self, one: NewObject) -> bool:
+        """Have the store make ``one`` of an object that it holds, and return whether it did; else it is to be sent."""
+        store, source, proof = self.store, one.open_body, self._proof
+        if not isinstance(source, StoredBody) or not isinstance(store, CopyingStore):
+            return False
+        if _scheme(source.store_url) != _scheme(store.url):
+            return False
+        try:
+            with proof.lock:
+                if proof.copies is None:
+                    self._copies_unless(copy_problem(store))
+            if proof.copies:
+                self.check_going_on()
+                store.copy(source, one.key, size_bytes=one.size_bytes, crc32c=one.crc32c)
+        except (ObjectChangedError, ObjectNotFoundError):
+            raise
+        except StoreError as error:
+            self._copies_unless(str(error))
+        return proof.copies is True
+
+    def _copies_unless(self, problem: str | None) -> None:
+        """Note whether the store copies from here on, and say why it does not."""
+        was_known_not_to, self._proof.copies = self._proof.copies is False, problem is None
+        if problem is not None and not was_known_not_to:
+            self.complain(f"what the store holds already is read and sent to it once more: {problem}")
 
     @property
     def is_stopped(self) -> bool:
@@ -115,7 +156,8 @@ class Delivery:
         def opened() -> BinaryIO:
             return cast("BinaryIO", _Paced(one.open_body(), self))
 
-        self.store.put_stream(one.key, opened, size_bytes=one.size_bytes, crc32c=one.crc32c, sha256=one.sha256)
+        if not self._has_copied(one):
+            self.store.put_stream(one.key, opened, size_bytes=one.size_bytes, crc32c=one.crc32c, sha256=one.sha256)
         if reads_back:
             self.verify(one.key, size_bytes=one.size_bytes, checksum=one.crc32c)
 
@@ -147,6 +189,10 @@ class Delivery:
         self.check_going_on()
         if not self.throttle.take(size_bytes, lambda: not self.is_stopped):
             raise AbandonedError(_ENDED)
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
 
 
 class _Paced(io.BufferedIOBase):

@@ -10,7 +10,7 @@ Source: ``LeaderEpochFileCache.assign``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from resnap.storage.layouts.lineage import epochs_in
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
-    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], start: int, end: int) -> str | None:
@@ -41,6 +40,20 @@ def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], star
     return f"at offset {at} a batch is of leader epoch {found}, {{}} says {stated}"
 
 
+class HasEpochs(Protocol):
+    """What was found out about the leader epochs of a segment."""
+
+    @property
+    def epochs(self) -> tuple[LeaderEpoch, ...]:
+        """Leader epochs of the batches, each time another one appears."""
+        ...
+
+    @property
+    def has_legacy(self) -> bool:
+        """Messages are there that have no batch header."""
+        ...
+
+
 @dataclass(slots=True)
 class EpochsSeen:
     """The leader epochs of the batches of a partition, as its segments are judged one after the other, upwards."""
@@ -49,13 +62,13 @@ class EpochsSeen:
     _start: int = -1
     _end: int = -1
 
-    def check(self, segment: Segment, indexes: SegmentIndexes, said: Sequence[LeaderEpoch]) -> str | None:
+    def check(self, segment: Segment, found: HasEpochs, said: Sequence[LeaderEpoch]) -> str | None:
         """Return where the checkpoint ``said`` differs from the batches up to the end of ``segment``."""
-        if segment.next_base_offset is None or indexes.has_legacy:
+        if segment.next_base_offset is None or found.has_legacy:
             return None
         if segment.base_offset != self._end:
             self._seen, self._start = [], segment.base_offset
-        fresh = indexes.epochs
+        fresh = found.epochs
         is_same = bool(self._seen and fresh) and fresh[0].epoch == self._seen[-1].epoch
         self._seen += fresh[1:] if is_same else fresh
         self._end = segment.next_base_offset

@@ -1,7 +1,7 @@
 """One run at a time at one partition in a store: a lease saves work, and nothing depends on it.
 
 A lease is an object, ``.resnap/lease/<place>/<generation>``; who wrote the highest generation holds it, for as long as
-the object is renewed. To take over what nobody has renewed for ``LEASE_MS``, by the store's own clock, or what a
+the object is renewed. To take over what was not renewed for ``LEASE_MS``, by the store's own clock, or what a
 process of this machine held that is dead, is to create the next generation on condition that it is not there: of
 several who try, one succeeds. So no store needs to know more than ``If-None-Match``, and where it ignores even that,
 two runs may at worst both do the work. A holder that was stopped, or whose machine was suspended, finds out by its own
@@ -81,13 +81,13 @@ class Lease:
     _key: str = field(default="", init=False)
     _lost: Holder | None = field(default=None, init=False)
     _sure_until_ms: int = field(default=0, init=False)
-    """By the same clock: up to then nobody can have taken over."""
+    """By the same clock: up to then no other run can have taken over."""
 
     def acquire(self) -> None:
-        """Take the lease, if nobody holds it, or nobody has renewed it for long.
+        """Take the lease, if it is free, or was not renewed for long.
 
         Raises:
-            LockedError: somebody holds it.
+            LockedError: another run holds it.
             StoreError: the store failed.
 
         """
@@ -101,10 +101,10 @@ class Lease:
         raise self._held(self._holder(self._key) or _SOMEBODY)
 
     def check(self) -> None:
-        """Make sure that nobody else was seen to have taken over, and that nobody could have without being seen.
+        """Make sure that no other run was seen to have taken over, and that none could have without being seen.
 
         Raises:
-            LeaseLostError: somebody has, or could.
+            LeaseLostError: one has, or could.
 
         """
         hint = "this run had stopped for too long; run again once the other is done"
@@ -128,7 +128,7 @@ class Lease:
             self._sure_until_ms = now_ms + self._sure_ms
 
     def release(self) -> None:
-        """Let go of the lease; one that somebody else has taken over, or may have, is left to them."""
+        """Let go of the lease; one that another run has taken over, or may have, is left to it."""
         if self._is_sure:
             self.store.delete(self._key)
 
@@ -159,7 +159,7 @@ class Lease:
         )
 
     def _create(self, generation: int) -> bool:
-        """Write the lease of ``generation``, unless somebody else has; what is older goes."""
+        """Write the lease of ``generation``, unless another run has; what is older goes."""
         self._key = f"{LEASE_PREFIX}/{self.place}/{generation:0{_GENERATION_DIGITS}d}"
         with suppress(ObjectExistsError):
             self.store.put(self._key, self._body(), if_absent=True)
@@ -198,7 +198,7 @@ class Tenure:
         """Take the lease, or make sure that it is still held; called before each step that others must not do, too.
 
         Raises:
-            LockedError: somebody else holds it.
+            LockedError: another run holds it.
             StoreError: the store failed.
 
         """
@@ -240,7 +240,7 @@ def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
 
 @contextmanager
 def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
-    """Keep nobody of this process out by what the store has, or may have, of a run that ends because it is down."""
+    """Keep no run of this process out by what the store has, or may have, of a run that ends because it is down."""
     try:
         yield
     except StoreError:
@@ -250,7 +250,7 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 @contextmanager
 def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: int = LEASE_MS) -> Iterator[Tenure]:
-    """Give the lease of ``place``, which whoever gets it takes by ``hold``, and let go of it with the context."""
+    """Give the lease of ``place``, which the caller takes by ``hold``, and let go of it with the context."""
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
     tenure = Tenure(lease=Lease(store=store, place=place, holder=holder, lease_ms=lease_ms))
     try:

@@ -1,6 +1,6 @@
 """The digests of a log, taken while something else reads it: a segment is large, and read once for both.
 
-Whoever scans batch headers reads a file in order, block by block, some bytes twice where a batch crosses the end of a
+A scan of batch headers reads a file in order, block by block, some bytes twice where a batch crosses the end of a
 block, some not at all where it goes on beyond it.
 """
 
@@ -10,6 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.stores.ranged_reader import RangedReader
 
 if TYPE_CHECKING:
     from resnap.storage.readers import RangeReader
@@ -23,6 +24,8 @@ class DigestingReader:
     def __init__(self, reader: RangeReader) -> None:
         self.locator = reader.locator
         self.size_bytes = reader.size_bytes
+        self.etag = reader.etag if isinstance(reader, RangedReader) else None
+        """Of an object that is read as it lies."""
         self.crc32c = 0
         """Of the first ``digested_bytes``, as is the other."""
         self.digested_bytes = 0
@@ -42,7 +45,7 @@ class DigestingReader:
         return data
 
     def finish(self) -> None:
-        """Read what nobody has asked for, up to where the file ends now."""
+        """Read what was not asked for, up to where the file ends now."""
         while data := self._reader.read(self.digested_bytes, _BLOCK):
             self._take(memoryview(data))
 

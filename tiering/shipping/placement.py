@@ -1,8 +1,8 @@
-"""Which segments of a log are shipped beside those that a store holds, whoever shipped these: the decision alone.
+"""Which segments of a log are shipped beside those that a store holds, of any origin: the decision alone.
 
 Replicas cut one log at other offsets. A reader takes segments whole, one after the other: each must begin where the one
 below it ends. So in each *stretch*, the offsets that a store holds without a break, **every segment but the first
-begins where another one ends**: then a reader finds a way down from the end, and whoever ships may go on from any
+begins where another one ends**: then a reader finds a way down from the end, and shipping may go on from any
 boundary. Each segment that is placed keeps this by itself, so that a run may end after any of them, and what could be
 read can still be read. It follows that a segment is placed only
 

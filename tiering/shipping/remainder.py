@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
 from resnap.storage.layouts.lineage import Span, chain_of, epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
+from resnap.storage.packed import packed
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.refusal import Reason, refuse
 from resnap.tiering.shipping.placement import Placement, Verdict, place
@@ -127,7 +128,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
     refused = [refuse(one, Reason.BELOW_LOG_START, what, hint=_RETAINED) for one in gone]
     return replace(
         candidates,
-        segments=tuple(one for one in candidates.segments if one not in gone),
+        segments=packed((one for one in candidates.segments if one not in gone), "base_offset"),
         refusals=tuple(sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))),
     )
 
@@ -161,7 +162,7 @@ class _Judged(NamedTuple):
         unread = [one.error for one in self.beside.unreadable]
         missing = [error for error in self.failures.values() if error not in unread]
         return Remainder(
-            candidates=replace(candidates, segments=tuple(left), refusals=tuple(ordered)),
+            candidates=replace(candidates, segments=packed(left, "base_offset"), refusals=tuple(ordered)),
             order=tuple(order),
             already=placement.verdicts.count(Verdict.HELD),
             failures=(*unread, *missing),
@@ -255,7 +256,7 @@ class _Look(NamedTuple):
             yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
     def _is_repaired(self, one: ShippedSegment, spans: Sequence[Span]) -> bool:
-        """Whether ``one`` names what is gone, and is a segment here, too: it is as if nobody had shipped it."""
+        """Whether ``one`` names what is gone, and is a segment here, too: it counts as not shipped."""
         return (one.base_offset, one.next_base_offset) in spans and self.shipped.is_torn(one)
 
     def _failure(

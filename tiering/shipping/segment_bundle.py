@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
@@ -42,6 +43,8 @@ from resnap.tiering.shipping.leader_epoch_check import contradiction
 from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
@@ -50,22 +53,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentBundle:
-    """Everything that is shipped for one segment, the log first."""
+class ListedSegment:
+    """A closed segment as it was when its log directory was listed; a plain value, so that it travels to executors."""
 
     segment: Segment
-    next_base_offset: int
-    files: tuple[SegmentFile, ...]
-    indexes: SegmentIndexes
-    """As they were read, and what they were held against."""
-    leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone, clamped to it."""
-    last_offset: int
-    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
-    max_timestamp_ms: int
     topic_partition: TopicPartition
     log_start_offset: int
-    """Of the partition when it was listed."""
+    """Of the partition."""
     sources: Sources
     """How its files are reached."""
 
@@ -80,6 +74,38 @@ class SegmentBundle:
         check_unchanged(self.segment, self.sources)
         _check_log_start(self.segment, self.topic_partition, self.log_start_offset)
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Say of a segment that looks damaged that it was truncated, was deleted or grew, if that is what it is.
+
+        Raises:
+            SegmentChangedError: it is.
+
+        """
+        try:
+            yield
+        except (FormatError, LogDirError, ObjectNotFoundError):
+            check_unchanged(self.segment, self.sources)
+            raise
+        except ObjectChangedError as error:
+            raise _changed(self.segment) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBundle:
+    """Everything that is shipped for one segment, the log first."""
+
+    listed: ListedSegment
+    next_base_offset: int
+    files: tuple[SegmentFile, ...]
+    indexes: SegmentIndexes
+    """As they were read, and what they were held against."""
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of the segment alone, clamped to it."""
+    last_offset: int
+    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
+    max_timestamp_ms: int
+
 
 class SegmentChangedError(LogDirError):
     """The segment is not what it was when the log directory was listed; the next run will see what it is now."""
@@ -93,8 +119,8 @@ class LeaderEpochsUnknownError(LogDirError):
     """Neither the checkpoint nor the batches say the leader epochs of the segment."""
 
 
-def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources = PLAIN) -> SegmentBundle:
-    """Read what belongs to the closed ``segment`` and return it, ready to be shipped.
+def make_bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
+    """Read what belongs to a segment with the history ``epochs`` and return it, ready to be shipped.
 
     Raises:
         SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
@@ -102,43 +128,34 @@ def make_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources
         LogDirError, StoreError: a file cannot be read.
 
     """
-    try:
-        bundle = _bundle(epochs, segment, snapshot, sources)
-    except (FormatError, LogDirError, ObjectNotFoundError):
-        # A segment that was truncated, deleted or grew looks damaged; say what it is.
-        check_unchanged(segment, sources)
-        raise
-    except ObjectChangedError as error:
-        raise _changed(segment) from error
-    bundle.check_unchanged()
+    with listed.blamed():
+        bundle = _bundle(listed, epochs, snapshot)
+    listed.check_unchanged()
     return bundle
 
 
-def _bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes, sources: Sources) -> SegmentBundle:
+def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
+    segment = listed.segment
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
-    known = epochs.up_to(segment)
-    indexes = load_indexes(segment, sources)
-    _check_epochs(segment, known, indexes)
+    indexes = load_indexes(segment, listed.sources)
+    _check_epochs(segment, epochs, indexes)
     files = [
-        _log_file(indexes.log, sources),
+        _log_file(indexes.log, listed.sources),
         _bytes_file(ObjectKind.INDEX, indexes.offset),
         _bytes_file(ObjectKind.TIME_INDEX, indexes.time),
         *([] if indexes.transaction is None else [_bytes_file(ObjectKind.TXN_INDEX, indexes.transaction)]),
-        _bytes_file(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(known)),
+        _bytes_file(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(epochs)),
         _bytes_file(ObjectKind.SNAPSHOT, snapshot),
     ]
     return SegmentBundle(
-        segment=segment,
+        listed=listed,
         next_base_offset=segment.next_base_offset,
         files=tuple(files),
         indexes=indexes,
-        leader_epochs=segment_leader_epochs(known, segment.base_offset, segment.next_base_offset),
+        leader_epochs=segment_leader_epochs(epochs, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
-        topic_partition=epochs.topic_partition,
-        log_start_offset=epochs.log_start_offset,
-        sources=sources,
     )
 
 
@@ -208,6 +225,15 @@ class EpochHistory:
         self._read = 0
         """How many of the segments ``_found`` comes from."""
         self._lock = Lock()
+
+    def listed(self, segment: Segment) -> ListedSegment:
+        """Return ``segment`` of the partition as it was listed."""
+        return ListedSegment(
+            segment=segment,
+            topic_partition=self.topic_partition,
+            log_start_offset=self.log_start_offset,
+            sources=self._sources,
+        )
 
     @property
     def is_checkpointed(self) -> bool:
@@ -295,11 +321,12 @@ def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
 
 
 def _log_file(log: DigestingReader, sources: Sources) -> SegmentFile:
-    def open_body() -> BinaryIO:
-        return sources.open_body(log.locator)
-
     return SegmentFile(
-        kind=ObjectKind.LOG, open_body=open_body, size_bytes=log.digested_bytes, crc32c=log.crc32c, sha256=log.sha256
+        kind=ObjectKind.LOG,
+        open_body=sources.body(log.locator, log.etag),
+        size_bytes=log.digested_bytes,
+        crc32c=log.crc32c,
+        sha256=log.sha256,
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from resnap.replay.scan.header_scan import ScanFacts, read_headers
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
 from resnap.storage.errors import FormatError, LogDirError, in_file
 from resnap.storage.log.indexes import (
     AbortedTxn,
@@ -35,7 +35,7 @@ from resnap.storage.log.indexes import (
 from resnap.storage.log.record_batch import LOG_OVERHEAD
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
-from resnap.tiering.shipping.segment_pass import pass_over, whole
+from resnap.tiering.shipping.segment_pass import pass_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -136,7 +136,7 @@ def read_batches(
 ) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
     """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
     with sources.open(segment.path) as reader:
-        yield from read_headers(reader, whole(segment), facts)
+        yield from read_headers(reader, SegmentRange.whole(segment), facts)
 
 
 def rebuild_indexes(

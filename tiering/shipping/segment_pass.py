@@ -49,19 +49,17 @@ class SegmentPass(NamedTuple):
     log: DigestingReader
 
 
-def whole(segment: Segment) -> SegmentRange:
-    """Return all of ``segment`` as a range."""
-    return SegmentRange(
-        locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
-
-
 def transactions_of(segment: Segment, sources: Sources = PLAIN) -> SegmentTransactions:
     """Return what the headers of all batches of ``segment`` say of transactions; raises as ``pass_over`` does."""
-    transactions = SegmentTransactions()
     with sources.open(segment.path) as reader:
-        for block in read_blocks(reader, whole(segment), ScanFacts()):
-            _take_transactions(reader, block, transactions)
+        return transactions_in(reader, SegmentRange.whole(segment))
+
+
+def transactions_in(reader: RangeReader, segment: SegmentRange) -> SegmentTransactions:
+    """Return the same of what ``reader`` reads of ``segment``."""
+    transactions = SegmentTransactions()
+    for block in read_blocks(reader, segment, ScanFacts()):
+        _take_transactions(reader, block, transactions)
     return transactions
 
 
@@ -89,7 +87,7 @@ def pass_over(
     batches = 0
     with sources.open(segment.path) as opened:
         reader = DigestingReader(opened)
-        for block in read_blocks(reader, whole(segment), facts):
+        for block in read_blocks(reader, SegmentRange.whole(segment), facts):
             batches += len(block.headers)
             claims.look_up(block)
             _take_transactions(reader, block, transactions)

@@ -14,28 +14,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from resnap.replay.evidence import BoundaryEvidence
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, VerificationError
 from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
+from resnap.storage.spans import span
 from resnap.tiering.eligibility import Eligibility, after_replay, refuse
 from resnap.tiering.refusal import Reason
+from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
-    SegmentBundle,
     SegmentChangedError,
     SegmentDeletedError,
-    make_bundle,
 )
+from resnap.tiering.shipping.segment_copy import CopyOrder, copy_segment
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side
-from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
 from resnap.tiering.shipping.transaction_history import TransactionHistory
-from resnap.tiering.shipping.uploader import Uploaded, publish, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import SnapshotHow
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import Provenance
+    from resnap.storage.layouts.segments import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from resnap.tiering.eligibility import Candidates, Refusal
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder, ToShip
+    from resnap.tiering.shipping.segment_copy import CopiedSegment
 
 SHIPPING_THREADS: Final = "resnap-ship"
 
@@ -83,8 +84,10 @@ class PartitionShipment:
     counted: int = 0
     """Segments that were reported as progress."""
     failures: list[ResnapError] = field(default_factory=list)
-    newest_snapshot: bytes | None = None
-    """Of what this run has shipped, that of the highest offset."""
+    newest_snapshot: str | None = None
+    """Locator of the snapshot of the highest offset that this run has shipped."""
+    warnings: tuple[str, ...] = ()
+    """What is to be known of snapshots that were shipped all the same."""
 
 
 class NotLedToError(LogDirError):
@@ -121,12 +124,14 @@ class Shipper:
     parallel: int = 1
     """Segments of a partition on their way at once; they become visible one after the other."""
     threads: Executor | None = None
-    """Who reads and sends segments, of all partitions that are shipped at once; None for threads of each partition."""
+    """Who copies segments, of all partitions that are shipped at once; None for threads of each partition."""
+    copy_elsewhere: Callable[[CopyOrder, Delivery], CopiedSegment] | None = None
+    """Has a segment copied by another process, unless the delivery is stopped, and waits; None for the thread's own."""
     now_ms: Callable[[], int]
     expect: Callable[[int, int], None]
-    """Told (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
+    """Called with (segments, bytes of their logs) of what is eligible, before any of it is shipped."""
     progress: Callable[[int, int], None]
-    """Told the same of what is shipped."""
+    """Called with the same of what is shipped."""
 
     def ship_partition(
         self,
@@ -143,15 +148,28 @@ class Shipper:
         """
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
-        if not eligibility.eligible:
-            return shipment
+        if eligibility.eligible:
+            with span("ship partition", **{"resnap.partition": str(provenance.topic_partition)}):
+                self._ship(provenance, candidates, result, shipment, hold_lease)
+        return shipment
+
+    def _ship(
+        self,
+        provenance: Provenance,
+        candidates: Candidates,
+        result: PartitionResult,
+        shipment: PartitionShipment,
+        hold_lease: Callable[[], None],
+    ) -> None:
+        """Ship what is eligible, and write into ``shipment`` the outcome."""
+        eligibility = shipment.eligibility
         eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
         try:
             shipped = self.shipped_of(provenance)
             left = remainder(eligible, shipped, self.sources)
         except StoreError as error:
             shipment.failures.append(error)
-            return shipment
+            return
         _Partition(
             shipper=self,
             delivery=self.delivery.part(),
@@ -161,21 +179,12 @@ class Shipper:
             rebuilt={boundary.boundary.offset: boundary for boundary in result.boundaries},
             lease=hold_lease,
         ).ship(shipment)
-        return shipment
 
     def shipped_of(self, provenance: Provenance) -> ShippedTopic:
         """Return what the store holds of the partition now."""
         cluster_id, place, topic_id = provenance.cluster_id, provenance.topic_partition, provenance.topic_id
         only = None if topic_id is None else self.layout.partition_prefixes(cluster_id, place, topic_id)
         return ShippedTopic(self.delivery.store, self.layout, cluster_id, place.topic, only=only)
-
-
-class _Ready(NamedTuple):
-    """A segment whose objects are in the store."""
-
-    bundle: SegmentBundle
-    chosen: ChosenSnapshot
-    uploaded: Uploaded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,12 +221,12 @@ class _Partition:
         transactions = TransactionHistory.of(left.candidates.inventory.partition, shipper.sources)
         with ExitStack() as stack:
             threads = shipper.threads or stack.enter_context(ThreadPoolExecutor(shipper.parallel, SHIPPING_THREADS))
-            work = side_by_side(self._upload, left.order, shipper.parallel, self.delivery.stop, threads)
-            for number, (one, uploaded) in enumerate(stack.enter_context(closing(work))):
+            work = side_by_side(self._copy, left.order, shipper.parallel, self.delivery.stop, threads)
+            for number, (one, copied) in enumerate(stack.enter_context(closing(work))):
                 try:
                     _check_led_to(one, shipment.shipped)
-                    ready = uploaded()
-                    transactions.check(one.segment, ready.bundle.indexes)
+                    ready = copied()
+                    transactions.check(one.segment, ready)
                     self._publish(ready, shipment)
                 except _GAPS as error:
                     refusals.append(_refusal(one.segment, error))
@@ -233,35 +242,60 @@ class _Partition:
                 self._count(one.segment, shipment)
         shipment.eligibility = eligibility.also_refusing(refusals)
 
-    def _upload(self, one: ToShip) -> _Ready:
+    def _copy(self, one: ToShip) -> CopiedSegment:
         """Do all that may be done while other segments are on their way, too."""
         self.delivery.check_going_on()
-        shipper, layout, provenance = self.shipper, self.shipper.layout, self.provenance
-        chosen = choose_snapshot(
-            provenance.topic_partition,
-            self.rebuilt[_end(one.segment)],
-            shipper.rules,
-            shipper.staged,
-            shipper.sources,
-            as_found=layout.keeps_snapshots_as_found,
-        )
-        bundle = make_bundle(self._epochs, one.segment, chosen.body, shipper.sources)
-        self._hold_lease()
-        uploaded = upload(self.delivery, layout, provenance, bundle, chosen.origin, created_at_ms=shipper.now_ms())
-        return _Ready(bundle, chosen, uploaded)
+        segment = one.segment
+        attributes: dict[str, str | int] = {"resnap.segment": str(segment.path), "resnap.bytes": segment.size_bytes}
+        with span("ship segment", **attributes):
+            return self._copied(self._order(one.segment))
 
-    def _publish(self, ready: _Ready, shipment: PartitionShipment) -> None:
+    def _copied(self, order: CopyOrder) -> CopiedSegment:
+        """Have the objects of a segment written, here or on an executor."""
+        shipper = self.shipper
+        if shipper.copy_elsewhere is None:
+            return copy_segment(
+                order,
+                self.delivery,
+                layout=shipper.layout,
+                staged=shipper.staged,
+                rules=shipper.rules,
+                hold_lease=self._hold_lease,
+            )
+        self._hold_lease()
+        return shipper.copy_elsewhere(order, self.delivery)
+
+    def _order(self, segment: Segment) -> CopyOrder:
+        listed = self._epochs.listed(segment)
+        with listed.blamed():
+            leader_epochs = self._epochs.up_to(segment)
+        found = self.rebuilt[_end(segment)]
+        return CopyOrder(
+            provenance=self.provenance,
+            listed=listed,
+            leader_epochs=leader_epochs,
+            rebuilt=replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence())),
+            created_at_ms=self.shipper.now_ms(),
+        )
+
+    def _publish(self, copied: CopiedSegment, shipment: PartitionShipment) -> None:
         """Make the segment visible, and add it to ``shipment``."""
         self._hold_lease()
-        published = _shipped(ready.bundle, ready.chosen, publish(self.delivery, ready.uploaded).manifest_key)
+        found = publish(self.delivery, copied)
+        published = _shipped(copied, found)
         try:
             self._hold_lease()  # where conditions do not hold, who took over may have deleted what it names
         except BaseException as error:  # also for want of a thread or memory: the segment is visible already
             if not isinstance(error, LockedError) or self._is_there(published):
-                _add(shipment, published, ready.chosen.body)
-                self._count(ready.bundle.segment, shipment)
+                self._add(shipment, published, found)
+                self._count(copied.listed.segment, shipment)
             raise
-        _add(shipment, published, ready.chosen.body)
+        self._add(shipment, published, found)
+
+    def _add(self, shipment: PartitionShipment, published: Shipped, found: ShippedSegment) -> None:
+        if all(other.base_offset < published.base_offset for other in shipment.shipped):
+            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot}"
+        shipment.shipped.append(published)
 
     def _count(self, segment: Segment, shipment: PartitionShipment) -> None:
         shipment.counted += 1
@@ -292,12 +326,6 @@ class _Partition:
         return False
 
 
-def _add(shipment: PartitionShipment, shipped: Shipped, snapshot: bytes) -> None:
-    if all(other.base_offset < shipped.base_offset for other in shipment.shipped):
-        shipment.newest_snapshot = snapshot
-    shipment.shipped.append(shipped)
-
-
 def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
     """Make sure that a reader will come to the segment."""
     if one.depends_on is not None and all(other.base_offset != one.depends_on for other in shipped):
@@ -314,14 +342,14 @@ def _end(segment: Segment) -> int:
     return segment.next_base_offset
 
 
-def _shipped(bundle: SegmentBundle, chosen: ChosenSnapshot, manifest_key: str) -> Shipped:
+def _shipped(copied: CopiedSegment, found: ShippedSegment) -> Shipped:
     return Shipped(
-        base_offset=bundle.segment.base_offset,
-        next_base_offset=bundle.next_base_offset,
-        size_bytes=sum(one.size_bytes for one in bundle.files),
-        snapshot=chosen.origin.how,
-        entries=chosen.origin.entries_count,
-        manifest_key=manifest_key,
+        base_offset=found.base_offset,
+        next_base_offset=found.next_base_offset,
+        size_bytes=copied.size_bytes,
+        snapshot=copied.segment.origin.how,
+        entries=copied.segment.origin.entries_count,
+        manifest_key=found.manifest_key,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import FormatError, VerificationError, in_file
 from resnap.storage.layouts.segments import ShippedSegment, length_of
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Unreadable(NamedTuple):
-    """A manifest that cannot be read: nobody knows where its segment ends."""
+    """A manifest that cannot be read: where its segment ends is unknown."""
 
     base_offset: int
     error: FormatError

@@ -1,9 +1,13 @@
-"""Work on a few items at once: results in the order of the items, or as soon as they are there."""
+"""Work on a few items at once: results in the order of the items, or as soon as they are there.
+
+Each is done in a copy of the caller's context, so that spans of the work are parts of the caller's.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -24,17 +28,21 @@ def side_by_side(
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
     """Yield each item in turn with what gives the result of its work, or raises; ``threads`` may be others', too.
 
-    At most ``most`` are begun and not taken. Whoever closes the generator before its end has no more use for the rest:
+    At most ``most`` are begun and not taken. A caller that closes the generator before its end has no use for the rest:
     ``stop`` is called, which is to make work that is under way come to an end, and that end is waited for.
     """
     left = iter(items)
-    begun: deque[tuple[T, Future[R]]] = deque((item, threads.submit(work, item)) for item in islice(left, most))
+
+    def begin(count: int) -> list[tuple[T, Future[R]]]:
+        return [(item, threads.submit(copy_context().run, work, item)) for item in islice(left, count)]
+
+    begun = deque(begin(most))
     try:
         while begun:
             item, future = begun[0]
             yield item, future.result
             begun.popleft()
-            begun.extend((following, threads.submit(work, following)) for following in islice(left, 1))
+            begun.extend(begin(1))
     finally:
         if begun:
             stop()
@@ -53,7 +61,7 @@ def as_done(
     """Yield each item once its work is done, with what gives the result, or raises; ``most`` are under way at once.
 
     Where ``items`` fails, what was begun before comes to its end, and the error last. An interrupt of the process, or
-    of the work by whoever asked for it, calls ``stop``, as closing the generator does; what was done by then still
+    of the work by its caller, calls ``stop``, as closing the generator does; what was done by then still
     comes. ``look`` is called each second in which nothing is done, and raises where the work shall end.
     """
     left = _Left(iter(items))
@@ -62,7 +70,7 @@ def as_done(
         try:
             while left.is_more or going:
                 while left.is_more and len(going) < most and not any(future.done() for future in going):
-                    going |= {threads.submit(work, item): item for item in left.take()}
+                    going |= {threads.submit(copy_context().run, work, item): item for item in left.take()}
                 done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done
                 if not done:
                     look()

@@ -60,6 +60,14 @@ def choose_snapshot(
         how = SnapshotHow.PROVEN if in_window and own.is_proven else SnapshotHow.KEPT
         body = own.data if as_found else snapshot_bytes(own.entries.values())
         return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(own.entries)))
+    return rebuilt_snapshot(topic_partition, result, rules, staged)
+
+
+def rebuilt_snapshot(
+    topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
+) -> ChosenSnapshot:
+    """Return what the replay has made for the boundary of ``result``; raises as ``choose_snapshot`` does."""
+    in_window = result.boundary.coverage is Coverage.WINDOW
     how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
     return ChosenSnapshot(
         body=_staged(topic_partition, result, staged), origin=_origin(result, rules, how, result.entries)

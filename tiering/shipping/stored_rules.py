@@ -2,7 +2,7 @@
 
 What is shipped stays as it is, whatever a later run asks for. That is right where the later run would keep fewer
 producers, as each nightly one does: its T is later. It is wrong where it would keep more, by a longer expiration or an
-earlier T: then the snapshot may lack producers, and whoever asks hears of it. The same goes for a snapshot of a replica
+earlier T: then the snapshot may lack producers, and the run says so. The same goes for a snapshot of a replica
 whose log began later than the one that is here.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """Which of the rules of a run were asked for, and which only are as nobody has said anything."""
+    """Which of the rules of a run were asked for, and which are defaults."""
 
     expiry: bool = False
     """By a flag, which beats what a manifest says."""

@@ -7,7 +7,7 @@ at that offset shows some: what it shows is believed, what it does not show prov
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
@@ -16,9 +16,24 @@ from resnap.tiering.shipping.aborted_transactions import OpenTransactions
 from resnap.tiering.shipping.segment_indexes import check_aborted
 
 if TYPE_CHECKING:
+    from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+
+
+class HasTransactions(Protocol):
+    """What was found out about the transactions of a segment."""
+
+    @property
+    def aborted(self) -> tuple[AbortedTxn, ...]:
+        """The entries of its transaction index."""
+        ...
+
+    @property
+    def transactions(self) -> SegmentTransactions:
+        """What its batches say of them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +50,7 @@ class TransactionHistory:
         """Return that of ``partition``, with its own snapshots."""
         return cls(sources=sources, snapshots={one.offset: one.path for one in partition.snapshots})
 
-    def check(self, segment: Segment, indexes: SegmentIndexes) -> tuple[str, ...]:
+    def check(self, segment: Segment, found: HasTransactions) -> tuple[str, ...]:
         """Hold the transaction index of the closed ``segment`` against the batches; return what cannot be decided.
 
         Raises:
@@ -45,8 +60,8 @@ class TransactionHistory:
         """
         before = self._before(segment.base_offset)
         if segment.next_base_offset is not None:
-            self._open_at[segment.next_base_offset] = indexes.transactions.after(before)
-        return check_aborted(segment, indexes.transactions, indexes.aborted, before)
+            self._open_at[segment.next_base_offset] = found.transactions.after(before)
+        return check_aborted(segment, found.transactions, found.aborted, before)
 
     def _before(self, offset: int) -> OpenTransactions:
         known = self._open_at.get(offset)

@@ -1,4 +1,4 @@
-"""The demonstration: a log loses its producer snapshots, and gets them back, for everybody to check.
+"""The demonstration: a log loses its producer snapshots, and gets them back, for all to check.
 
 A log dir is made (``log``), its snapshots are lost as a broker before 2.8 loses them, and what is done for any log dir
 is done for this one. Then every snapshot in the store is compared with the one that was lost (``proof``).
@@ -23,10 +23,10 @@ from resnap.scheduler.job.tier_run import TierRun, Uploading
 from resnap.scheduler.jobs.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.jobs.demo.proof import Proof, prove
 from resnap.scheduler.jobs.scan import Scanned, scanned
-from resnap.scheduler.output.progress import SilentProgress
+from resnap.scheduler.output.progress import Progress
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.checking.verification_journal import VerificationJournal
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.work_items import PartitionScan
     from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 
@@ -151,7 +150,7 @@ class Demo:
 
         """
         again = Planner(rules_at(now_ms), replace(self.planner.engine, kind="local"))
-        return replace(self, planner=again).tier(replaying=SilentProgress(), shipping=SilentProgress())
+        return replace(self, planner=again).tier(replaying=Progress(), shipping=Progress())
 
     def _scope(self) -> Scope:
         return Scope(sources=(str(self.log_dir),))

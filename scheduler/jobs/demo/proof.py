@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.jobs.demo.log import surviving
+from resnap.scheduler.output.rendering import some
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.checking.verification import VerifiedSegment
+    from resnap.tiering.verifying.verification import VerifiedSegment
 
 
 class Outcome(StrEnum):
@@ -179,7 +180,7 @@ def _problem(partition: DemoPartition, boundary: BoundaryProof) -> str | None:
             return None
         case Outcome.DIFFERENT:
             ids = ", ".join(map(str, boundary.different[:5]))
-            return f"{where} differs from the broker's own, for {len(boundary.different)} producers: {ids}"
+            return f"{where} differs from the broker's own, for {some(len(boundary.different), 'producer')}: {ids}"
         case Outcome.ABSENT:
             return f"{where} is not in the store"
         case Outcome.TOO_EARLY:

@@ -34,6 +34,7 @@ from resnap.scheduler.output.rendering import (
     human_count,
     human_duration,
     partition_name,
+    some,
 )
 from resnap.storage.errors import ResnapError
 
@@ -102,7 +103,7 @@ def run(request: Request, context: Context) -> Iterator[Begun | Step | Ended]:
     settings = context.settings.model_copy(update={"spark_master": "local[*]"})
     with workplace(request.directory, keep=request.keep) as root, engine_of(settings, ahead=True) as engine:
         planner = Planner(rules_at(context.clock.now_ms()), engine)
-        demo = Demo(root=root, planner=planner, clock=context.clock, uploading=uploading_of(settings))
+        demo = Demo(root=root, planner=planner, clock=context.clock, uploading=uploading_of(settings, context.warn))
         yield from _Story(context, demo, request.seed).steps()
 
 
@@ -151,7 +152,7 @@ class _Story:
     def _wrong(self) -> Iterator[str]:
         yield from self._proof.problems
         if self._again.shipped:
-            yield f"a second run shipped {len(self._again.shipped)} segments, though nothing was left to ship"
+            yield f"a second run shipped {some(len(self._again.shipped), 'segment')}, though nothing was left to ship"
 
     def _write(self) -> _Done:
         self._partitions = self._demo.write(self._seed)
@@ -209,7 +210,7 @@ class _Story:
         with self._context.progress("verify") as (progress,):
             self._proof = proof = self._demo.prove(self._partitions, progress)
         closing = (
-            f"{human_count(proof.objects)} objects read back ({human_bytes(proof.size_bytes)}),"
+            f"{some(proof.objects, 'object')} read back ({human_bytes(proof.size_bytes)}),"
             f" {len(proof.unlike_manifest) or 'none'} other than its manifest says."
         )
         return _Done(
@@ -233,7 +234,7 @@ class _Story:
         self._again = again = self._demo.tier_again(self._context.clock.now_ms())
         return _Done(
             {"shipped": len(again.shipped), "already": again.already},
-            [f"{len(again.shipped)} segments to ship, {again.already} are there already."],
+            [f"{some(len(again.shipped), 'segment')} to ship, {again.already} there already."],
         )
 
 

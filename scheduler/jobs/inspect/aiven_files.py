@@ -47,7 +47,7 @@ def inspect_indexes(file: OpenedFile) -> Answer:
 
     """
     if file.stem is None:
-        what = "without its manifest beside it nobody can distinguish one index from another"
+        what = "without its manifest beside it one index cannot be distinguished from another"
         raise UsageError(f"{file.reader.locator}: {what}", hint=f"give it where it lies, beside the .{MANIFEST}")
     columns = (
         Column(key="index"),
@@ -68,7 +68,7 @@ def _head(manifest: AivenManifest) -> dict[str, object]:
         "originalFileSize": chunks.file_size,
         "storedFileSize": chunks.stored_size,
         "compression": manifest.compression,
-        # The encrypted data key is of no use to whoever looks.
+        # The encrypted data key is of no use to the reader.
         "encryptionKeyPair": None if manifest.encryption is None else manifest.encryption.data_key.key_id,
     }
     segment = manifest.segment

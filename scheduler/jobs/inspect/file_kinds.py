@@ -32,7 +32,7 @@ class Kind(StrEnum):
     RSM_MANIFEST = "rsm-manifest"
     RSM_INDEXES = "indexes"
     TRANSACTION_STATE = "transaction-state"
-    """A segment of ``__transaction_state`` by its records; a segment like others unless somebody says so."""
+    """A segment of ``__transaction_state`` by its records; a segment like others unless that is asked for."""
 
 
 _PEEK_BYTES: Final = 256

@@ -77,10 +77,11 @@ def _inspect_segment(file: OpenedFile) -> Answer:
 def _inspect_snapshot(file: OpenedFile) -> Answer:
     data = file.content()
     damage = _damage(read_snapshot_array, data)
-    if damage is not None and damage.position < SNAPSHOT_HEADER.size and damage.position != CRC_POSITION:
-        raise damage
     # A wrong checksum says nothing about where: all entries are shown before it is reported.
-    end = len(data) if damage is None or damage.position == CRC_POSITION else damage.position
+    is_checksum = damage is not None and damage.position == CRC_POSITION and len(data) >= SNAPSHOT_HEADER.size
+    if damage is not None and damage.position < SNAPSHOT_HEADER.size and not is_checksum:
+        raise damage
+    end = len(data) if damage is None or is_checksum else damage.position
     entries = map(ProducerEntry._make, _entries(ENTRY, data, SNAPSHOT_HEADER.size, end))
     names = {} if file.log_dir is None else transactional_ids(file.log_dir)
     rows = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,8 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
     path = Path(file)
     with readable(path):
         if S_ISDIR(path.stat().st_mode):
-            raise UsageError(f"{file} is a directory", hint="give one file of it; `resnap scan` shows a directory")
+            shown = f"`resnap scan {shlex.quote(str(path))}` shows a log dir or a partition"
+            raise UsageError(f"{file} is a directory", hint=f"give one file of it; {shown}")
         is_active, log_size = _is_active(path), _log_size(path)
     with open_reader(file) as reader:
         yield OpenedFile(

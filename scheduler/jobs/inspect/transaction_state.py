@@ -9,7 +9,7 @@ from resnap.scheduler.jobs.inspect.segments import SegmentInspection
 from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import check_crc, read_header
-from resnap.tiering.controller.transactions.state_records import (
+from resnap.tiering.controller.transactions.state_log import (
     TRANSACTION_TOPIC,
     StateRecord,
     decode_record,

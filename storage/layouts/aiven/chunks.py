@@ -26,7 +26,7 @@ MAX_SIZES_BYTES: Final = 10 << 20
 """Longest list of sizes in its binary form; the plugin reads no longer one."""
 
 MAX_CHUNKS: Final = 1 << 21
-"""Most chunks of a segment: nobody cuts 2 GiB into chunks of less than 1 KiB, and each chunk costs memory."""
+"""Most chunks of a segment: no plugin cuts 2 GiB into chunks of less than 1 KiB, and each chunk costs memory."""
 
 _COUNT: Final = struct.Struct(">i")
 _ONE: Final = struct.Struct(">ii")

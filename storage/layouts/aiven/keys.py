@@ -102,7 +102,7 @@ def object_key(
 
 
 def segment_prefix(topic_partition: TopicPartition, topic_id: str, base_offset: int, *, prefix: str = "") -> str:
-    """Return what every key of a segment begins with, whoever copied it."""
+    """Return what every key of a segment begins with."""
     folder = topic_folder(topic_partition.topic, topic_id, prefix=prefix)
     return f"{folder}{topic_partition.partition}/{base_offset:0{OFFSET_DIGITS}d}-"
 

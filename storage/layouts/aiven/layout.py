@@ -14,11 +14,12 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
-from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError
+from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven import keys
 from resnap.storage.layouts.aiven.body import (
     LogBody,
@@ -39,8 +40,10 @@ from resnap.storage.layouts.aiven.manifest import (
 )
 from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata
+from resnap.storage.layouts.aiven.opening import forget_segments
 from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, read_origin, write_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
+from resnap.storage.layouts.aiven.repaired import with_indexes
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.layouts.segments import (
@@ -48,6 +51,7 @@ from resnap.storage.layouts.segments import (
     Deletion,
     NewObject,
     Place,
+    Rewritten,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
@@ -60,10 +64,10 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.encryption import SegmentCipher
+    from resnap.storage.encryption import KeyRing, SegmentCipher
     from resnap.storage.layouts.aiven.listing import AivenListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.segments import NewSegment, SegmentFile, StoredManifest, Vouched
+    from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -120,7 +124,8 @@ class Aiven:
         within: str = "",  # noqa: ARG002 - a topic lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return what the manifests among ``listed`` make visible, whoever wrote it."""
+        """Return what the manifests among ``listed`` make visible, of brokers and of Resnap."""
+        forget_segments()
         return copied_log_dir(store, listed, topics, topic_ids=topic_ids)
 
     def log_key(
@@ -138,7 +143,8 @@ class Aiven:
         return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}"
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
-        """Return the segments that have manifests, whoever wrote them."""
+        """Return the segments that have manifests, of brokers and of Resnap."""
+        forget_segments()
         return list_copies(store, wants, within)
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
@@ -179,7 +185,7 @@ class Aiven:
         )
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
-        """Make sure that nobody has shipped ``segment``: any manifest at its base offset counts, a broker's too."""
+        """Make sure that ``segment`` is not shipped: any manifest at its base offset counts, a broker's too."""
         for info in store.list(self._segment_prefix(segment, known_topic_id(segment))):
             if self._parsed(info.key) is not None:
                 raise ShippedMeanwhileError(
@@ -233,6 +239,15 @@ class Aiven:
         """All three of the plugin's."""
         return frozenset({keys.LOG, keys.INDEXES, keys.MANIFEST})
 
+    def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
+        """Return the indexes with the new ones behind all that is there, the origin, and the manifest."""
+        with in_file(manifest_key):
+            indexes, manifest = with_indexes(read(manifest_key), read(_beside(manifest_key)), parts.bodies(), keys)
+        if manifest == read(manifest_key):
+            return Rewritten(())
+        origin = () if parts.origin is None else ((_origin_key(manifest_key), write_origin(parts.origin)),)
+        return Rewritten(((_beside(manifest_key), indexes), *origin, (manifest_key, manifest)))
+
     def brokers_object(self, key: str) -> BrokersObject | None:
         """Return of which segment an object is, under whatever key prefix."""
         found = keys.parse_key(key)
@@ -278,6 +293,11 @@ class Aiven:
         return parsed if parsed is not None and parsed.suffix == keys.MANIFEST else None
 
 
+def _beside(manifest_key: str) -> str:
+    """Return the key of the indexes of the segment whose manifest is at ``manifest_key``."""
+    return f"{manifest_key.removesuffix(keys.MANIFEST)}{keys.INDEXES}"
+
+
 def _origin_key(manifest_key: str) -> str:
     place = keys.parse_key(manifest_key)
     if place is None:
@@ -286,7 +306,7 @@ def _origin_key(manifest_key: str) -> str:
 
 
 def _small(key: str, body: bytes) -> NewObject:
-    return NewObject(key, lambda: io.BytesIO(body), len(body), crc32c(body))
+    return NewObject(key, partial(io.BytesIO, body), len(body), crc32c(body))
 
 
 def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:

@@ -1,4 +1,4 @@
-"""The segments of a store in the layout ``aiven``, one by one, whoever wrote them: their manifests have no digests."""
+"""The segments of a store in the layout ``aiven``, one by one: their manifests have no digests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven.log import copied_segment, segment_of
+from resnap.storage.layouts.aiven.log import copied_segment, segment_of, without_manifest
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -33,6 +34,11 @@ class AivenListing:
     """All objects of the segments, and what is said of their snapshots, by key."""
     manifests: Mapping[str, ObjectInfo]
     sizes: Mapping[str, int]
+
+    @property
+    def incomplete(self) -> list[Incomplete]:
+        """Return the segments of which an object is there, and no manifest."""
+        return without_manifest(list(filter(None, map(parse_key, self.infos))))
 
     def folder(self, key: str) -> str:
         """Return the folder of the partition."""

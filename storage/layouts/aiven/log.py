@@ -21,17 +21,16 @@ from resnap.storage.layouts.stored_log import (
     ClosedSegment,
     closed_segment,
     end_snapshot,
-    one_of_each_name,
-    refused,
     stored_log_dir,
     stored_partition,
 )
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.store_path import StorePath
-from resnap.storage.side_by_side import each
+from resnap.storage.log.survey import Incomplete
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.layouts.aiven.metadata import SegmentMetadata
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
-    "brokers cannot read it either: `resnap remote status --store` says whether they believe in it; if they do, only"
+    "brokers cannot read it either: `resnap remote status LOG_DIR --store` says whether they know it; if they do, only"
     " another copy of the object helps, else delete the three objects of the segment, and tier it again"
 )
 """What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
@@ -81,7 +80,7 @@ class CopiedSegment:
 
     @property
     def cluster_id(self) -> None:
-        """Nobody says."""
+        """Not in the manifest."""
         return
 
     @property
@@ -179,7 +178,8 @@ def copied_log_dir(
 
     """
     infos = {info.key: info for info in listed}
-    places = [place for key in infos if (place := parse_key(key)) and place.suffix == MANIFEST]
+    objects = list(filter(None, map(parse_key, infos)))
+    places = [place for place in objects if place.suffix == MANIFEST]
     named = {TopicPartition(one.topic, one.partition) for one in places}
     maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
     wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
@@ -187,7 +187,28 @@ def copied_log_dir(
     for one in each(partial(_read, store, infos), wanted, remote=True):
         if topics is None or one.segment is None or topics(one.topic_partition):
             partitions.setdefault(one.topic_partition, {}).setdefault(one.place.topic_id, []).append(one)
-    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
+    root = StorePath(store.url)
+    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
+    return stored_log_dir(
+        root,
+        partitions,
+        lambda found, _: _folder(root, found[0].place),
+        partial(_partition, root, infos),
+        topic_ids=topic_ids,
+        url_of_one=_URL_OF_ONE,
+        incomplete=(one for one in without_manifest(objects) if topics is None or topics(one.topic_partition)),
+        broker_ids={one.segment.metadata.broker_id for one in read if one.segment is not None},
+    )
+
+
+def without_manifest(objects: Collection[AivenKey]) -> list[Incomplete]:
+    """Return the segments that have another of the ``objects``, and no manifest."""
+    whole = {place.key for place in objects if place.suffix == MANIFEST}
+    lacking = {key: place for place in objects if (key := place.beside(MANIFEST)) not in whole}
+    return [
+        Incomplete(TopicPartition(place.topic, place.partition), place.base_offset, key)
+        for key, place in sorted(lacking.items())
+    ]
 
 
 def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], bool]) -> bool:
@@ -214,28 +235,11 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
         found = infos.get(key)
         if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
             there = "nothing" if found is None else f"{found.size_bytes} bytes"
-            raise VerificationError(f"{store.url}/{segment.place.key}: names {key} of {size} bytes, found {there}")
-
-
-def _log_dir(
-    root: StorePath,
-    infos: Mapping[str, ObjectInfo],
-    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
-    chosen: Mapping[str, str],
-) -> LogDir:
-    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
-    return stored_log_dir(
-        root,
-        [
-            (
-                _folder(root, found[0].place),
-                partial(_partition, root, infos, topic_partition, found) if error is None else partial(refused, error),
+            raise VerificationError(
+                f"{segment.metadata.topic}-{segment.metadata.partition}: the segment [{segment.base_offset},"
+                f" {segment.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
+                f" {key} of {size} bytes, found {there}"
             )
-            for topic_partition, _, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
-        ],
-        cluster_id=None,
-        broker_ids={one.segment.metadata.broker_id for one in read if one.segment is not None},
-    )
 
 
 def _folder(root: StorePath, place: AivenKey) -> StorePath:
@@ -243,7 +247,7 @@ def _folder(root: StorePath, place: AivenKey) -> StorePath:
 
 
 def _partition(
-    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, found: Sequence[_Read]
+    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, _: str, found: Sequence[_Read]
 ) -> PartitionDir:
     error = next((one.error for one in found if one.error is not None), None)
     if error is not None:

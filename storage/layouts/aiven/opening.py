@@ -1,7 +1,7 @@
 """Opens the files of a segment in the layout ``aiven``, which lie in pieces inside its objects, by locators of members.
 
-An object is reached through whatever opens locators (``Opener``). A manifest is read once for all files of its segment:
-nobody changes one that is there.
+An object is reached through whatever opens locators (``Opener``). A manifest is read once for all files of its segment.
+A repair replaces it, and leaves where it was whatever the old one names, so one that is a minute old is as good.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from resnap.storage.encryption import DataKeyError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _KEYS_TRIED: Final = 16
 """Data keys that are tried before a private key counts as the wrong one."""
+_KEPT_S: Final = 60
 _LOST: Final = "what is encrypted under a data key that is lost cannot be read: only another copy of the manifest helps"
 
 
@@ -121,7 +123,7 @@ def stored_segment(opener: Opener, stem: str) -> StoredSegment:
 
     """
     try:
-        return _segment(stem, opener, os.getpid())
+        return _segment(stem, opener, os.getpid(), int(monotonic() // _KEPT_S))
     except DataKeyError as error:
         if not _opens_others("/".join(stem.split("/")[:-KEY_PARTS]), opener, os.getpid()):
             raise ConfigurationError(str(error), hint=error.hint) from error
@@ -130,8 +132,14 @@ def stored_segment(opener: Opener, stem: str) -> StoredSegment:
                               " opens, as it opens those of other segments", hint=_LOST) from error  # fmt: skip
 
 
+def forget_segments() -> None:
+    """Read the manifests of segments again, since a repair may have replaced them."""
+    _segment.cache_clear()
+
+
 @lru_cache(maxsize=256)
-def _segment(stem: str, opener: Opener, process: int) -> StoredSegment:  # noqa: ARG001 - a fork reads its own
+def _segment(stem: str, opener: Opener, process: int, minute: int) -> StoredSegment:  # noqa: ARG001 - as said below
+    """Return what the manifest says; it is read again in a forked process, and after a minute."""
     locator = f"{stem}.{MANIFEST}"
     with in_file(locator):
         manifest = read_manifest(opener.read(locator))

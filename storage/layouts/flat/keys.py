@@ -6,7 +6,7 @@ relative to the prefix of the store. An id that is not known is ``none``. Names 
 store keeps are written ``=XX`` (hex), and a name of over 200 bytes as its front and ``=sha256-<64 hex digits>`` of the
 whole. Different names give different parts, so different segments never share a key.
 
-The segment id comes from the content: what is shipped under a key is the same, whoever ships it and how often.
+The segment id comes from the content: every run ships the same bytes under a key, however often.
 """
 
 from __future__ import annotations

@@ -7,10 +7,13 @@ again.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, vouched_by_manifests
@@ -18,6 +21,7 @@ from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
@@ -33,6 +37,7 @@ from resnap.storage.layouts.segments import (
     Deletion,
     NewObject,
     Place,
+    Rewritten,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
@@ -45,9 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.flat.listing import FlatListing
     from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.layouts.segments import NewSegment, StoredManifest, Unnamed, Vouched
+    from resnap.storage.layouts.segments import NewSegment, RightParts, StoredManifest, Unnamed, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -132,6 +138,33 @@ class Flat:
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
         """Return the digests that manifests have of all files."""
         return vouched_by_manifests(store, partition)
+
+    def rewritten(
+        self,
+        read: Callable[[str], bytes],
+        manifest_key: str,
+        parts: RightParts,
+        keys: KeyRing,  # noqa: ARG002
+    ) -> Rewritten:
+        """Return new objects beside the old ones, or in their place where brokers read them, and the manifest.
+
+        What the manifest names already comes where it says, in case that something else lies there.
+        """
+        with in_file(manifest_key):
+            manifest = read_manifest(read(manifest_key))
+        objects = {one.kind: one for one in manifest.objects}
+        bodies = {kind: body for kind, body in parts.bodies().items() if not _names(objects.get(kind), body)}
+        named = [(objects[kind].key, body) for kind, body in parts.bodies().items() if kind not in bodies]
+        if not bodies:
+            return Rewritten(tuple(named))
+        place = _keys_of_new(manifest, manifest_key, bodies)
+        replaced = tuple(objects[kind].key for kind in bodies if kind in objects and objects[kind].key != place[kind])
+        objects |= {kind: _entry(kind, place[kind], body) for kind, body in bodies.items()}
+        ordered = tuple(objects[kind] for kind in ObjectKind if kind in objects)
+        origin = parts.origin or manifest.snapshot_origin
+        body = write_manifest(replace(manifest, objects=ordered, snapshot_origin=origin))
+        writes = ((place[kind], body) for kind, body in bodies.items())
+        return Rewritten((*named, *writes, (manifest_key, body)), replaced)
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
         """Return the files of ``segment`` as they are, and what names them: under the first id without a tombstone."""
@@ -245,6 +278,42 @@ class Flat:
         return segment.origin
 
 
+def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:
+    """Return where new parts of a segment lie: where brokers read them, else under an id that comes from all parts.
+
+    No id whose object the manifest names is taken: that one is read until the new manifest is there.
+    """
+    log, place = next(one.key for one in manifest.objects if one.kind is ObjectKind.LOG), keys.parse_key(manifest_key)
+    if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
+        return {kind: f"{log.removesuffix('log')}{BROKERS_EXTENSIONS[kind]}" for kind in bodies}
+    digests: dict[str, str] = {one.kind: one.sha256 for one in manifest.objects}
+    digests |= {kind: hashlib.sha256(body).hexdigest() for kind, body in bodies.items()}
+    identity = partial(
+        keys.segment_id,
+        cluster_id=manifest.cluster_id,
+        topic=manifest.topic,
+        topic_id=manifest.topic_id,
+        partition=manifest.partition,
+        base_offset=manifest.base_offset,
+        next_base_offset=manifest.next_base_offset,
+        digests=digests,
+    )
+    named = {one.key for one in manifest.objects}
+    ids = (identity(incarnation=incarnation) for incarnation in count())
+    new = ({kind: replace(place, segment_id=one, extension=kind).key for kind in bodies} for one in ids)
+    return next(one for one in new if named.isdisjoint(one.values()))
+
+
+def _names(entry: ManifestObject | None, body: bytes) -> bool:
+    """Whether a manifest names ``body`` already."""
+    return entry is not None and entry.sha256 == hashlib.sha256(body).hexdigest()
+
+
+def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
+    sha256 = hashlib.sha256(body).hexdigest()
+    return ManifestObject(kind=kind, key=key, size_bytes=len(body), sha256=sha256, crc32c=crc32c(body))
+
+
 def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment that has no tombstone: who deletes may still be about to."""
     buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
@@ -268,7 +337,7 @@ def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest |
     """Return the manifest at ``key`` if it forbids ``segment``: not if it ends elsewhere, and is of one lineage.
 
     Raises:
-        ShippedMeanwhileError: nobody knows what it says.
+        ShippedMeanwhileError: it cannot be read.
 
     """
     try:

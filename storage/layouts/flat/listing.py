@@ -17,7 +17,7 @@ from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, read_manifest
 from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_bytes
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -45,6 +46,8 @@ class FlatListing:
     sizes: Mapping[str, int] = field(default_factory=dict)
     topic_ids: TopicIds = field(default_factory=TopicIds)
     """Which topics the segments are of, where keys do not say."""
+    incomplete: Sequence[Incomplete] = ()
+    """None: what no manifest names is not a segment."""
     _brokers: BrokersFolders = field(init=False)
 
     def __post_init__(self) -> None:

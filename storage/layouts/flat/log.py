@@ -7,12 +7,13 @@ high watermark. The files of a segment share the front of their keys, as those o
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place
+from resnap.storage.layouts.flat.keys import manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import topic_ids_of
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
@@ -21,25 +22,26 @@ from resnap.storage.layouts.stored_log import (
     ClosedSegment,
     closed_segment,
     end_snapshot,
-    one_of_each_name,
-    refused,
     stored_log_dir,
     stored_partition,
     whole_chain,
 )
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.store_path import StorePath
-from resnap.storage.side_by_side import each
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.layouts.manifest import ManifestObject
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 _HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
+_REPLACEABLE: Final = frozenset({ObjectKind.SNAPSHOT, ObjectKind.TXN_INDEX})
+"""What `resnap repair` makes again."""
 _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
 
 
@@ -81,7 +83,23 @@ def shipped_log_dir(
         topic_partition = TopicPartition(topic, one.place.partition)
         if topics is None or topics(topic_partition):
             partitions.setdefault(topic_partition, {}).setdefault(ids.of(one.place), []).append(one)
-    return _log_dir(StorePath(store.url), infos, dict(sorted(partitions.items())), topic_ids or {})
+    root = StorePath(store.url)
+    known = [one.manifest for by_id in partitions.values() for found in by_id.values() for one in found if one.manifest]
+    clusters = {manifest.cluster_id for manifest in known}
+    if len(clusters) > 1:
+        names = sorted(str(cluster) for cluster in clusters)
+        hint = f"give the URL with the id of one, such as {root}/{next(one for one in names if one != 'None')}"
+        raise UsageError(f"{root}: segments of several clusters: {', '.join(names)}", hint=hint)
+    return stored_log_dir(
+        root,
+        partitions,
+        lambda found, topic_id: _directory(root, found[0].place, topic_id),
+        partial(_partition, root, infos),
+        topic_ids=topic_ids,
+        url_of_one=_URL_OF_ONE,
+        cluster_id=next(iter(clusters), None),
+        broker_ids={manifest.broker_id for manifest in known},
+    )
 
 
 def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
@@ -105,17 +123,34 @@ def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFold
 
 
 def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
-    """Make sure that what the manifest names is there, under keys of this layout or of one that brokers read."""
-    flat, brokers = key.removesuffix(MANIFEST_EXTENSION), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
+    """Make sure that what the manifest names is there, under keys of this layout or of one that brokers read.
+
+    Of a snapshot and a transaction index the replay finds out what they are worth, and whether there are any.
+    """
+    flat, brokers = parse_key(key), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
     for entry in manifest.objects:
         found = infos.get(entry.key) or _elsewhere(store, infos, entry.key)
-        is_of_segment = entry.key in {f"{flat}{entry.kind}", f"{brokers}{EXTENSIONS[entry.kind]}"}
-        if not is_of_segment or found is None or found.size_bytes != entry.size_bytes:
+        is_of_segment = entry.key == f"{brokers}{EXTENSIONS[entry.kind]}" or _is_beside(flat, entry)
+        is_judged = entry.kind in _REPLACEABLE
+        if not is_of_segment or (not is_judged and (found is None or found.size_bytes != entry.size_bytes)):
             size = "nothing" if found is None else f"{found.size_bytes} bytes"
+            segment = f"the segment [{manifest.base_offset}, {manifest.next_base_offset})"
             raise VerificationError(
-                f"{store.url}/{key}: names {entry.key} of {entry.size_bytes} bytes, found {size}",
-                hint="see `resnap verify --store URL`; delete the manifest to have the segment shipped again",
+                f"{manifest.topic}-{manifest.partition}: {segment} lacks an object: its manifest {store.url}/{key}"
+                f" names {entry.key} of {entry.size_bytes} bytes, found {size}",
+                hint=f"bring the object back from another copy of the store; or delete the manifest and ship the"
+                f" segment again; `resnap verify --store {store.url}` shows what else is wrong",
             )
+
+
+def _is_beside(place: FlatKey | None, entry: ManifestObject) -> bool:
+    """Whether an object lies beside its manifest: under the same id, or what was repaired under one of its own."""
+    found = parse_key(entry.key)
+    if found is None or place is None or found.extension != entry.kind:
+        return False
+    is_repaired = entry.kind in _REPLACEABLE
+    same = replace(found, segment_id=place.segment_id) if is_repaired else found
+    return replace(same, extension=place.extension) == place
 
 
 def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
@@ -123,34 +158,6 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
     with suppress(ObjectNotFoundError):
         return infos.setdefault(key, store.head(key))
     return None
-
-
-def _log_dir(
-    root: StorePath,
-    infos: Mapping[str, ObjectInfo],
-    partitions: Mapping[TopicPartition, Mapping[str, Sequence[_Read]]],
-    chosen: Mapping[str, str],
-) -> LogDir:
-    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
-    known = [one.manifest for one in read if one.manifest is not None]
-    clusters = {manifest.cluster_id for manifest in known}
-    if len(clusters) > 1:
-        names = ", ".join(sorted(str(cluster) for cluster in clusters))
-        raise UsageError(f"{root}: segments of several clusters: {names}", hint="give the URL with the id of one")
-    return stored_log_dir(
-        root,
-        [
-            (
-                _directory(root, found[0].place, topic_id),
-                partial(_partition, root, infos, topic_partition, topic_id, found)
-                if error is None
-                else partial(refused, error),
-            )
-            for topic_partition, topic_id, found, error in one_of_each_name(partitions, chosen, _URL_OF_ONE)
-        ],
-        cluster_id=next(iter(clusters), None),
-        broker_ids={manifest.broker_id for manifest in known},
-    )
 
 
 def _directory(root: StorePath, place: FlatKey, topic_id: str) -> StorePath:
@@ -182,9 +189,12 @@ def _partition(
 
 def _closed(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> ClosedSegment:
     sizes = {entry.kind: entry.size_bytes for entry in manifest.objects}
-    log, snapshot = infos[_key_of(manifest, ObjectKind.LOG)], infos[manifest.snapshot_key]
+    log = infos[_key_of(manifest, ObjectKind.LOG)]
+    snapshot = infos.get(manifest.snapshot_key) or replace(log, key=manifest.snapshot_key, size_bytes=0, etag="")
+    transactions = manifest.object(ObjectKind.TXN_INDEX)
+    segment = closed_segment(manifest, str(root / log.key), log, sizes)
     return ClosedSegment(
-        closed_segment(manifest, str(root / log.key), log, sizes),
+        replace(segment, transaction_index=None if transactions is None else str(root / transactions.key)),
         end_snapshot(manifest, str(root / snapshot.key), snapshot, snapshot.size_bytes),
     )
 

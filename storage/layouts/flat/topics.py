@@ -125,7 +125,7 @@ def _pieces(store: ObjectStore, places: Iterable[FlatKey]) -> list[Piece]:
     """Return the segments at ``places`` whose manifests can be read."""
     pieces = []
     for place in places:
-        with suppress(FormatError, ObjectNotFoundError):  # whoever reads the partition says so
+        with suppress(FormatError, ObjectNotFoundError):  # reading the partition reports it
             manifest = read_manifest(store.get(place.key))
             key = next(entry.key for entry in manifest.objects if entry.kind is ObjectKind.LOG)
             pieces.append(stored_piece(store, key, manifest.base_offset, manifest.next_base_offset))

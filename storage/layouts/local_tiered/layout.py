@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.layouts.local_tiered.keys import NEEDED, ROOT, object_key, parse_key
+from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, ROOT, object_key, parse_key
 from resnap.storage.layouts.local_tiered.listing import LocalTieredListing, list_tiered, vouched_by_none
 from resnap.storage.layouts.local_tiered.log import tiered_log_dir
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.segments import BrokersObject, check_key_length, known_topic_id
+from resnap.storage.layouts.segments import BrokersObject, Rewritten, check_key_length, known_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
-    from resnap.storage.layouts.segments import NewSegment, StoredManifest, Vouched
+    from resnap.storage.encryption import KeyRing
+    from resnap.storage.layouts.segments import NewSegment, RightParts, StoredManifest, Vouched
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
-    "brokers cannot read it either, if `resnap remote status --store` says that they believe in it: only another copy"
+    "brokers cannot read it either, if `resnap remote status LOG_DIR --store` says that they know it: only another copy"
     " of the objects helps then"
 )
 
@@ -52,7 +53,7 @@ class LocalTiered:
         within: str = "",  # noqa: ARG002 - a partition lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return the segments among ``listed`` that are whole, whoever wrote them."""
+        """Return the segments among ``listed`` that are whole, of brokers or of Resnap."""
         return tiered_log_dir(store, listed, topics, topic_ids=topic_ids)
 
     def log_key(
@@ -78,6 +79,17 @@ class LocalTiered:
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments lie."""
         return vouched_by_none(partition)
+
+    def rewritten(
+        self,
+        read: Callable[[str], bytes],  # noqa: ARG002 - objects are replaced whole
+        manifest_key: str,
+        parts: RightParts,
+        keys: KeyRing,  # noqa: ARG002
+    ) -> Rewritten:
+        """Return the objects as brokers read them, each in the place of the old one."""
+        stem = manifest_key.removesuffix(EXTENSIONS[ObjectKind.LOG])
+        return Rewritten(tuple((f"{stem}{EXTENSIONS[kind]}", body) for kind, body in parts.bodies().items()))
 
     def brokers_object(self, key: str) -> BrokersObject | None:
         """Return of which segment an object is, at whatever depth it is seen from."""

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
-from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, segment_of, whole_segments
+from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, segment_of, tiered_segments
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
 from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -29,6 +30,8 @@ class LocalTieredListing:
     """The logs of all segments that are whole."""
     sizes: Mapping[str, int]
     """Bytes of all objects of each segment."""
+    incomplete: Sequence[Incomplete]
+    """Segments that are not whole, each with one of the keys at which nothing lies."""
 
     def folder(self, key: str) -> str:
         """Return the folder of the partition."""
@@ -61,13 +64,14 @@ def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = 
         StoreError: the store failed.
 
     """
-    found = whole_segments(store.list(within), lambda partition: wants(partition.topic))
+    found, incomplete = tiered_segments(store.list(within), lambda partition: wants(partition.topic))
     segments = {one.infos[ObjectKind.LOG].key: one for one in found}
     return LocalTieredListing(
         store,
         segments,
         manifests={key: one.infos[ObjectKind.LOG] for key, one in segments.items()},
         sizes={key: sum(info.size_bytes for info in one.infos.values()) for key, one in segments.items()},
+        incomplete=incomplete,
     )
 
 

@@ -1,14 +1,15 @@
 """What brokers have tiered in the layout ``local-tiered``, as a log dir: nothing but keys names a segment.
 
 A segment is one if the objects that brokers need are all there and its log ends with a whole batch. What is less than
-that is a copy under way, or one that was given up. Keys say where a segment begins, its last batch where it ends.
-Which segments the brokers believe in stands in their own metadata, and is not asked here: of several with the same
-offsets, as retries leave them, the one written last is taken.
+that is a copy under way, or one that was given up; but where another lies above it, and no whole one begins where it
+does, one without a snapshot was shipped so, as by brokers that were changed to ship what has none (KIP-1026). Keys
+say where a segment begins, its last batch where it ends. Which segments the brokers believe in stands in their own
+metadata, and is not asked here: of several with the same offsets, as retries leave them, the one written last is taken.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,8 +21,6 @@ from resnap.storage.layouts.stored_log import (
     ClosedSegment,
     closed_segment,
     end_snapshot,
-    one_of_each_name,
-    refused,
     stored_log_dir,
     stored_partition,
     whole_chain,
@@ -31,7 +30,8 @@ from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
 from resnap.storage.log.store_path import StorePath
-from resnap.storage.side_by_side import each
+from resnap.storage.log.survey import Incomplete
+from resnap.storage.small_pieces import each
 from resnap.storage.stores.ranged_reader import ranged_reader
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-HINT: Final = "`resnap remote status --store URL` shows which segments the brokers believe in"
+HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
 _URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
 _RANGE_BYTES: Final = 1 << 16
 """Of the end of a log: as a rule the batches of one entry of its offset index."""
@@ -131,7 +131,7 @@ def tiered_log_dir(
     *,
     topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
-    """Return what the objects ``listed`` of ``store`` hold, whoever wrote them.
+    """Return what the objects ``listed`` of ``store`` hold, of brokers or of Resnap.
 
     A partition whose segments are damaged, contradict each other or leave a gap becomes a problem; so do those of
     several topics of one name, unless ``topic_ids`` chooses one by name.
@@ -141,29 +141,30 @@ def tiered_log_dir(
 
     """
     partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    for one in each(partial(_read, store), whole_segments(listed, topics), remote=True):
+    segments, incomplete = tiered_segments(listed, topics)
+    for one in each(partial(_read, store), segments, remote=True):
         if one.segment is not None or one.error is not None:
             partitions.setdefault(one.of.topic_partition, {}).setdefault(one.of.topic_id, []).append(one)
     root = StorePath(store.url)
-    found = one_of_each_name(dict(sorted(partitions.items())), topic_ids or {}, _URL_OF_ONE)
     return stored_log_dir(
         root,
-        [
-            (
-                _folder(root, read[0].of),
-                partial(_partition, root, topic_id, read) if error is None else partial(refused, error),
-            )
-            for _, topic_id, read, error in found
-        ],
-        cluster_id=None,
-        broker_ids=(),
+        partitions,
+        lambda read, _: _folder(root, read[0].of),
+        partial(_partition, root),
+        topic_ids=topic_ids,
+        url_of_one=_URL_OF_ONE,
+        incomplete=incomplete,
     )
 
 
-def whole_segments(
+def tiered_segments(
     listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
-) -> list[SegmentObjects]:
-    """Return the wanted segments of which all objects are there that brokers need."""
+) -> tuple[list[SegmentObjects], list[Incomplete]]:
+    """Return the wanted segments of which all objects are there that brokers need, and what others lack.
+
+    A snapshot that was not shipped is among the objects with no bytes. A segment that lacks objects counts where there
+    is no whole one in its place, and comes with the key of one of them.
+    """
     found: dict[str, SegmentObjects] = {}
     for info in listed:
         key = parse_key(info.key)
@@ -173,7 +174,30 @@ def whole_segments(
         stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
         one = SegmentObjects(place, key.topic_id, key.base_offset, key.segment_id, {})
         found.setdefault(stem, one).infos[key.kind] = info
-    return [one for one in found.values() if one.infos.keys() >= NEEDED]
+    whole = [one for one in found.values() if one.infos.keys() >= NEEDED]
+    bases = {(one.topic_partition, one.topic_id, one.base_offset) for one in whole}
+    last: dict[tuple[TopicPartition, str], int] = {}
+    for one in found.values():
+        of = one.topic_partition, one.topic_id
+        last[of] = max(last.get(of, 0), one.base_offset)
+    for stem, one in found.items():
+        of = one.topic_partition, one.topic_id
+        is_bare = one.infos.keys() >= NEEDED - {ObjectKind.SNAPSHOT} and ObjectKind.SNAPSHOT not in one.infos
+        if is_bare and (*of, one.base_offset) not in bases and one.base_offset < last[of]:
+            log = one.infos[ObjectKind.LOG]
+            absent = replace(log, key=f"{stem}.{EXTENSIONS[ObjectKind.SNAPSHOT]}", size_bytes=0, etag="")
+            whole.append(one._replace(infos={**one.infos, ObjectKind.SNAPSHOT: absent}))
+    shown = {(one.topic_partition, one.topic_id, one.base_offset) for one in whole}
+    lacking = (
+        Incomplete(one.topic_partition, one.base_offset, f"{stem}.{EXTENSIONS[_first_lacking(one)]}")
+        for stem, one in found.items()
+        if (one.topic_partition, one.topic_id, one.base_offset) not in shown
+    )
+    return sorted(whole, key=lambda one: one.infos[ObjectKind.LOG].key), sorted(lacking)
+
+
+def _first_lacking(of: SegmentObjects) -> ObjectKind:
+    return next(kind for kind in EXTENSIONS if kind in NEEDED and kind not in of.infos)
 
 
 def read_segment(store: ObjectStore, of: SegmentObjects) -> TieredSegment:
@@ -237,7 +261,7 @@ def _folder(root: StorePath, of: SegmentObjects) -> StorePath:
     return root / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
 
 
-def _partition(root: StorePath, topic_id: str, found: Sequence[_Read]) -> PartitionDir:
+def _partition(root: StorePath, topic_partition: TopicPartition, topic_id: str, found: Sequence[_Read]) -> PartitionDir:
     """Return the partition; a segment that is damaged harms where no other one begins at its offset.
 
     Raises:
@@ -250,11 +274,10 @@ def _partition(root: StorePath, topic_id: str, found: Sequence[_Read]) -> Partit
     for one in found:
         if one.error is not None and one.of.base_offset not in begins:
             raise one.error
-    of, made = found[0].of, sorted(segments, key=attrgetter("made"))
-    chain = whole_chain(of.topic_partition, made, hint=HINT)
+    chain = whole_chain(topic_partition, sorted(segments, key=attrgetter("made")), hint=HINT)
     return stored_partition(
-        _folder(root, of),
-        of.topic_partition,
+        _folder(root, found[0].of),
+        topic_partition,
         [ClosedSegment(segment_of(root, one), _snapshot(root, one)) for one in chain],
         leader_epochs=str(root / chain[-1].of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key),
         topic_id=topic_id,

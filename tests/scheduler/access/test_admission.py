@@ -13,9 +13,8 @@ from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE
-from resnap.tiering.quota.quota_file import QuotaFile
 from resnap.tiering.quota.quota_metrics import series
-from resnap.tiering.quota.user_quotas import Named, delete_rate, set_rate
+from resnap.tiering.quota.user_quotas import QuotaFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +59,7 @@ def test_without_limits_nobody_waits_nothing_is_kept_and_no_file_is_made(service
 
 
 def test_who_floods_waits_as_long_as_said_and_known_things_and_others_do_not(service: Service) -> None:
-    set_rate(service.file, Named(name=None), 1)
+    service.file.set_rate(None, 1)
     assert service.passed("ci", 100) == FREE_AT_1
     with pytest.raises(QuotaExceededError, match="User:ci has activated") as refused:
         service.admission.charge("ci", ["another"])
@@ -76,7 +75,7 @@ def test_who_floods_waits_as_long_as_said_and_known_things_and_others_do_not(ser
 
 
 def test_what_a_replay_has_activated_leads_into_debt_and_costs_nothing_again(service: Service) -> None:
-    set_rate(service.file, Named(name="ci"), 10)
+    service.file.set_rate("ci", 10)
     assert service.is_let_in("ci", "payments-0")
     service.admission.activated("ci", range(1_000, 1_150))
     service.admission.activated("ci", range(1_000, 1_150))
@@ -88,7 +87,7 @@ def test_what_a_replay_has_activated_leads_into_debt_and_costs_nothing_again(ser
 
 
 def test_a_request_is_charged_as_a_whole_or_not_at_all(service: Service) -> None:
-    set_rate(service.file, Named(name="ci"), 1)
+    service.file.set_rate("ci", 1)
     assert service.is_let_in("ci", *(f"partition {number}" for number in range(20)))
     assert not service.is_let_in("ci", "new", "partition 0")
     assert service.is_let_in("ci", "partition 0", "partition 19")
@@ -97,22 +96,22 @@ def test_a_request_is_charged_as_a_whole_or_not_at_all(service: Service) -> None
 
 def test_limits_are_read_live(service: Service) -> None:
     assert service.passed("ci", 100) == 100
-    set_rate(service.file, Named(name="ci"), 1)
+    service.file.set_rate("ci", 1)
     service.clock.advance(5_000)
     assert service.passed("ci", 100, first=100) == FREE_AT_1
-    delete_rate(service.file, Named(name="ci"))
+    service.file.delete_rate("ci")
     service.clock.advance(5_000)
     assert service.passed("ci", 100, first=200) == 100
 
 
 def test_a_damaged_file_leaves_the_limits_as_they_were_and_is_complained_of_once(service: Service) -> None:
-    set_rate(service.file, Named(name="ci"), 1)
+    service.file.set_rate("ci", 1)
     assert service.passed("ci", 100) == FREE_AT_1
     service.file.path.write_text("{")
     for _ in range(3):
         service.clock.advance(5_000)
         assert service.passed("ci", 10, first=100) == 0
-    assert [text for text in service.complaints if "no file of quotas" in text] == service.complaints
+    assert [text for text in service.complaints if "not a file of quotas" in text] == service.complaints
     assert len(service.complaints) == 1
     service.file.path.unlink()
     service.clock.advance(5_000)
@@ -137,7 +136,7 @@ def test_limits_of_a_cluster_count_below_those_set_here_and_follow_its_log(tmp_p
     assert "no quotas can be read" in service.complaints[0]
     with open_metadata_log(log / "__cluster_metadata-0", leader_id=1, timestamp=5) as writer:
         writer.append([quota("ci", 1), quota("alice", 1)], timestamp=6)
-    set_rate(service.file, Named(name="alice"), 2)
+    service.file.set_rate("alice", 2)
     clock.advance(5_000)
     assert (service.passed("ci", 100, first=100), service.passed("alice", 100)) == (FREE_AT_1, 23)
     (log / "__cluster_metadata-0" / "00000000000000000000.log").write_bytes(b"x" * 200)
@@ -149,7 +148,7 @@ def test_limits_of_a_cluster_count_below_those_set_here_and_follow_its_log(tmp_p
 
 
 def test_many_principals_at_once_each_get_what_is_theirs_while_one_floods(service: Service) -> None:
-    set_rate(service.file, Named(name=None), 1)
+    service.file.set_rate(None, 1)
     names = [f"user {number}" for number in range(1_000)]
 
     def calm(name: str) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.scheduler.api.serving import Served
 
-NOBODY: Final = ("none", "revoked", "expired", "garbage")
+NO_PRODUCERS: Final = ("none", "revoked", "expired", "garbage")
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 REFUSED: Final = {401, 403}
 OWN_ROUTES: Final[Mapping[tuple[str, str], Role | None]] = {
@@ -43,14 +43,14 @@ def may(role: Role | None, caller: str) -> int | None:
     """Return the status with which ``caller`` must be refused a route for ``role``; None if they must not be."""
     if role is None:
         return None
-    if caller in NOBODY:
+    if caller in NO_PRODUCERS:
         return 401
     return None if Role(caller).covers(role) else 403
 
 
 def check_route(service: Served, method: str, path: str, role: Role | None) -> None:
     """Call one route as everybody there is, and compare what comes with what must."""
-    for caller in (*NOBODY, *Role):
+    for caller in (*NO_PRODUCERS, *Role):
         service.clock.advance(60_000)  # so that failures do not add up to a limit
         headers = {} if caller == "none" else {"Authorization": f"Bearer {service.secrets.get(caller, 'resnap_x')}"}
         where = re.sub(r"\{[^}]*\}", "1", path)

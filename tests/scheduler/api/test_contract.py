@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from resnap.scheduler.output import documents
 from tests.scheduler.api.whole import Whole, whole
+from tests.schemas import check_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,6 +77,15 @@ def test_the_description_is_of_openapi_3_1_and_a_page_shows_it(service: Whole) -
         assert 'href="/docs"' in client.get("/", headers={"Accept": "text/html"}).text
 
 
+def test_parameters_of_a_path_come_as_they_stand_in_it(service: Whole) -> None:
+    with service.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    for path, methods in paths.items():
+        for operation in methods.values():
+            named = [one["name"] for one in operation.get("parameters", []) if one["in"] == "path"]
+            assert [f"{{{name}}}" for name in named] == re.findall(r"{\w+}", path)
+
+
 def test_operations_have_names_for_clients_and_settings_their_descriptions(service: Whole) -> None:
     with service.client() as client:
         told = client.get("/openapi.json").json()
@@ -83,3 +95,32 @@ def test_operations_have_names_for_clients_and_settings_their_descriptions(servi
     window = told["components"]["schemas"]["Window"]["properties"]
     assert window["full"]["description"] == "Replay from the log start, and ignore the window."
     assert window["asOf"]["default"] == "now"
+
+
+def test_rows_of_runs_plans_and_partitions_are_as_the_description_says(service: Whole) -> None:
+    out, store = f"{service.directory}/out", f"file://{service.directory}/store"
+    asked = {
+        documents.PlanRow: ("/v1/replays", {"destination": out, "dryRun": True}),
+        documents.SnapshotsRow: ("/v1/replays", {"destination": out}),
+        documents.ShipmentRow: ("/v1/replays", {"kind": "tier", "destination": store}),
+    }
+    with service.client() as client:
+        shapes = client.get("/openapi.json").json()["components"]["schemas"]
+        told = [one["$ref"].rsplit("/")[-1] for one in shapes["RunPartition"]["properties"]["row"]["anyOf"]]
+        for kind, (path, body) in asked.items():
+            answer = client.post(path, json=body)
+            assert answer.status_code == 202, answer.text
+            location = answer.headers["location"]
+            service.over(client, location)
+            partitions = client.get(f"{location}/partitions").json()["partitions"]
+            rows = [one["row"] for one in partitions if one["state"] in {"done", "planned"} and one["row"]]
+            assert rows, (kind, partitions)
+            assert kind.__name__ in told
+            for row in rows:
+                check_row(kind, row)
+        plan = client.post("/v1/plans", json={}).json()
+        assert plan["partitions"]
+        for row in plan["partitions"]:
+            check_row(documents.PlanRow, row)
+        assert shapes["PlanAnswer"]["properties"]["partitions"]["items"]["title"] == "PlanRow"
+        check_row(documents.ScanRow, client.get("/v1/partitions/payments/0").json()["row"])

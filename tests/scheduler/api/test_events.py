@@ -51,7 +51,7 @@ async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Messag
     found: list[Message] = []
     with follower.of(RUN) as feed:
         publishing = asyncio.to_thread(
-            lambda: [service.services.hub.publish(event(seq)) for seq in range(1, count + 1)]
+            lambda: [service.services.history.publish(event(seq)) for seq in range(1, count + 1)]
         )
         task = asyncio.create_task(publishing)
         while len(found) < count:
@@ -75,7 +75,7 @@ def test_whoever_is_too_far_behind_is_sent_to_the_history(service: Whole) -> Non
     async def scene() -> None:
         with EventFeeds(service.services).of(RUN) as feed:
             for seq in range(1, TAIL_EVENTS + 6):
-                service.services.hub.publish(event(seq))
+                service.services.history.publish(event(seq))
             await feed.wait()
             await asyncio.sleep(0)
             assert feed.behind(4) is None
@@ -93,12 +93,12 @@ def test_nothing_is_listened_to_once_the_last_follower_has_left(service: Whole) 
         with ExitStack() as all_of_them:
             for _ in range(events.MOST_STREAMS):
                 all_of_them.enter_context(follower.of(RUN))
-            assert service.services.hub.listeners == 1, "one for all"
+            assert len(follower) == 1, "one for all"
             with pytest.raises(TooManyStreamsError, match="event streams are open"), follower.of("another"):
                 pass
-        assert service.services.hub.listeners == 0
+        assert len(follower) == 0
         with follower.of(RUN):
-            assert service.services.hub.listeners == 1
+            assert len(follower) == 1
 
     asyncio.run(scene())
 

@@ -20,8 +20,8 @@ from resnap.scheduler.access import errors as access_errors
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
 from resnap.scheduler.api.problems import MEDIA_TYPE, problems
-from resnap.scheduler.observing.logs import set_up
 from resnap.scheduler.state.database import StateError
+from resnap.scheduler.telemetry.logs import set_up
 from resnap.storage import errors
 from resnap.storage.errors import FormatError, LockedError, ResnapError, StoreAccessError, StoreUnavailableError
 from tests.cases import each

@@ -20,8 +20,7 @@ from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services, services_of
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.tiering.quota.quota_file import QuotaFile
-from resnap.tiering.quota.user_quotas import Named, delete_rate, set_rate
+from resnap.tiering.quota.user_quotas import QuotaFile
 from tests.scheduler.api.serving import START_MS, listening
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Asked:
         return self.client.post("/v1/replays", json={**body, "partitions": partitions, **more}, headers=token)
 
     def limit(self, name: str | None, rate: float) -> None:
-        set_rate(QuotaFile(self.services.database.path.parent, Disk()), Named(name=name), rate)
+        QuotaFile(self.services.database.path.parent, Disk()).set_rate(name, rate)
         self.clock.advance(5_000)
 
     @property
@@ -213,7 +212,7 @@ def test_counters_never_fall_when_users_are_forgotten_or_their_quota_goes(idle: 
     idle.services.admission.clean_up()
     assert not idle.services.admission.manager.active.entries()
     assert (idle.of_user("ci")["new_total"], idle.of_user("other")["new_total"]) == (2, 1)
-    delete_rate(QuotaFile(idle.services.database.path.parent, Disk()), Named(name="ci"))
+    QuotaFile(idle.services.database.path.parent, Disk()).delete_rate("ci")
     idle.clock.advance(5_000)
     assert idle.replay(idle.token("late"), "orders-0").status_code == 202
     assert (idle.of_user("ci"), idle.of_user("other")["new_total"]) == ({}, 4)

@@ -67,6 +67,8 @@ TABLE: Final = {
     ("GET", "/v1/plans/{plan_id}"): Role.VIEWER,
     ("GET", "/v1/plans/{plan_id}/file"): Role.VIEWER,
     ("GET", "/v1/schedules"): Role.VIEWER,
+    ("GET", "/v1/fleet"): Role.VIEWER,
+    ("GET", "/fleet"): Role.VIEWER,
     ("GET", "/v1/schedules/{name}"): Role.VIEWER,
     ("POST", "/v1/replays"): Role.OPERATOR,
     ("POST", "/v1/scans"): Role.OPERATOR,

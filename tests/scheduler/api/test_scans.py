@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.scheduler.job.sources import Scope, look
+from resnap.storage.stores.local import LocalObjectStore
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import httpx
 
+    from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
 
 
@@ -28,7 +31,7 @@ def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterato
 
 def known(service: Whole, client: httpx.Client) -> tuple[list[str], list[Any]]:
     """Return the sources with what is wrong with them, and where each partition was seen."""
-    sources = [f"{one.source} {one.error}" for one in service.services.sightings.sources()]
+    sources = [f"{one.source} {one.error}" for one in service.services.scans.sources()]
     shown = client.get("/v1/partitions", params={"limit": 200}).json()["partitions"]
     return sources, [(one["source"], one["topic"], one["partition"]) for one in shown]
 
@@ -51,6 +54,46 @@ def test_a_partition_of_a_configured_log_dir_is_not_a_source_of_its_own(service:
         link = service.directory / "sources" / "link"
         assert scanned(service, client, sources=[str(link / "payments-0"), str(link)])["state"] == "succeeded"
         assert known(service, client) == before
+
+
+def test_of_a_source_without_the_partition_there_is_none(service: Whole) -> None:
+    one = "/v1/partitions/payments/0"
+    with service.client() as client:
+        for path in (one, f"{one}/boundaries"):
+            assert client.get(path, params={"source": str(service.directory / "data")}).status_code == 200
+            for source in ("", "/elsewhere"):
+                found = client.get(path, params={"source": source})
+                assert (found.status_code, found.json()["code"]) == (404, "not-found"), source
+        assert "/elsewhere" in found.json()["detail"]
+        assert client.get("/partitions/payments/0?source=").status_code == 200, "a form leaves it empty for any"
+
+
+def test_a_scan_of_one_topic_leaves_the_metric_of_the_log_dir_as_it_was(service: Whole) -> None:
+    def missing(client: httpx.Client) -> list[str]:
+        lines = client.get("/metrics").text.splitlines()
+        return [line for line in lines if line.startswith("resnap_segments_missing_snapshot{")]
+
+    with service.client() as client:
+        scanned(service, client)
+        before = missing(client)
+        assert [float(line.split()[-1]) > 0 for line in before] == [True]
+        assert scanned(service, client, topics=["orders"])["totals"]["partitions"] == 1
+        assert missing(client) == before
+
+
+def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(service: Whole) -> None:
+    directory = service.directory / "data" / "payments-0"
+    destination = service.directory / "out" / "one"
+    with service.client() as client:
+        scanned(service, client)
+        [before] = service.services.scans.find("payments", 0)
+        body = {"sources": [str(directory)], "destination": str(destination)}
+        answer = client.post("/v1/replays", json=body)
+        assert answer.status_code == 202, answer.text
+        assert service.over(client, answer.headers["location"])["state"] == "succeeded"
+        [seen] = service.services.scans.find("payments", 0)
+        assert (before.judgement.readiness, seen.judgement.readiness) == ("blocked", "prepared")
+        assert seen.source == before.source
 
 
 def test_what_is_not_there_is_refused_at_once_and_what_is_not_configured_is_not_kept(service: Whole) -> None:
@@ -77,9 +120,36 @@ def test_topics_that_are_nowhere_are_no_fault_of_the_log_dir(service: Whole) -> 
 def test_a_scheduled_scan_forgets_sources_that_are_no_longer_configured(service: Whole) -> None:
     with service.client() as client:
         before = known(service, client)
-        sightings = service.services.sightings
-        sightings.saw("/gone", [sightings.find("payments", 0)[0].row])
-        sightings.could_not_see("/never", "was there")
+        scans = service.services.scans
+        scans.keep("/gone", [scans.find("payments", 0)[0].row])
+        scans.keep_error("/never", "was there")
         assert known(service, client) != before
         assert service.over(client, client.post("/v1/schedules/look/run").headers["location"])["state"] == "succeeded"
         assert known(service, client) == before
+
+
+def test_log_dirs_of_the_service_are_scanned_with_their_remote_part_which_is_listed_once(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-tiered")
+    log_dir, other = shutil.copytree(fixture.data, tmp_path / "data"), tmp_path / "other"
+    shutil.copytree(fixture.data, other, ignore=shutil.ignore_patterns("payments-0", "__*"))
+    shutil.rmtree(log_dir / "payments-1")
+    listings: list[str] = []
+    plain = LocalObjectStore.list
+
+    def counted(self: LocalObjectStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        if self.url == fixture.remote.as_uri():
+            listings.append(prefix)
+        return plain(self, prefix)
+
+    monkeypatch.setattr(LocalObjectStore, "list", counted)
+    look(Scope(sources=(str(log_dir),), topics=("payments",), remote=fixture.remote.as_uri()))
+    once = len(listings)
+    environment = {"RESNAP_REMOTE": fixture.remote.as_uri()}
+    with whole(tmp_path, Path(f"{log_dir},{other}"), environment=environment) as found, found.client() as client:
+        assert (once > 0, len(listings)) == (True, 2 * once)
+        _, seen = known(found, client)
+        assert {(source, number) for source, topic, number in seen if topic == "payments"} == {
+            (str(log_dir), 0), (str(other), 1),
+        }  # fmt: skip

@@ -55,7 +55,9 @@ class Process:
             pass
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=f"http://127.0.0.1:{_port_of(self.popen.pid)}", timeout=PATIENCE_S)
+        """Return a client with a connection for each request: one that is kept is closed at any time."""
+        limits, address = httpx.Limits(max_keepalive_connections=0), f"http://127.0.0.1:{_port_of(self.popen.pid)}"
+        return httpx.Client(base_url=address, timeout=PATIENCE_S, limits=limits)
 
     def tell(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
@@ -80,6 +82,9 @@ def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iter
             process = Process(popen=popen, notices=notices, log=log, directory=directory)
             process.hears("READY=1")
             yield process
+        except BaseException as error:
+            error.add_note(f"the service said: {log.read_text(encoding='utf-8')[-6_000:]}")
+            raise
         finally:
             popen.kill()
             popen.wait()

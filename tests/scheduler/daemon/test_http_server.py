@@ -35,7 +35,7 @@ def asked() -> threading.Event:
 def address(
     monkeypatch: pytest.MonkeyPatch, answering: threading.Event, asked: threading.Event
 ) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(http_server, "REQUEST_S", 2.0)
+    monkeypatch.setattr(http_server, "REQUEST_S", 1.0)
     app = FastAPI()
 
     @app.get("/slow")

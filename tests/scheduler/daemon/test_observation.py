@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from resnap.scheduler.clock import FixedClock
-from resnap.scheduler.observing.metrics import Metrics, Watched
+from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.run import ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
-from resnap.scheduler.service.observation import Observation
+from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.storage.errors import StoreError
 
 

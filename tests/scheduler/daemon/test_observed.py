@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.fixture_sets import unpack
+from tests.kafka.brokers import free_port
 from tests.scheduler.scenes import SET, one_partition
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ name = "look"
 run = "scan"
 every = "1h"
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 class Service:

@@ -10,9 +10,8 @@ from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
-from resnap.scheduler.service.reloading import AT_THE_START, taken_over
 from resnap.scheduler.service.services import Services, services_of
-from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
+from resnap.scheduler.settings.settings import AT_START, SETTING_NAMES, Settings, taken_over
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
     write(tmp_path, START.replace("queue-size = 5", "queue-size = 1"))
     services.reload()
     services.worker.submit(RunRequest(kind=RunKind.SCAN), origin="api", principal="me")
-    with pytest.raises(Exception, match="1 runs wait"):
+    with pytest.raises(Exception, match="1 run waits"):
         services.worker.submit(RunRequest(kind=RunKind.SCAN), origin="api", principal="me")
 
 
@@ -102,14 +101,14 @@ def test_a_run_goes_by_what_was_put_in_force_and_not_by_what_the_file_has_become
 
 
 def test_whatever_the_engine_is_made_of_waits_for_the_next_start() -> None:
-    of_engine = {name for name in AT_THE_START if name.startswith(("spark_", "s3_")) or name in OTHERWISE}
+    of_engine = {name for name in AT_START if name.startswith(("spark_", "s3_")) or name in OTHERWISE}
     assert set(OTHERWISE) <= of_engine
     plain = Settings(engine="spark")
     for name, value in OTHERWISE.items():
         changed = plain.model_copy(update={name: value})
         assert _made_of(changed) != _made_of(plain), name
         assert taken_over(plain, changed)[0] == plain
-    for name in set(SETTING_NAMES) - set(AT_THE_START) - {"parallel"}:  # of uploads, which take it at once
+    for name in set(SETTING_NAMES) - set(AT_START) - {"parallel"}:  # of uploads, which take it at once
         assert name not in _asked_for(), name
 
 

@@ -55,3 +55,13 @@ def _partitions(client: httpx.Client) -> list[dict[str, object]]:
         found: list[dict[str, object]] = client.get("/v1/partitions").json()["partitions"]
         return found
     return []
+
+
+def test_a_log_dir_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for wrong in (tmp_path / "nowhere", file):
+        process = started(tmp_path, str(wrong), "--engine", "local", "--state-dir", str(tmp_path / "state"))
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert f"{wrong}: no such directory" in err

@@ -10,24 +10,18 @@ import pytest
 
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
-from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.run import FINAL, PartitionOutcome, Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
 from resnap.scheduler.state.database import Database, StateError
-from tests.scheduler.runs.working import PATIENCE_S, history_of
+from tests.scheduler.runs.working import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def hub() -> Hub:
-    return Hub()
-
-
-@pytest.fixture
-def history(tmp_path: Path, hub: Hub) -> Iterator[History]:
+def history(tmp_path: Path) -> Iterator[History]:
     database = Database(tmp_path / "service.db")
-    yield history_of(database, hub, lambda: 5000)
+    yield History(database, lambda: 5000)
     database.close()
 
 
@@ -122,7 +116,7 @@ def test_of_progress_the_last_word_is_kept_under_the_next_number(history: Histor
     assert found.progress == {"replay": {"segments": 2}}
 
 
-def test_events_of_many_threads_are_heard_in_the_order_of_their_numbers(history: History, hub: Hub) -> None:
+def test_events_of_many_threads_are_heard_in_the_order_of_their_numbers(history: History) -> None:
     add(history, "a")
     heard: list[int] = []
 
@@ -130,18 +124,17 @@ def test_events_of_many_threads_are_heard_in_the_order_of_their_numbers(history:
         for number in range(first, first + 20):
             history.partition_done("a", PartitionOutcome(topic="t", partition=number, state=PartitionState.DONE))
 
-    with hub.listening("a", lambda event: heard.append(event.seq)):
-        threads = [threading.Thread(target=report, args=(first,)) for first in range(0, 80, 20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+    history.listeners.append(lambda event: heard.append(event.seq))
+    threads = [threading.Thread(target=report, args=(first,)) for first in range(0, 80, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
     assert heard == list(range(2, 82))
     assert [event.seq for event in history.events("a")] == list(range(1, 82))
-    assert hub.listeners == 0
 
 
-def test_what_is_not_kept_is_not_told(history: History, hub: Hub) -> None:
+def test_what_is_not_kept_is_not_told(history: History) -> None:
     add(history, "a")
     heard: list[RunEvent] = []
 
@@ -151,11 +144,11 @@ def test_what_is_not_kept_is_not_told(history: History, hub: Hub) -> None:
             assert heard == [], "nothing is kept yet"
             raise StateError("no room")
 
-    with hub.listening("a", heard.append):
-        with pytest.raises(StateError):
-            keep_nothing()
-        assert states(history) == {"a": RunState.QUEUED}
-        history.began("a")
+    history.listeners.append(heard.append)
+    with pytest.raises(StateError):
+        keep_nothing()
+    assert states(history) == {"a": RunState.QUEUED}
+    history.began("a")
     assert [event.data["state"] for event in heard] == ["running"]
 
 

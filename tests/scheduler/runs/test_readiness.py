@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.jobs.scan import facts_in
-from resnap.scheduler.runs.sightings import SeenFilter, Sightings
+from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
 from resnap.tiering.readiness import Readiness, Repair, judge
 from tests.cases import each
@@ -68,62 +68,62 @@ def test_the_answer(seen: Row, repairs: Sequence[Repair], answer: Readiness, rea
 
 
 @pytest.fixture
-def sightings(tmp_path: Path) -> Iterator[Sightings]:
+def scans(tmp_path: Path) -> Iterator[Scans]:
     database = Database(tmp_path / "service.db")
-    yield Sightings(database, lambda: 7000)
+    yield Scans(database, lambda: 7000)
     database.close()
 
 
-def answers(sightings: Sightings) -> dict[str, Readiness]:
-    return {seen.topic: seen.judgement.readiness for seen in sightings.page(SeenFilter(), limit=100)}
+def answers(scans: Scans) -> dict[str, Readiness]:
+    return {seen.topic: seen.judgement.readiness for seen in scans.page(PartitionFilter(), limit=100)}
 
 
-def test_what_is_repaired_counts_at_once_and_after_the_next_look(sightings: Sightings) -> None:
-    sightings.saw("/a", [row(10), row(10, topic="other")])
-    assert answers(sightings) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
-    sightings.repaired("/a", "t", 0, made("regenerated", 10))
+def test_what_is_repaired_counts_at_once_and_after_the_next_look(scans: Scans) -> None:
+    scans.keep("/a", [row(10), row(10, topic="other")])
+    assert answers(scans) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
+    scans.repaired("/a", "t", 0, made("regenerated", 10))
     wanted = {"t": Readiness.PREPARED, "other": Readiness.BLOCKED}
-    assert answers(sightings) == wanted
-    sightings.saw("/a", [row(10), row(10, topic="other")])
-    assert answers(sightings) == wanted
-    assert sightings.counts()[Readiness.PREPARED] == 1
-    sightings.saw("/a", [row(10, 20)])
-    assert answers(sightings) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
+    assert answers(scans) == wanted
+    scans.keep("/a", [row(10), row(10, topic="other")])
+    assert answers(scans) == wanted
+    assert scans.counts()[Readiness.PREPARED] == 1
+    scans.keep("/a", [row(10, 20)])
+    assert answers(scans) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
 
 
-def test_what_is_repaired_before_it_was_ever_looked_at_counts_at_the_first_look(sightings: Sightings) -> None:
-    sightings.repaired("/a", "t", 0, made("shipped", 10))
-    assert answers(sightings) == {}
-    sightings.saw("/a", [row(10)])
-    assert answers(sightings) == {"t": Readiness.SHIPPED}
+def test_what_is_repaired_before_it_was_ever_looked_at_counts_at_the_first_look(scans: Scans) -> None:
+    scans.repaired("/a", "t", 0, made("shipped", 10))
+    assert answers(scans) == {}
+    scans.keep("/a", [row(10)])
+    assert answers(scans) == {"t": Readiness.SHIPPED}
 
 
-def test_repairing_one_source_says_nothing_of_another(sightings: Sightings) -> None:
+def test_repairing_one_source_says_nothing_of_another(scans: Scans) -> None:
     for source in ("/a", "/b"):
-        sightings.saw(source, [row(10)])
-    sightings.repaired("/a", "t", 0, made("regenerated", 10))
-    found = {seen.source: seen.judgement.readiness for seen in sightings.find("t", 0)}
+        scans.keep(source, [row(10)])
+    scans.repaired("/a", "t", 0, made("regenerated", 10))
+    found = {seen.source: seen.judgement.readiness for seen in scans.find("t", 0)}
     assert found == {"/a": Readiness.PREPARED, "/b": Readiness.BLOCKED}
 
 
-def test_a_source_that_cannot_be_seen_keeps_what_was_seen(sightings: Sightings) -> None:
-    sightings.saw("/a", [row(10)])
-    sightings.could_not_see("/a", "gone")
-    sightings.could_not_see("/b", "never there")
-    told = [(one.source, one.scanned_ms, one.error) for one in sightings.sources()]
+def test_a_source_that_cannot_be_seen_keeps_what_was_seen(scans: Scans) -> None:
+    scans.keep("/a", [row(10)])
+    scans.keep_error("/a", "gone")
+    scans.keep_error("/b", "never there")
+    told = [(one.source, one.scanned_ms, one.error) for one in scans.sources()]
     assert told == [("/a", 7000, "gone"), ("/b", None, "never there")]
-    assert answers(sightings) == {"t": Readiness.BLOCKED}
+    assert answers(scans) == {"t": Readiness.BLOCKED}
 
 
-def test_a_look_at_some_topics_leaves_what_is_known_of_the_others(sightings: Sightings) -> None:
-    sightings.saw("/a", [row(10), row(10, topic="other")])
-    sightings.saw("/a", [], lambda partition: partition.topic == "t")
-    assert answers(sightings) == {"other": Readiness.BLOCKED}
+def test_a_look_at_some_topics_leaves_what_is_known_of_the_others(scans: Scans) -> None:
+    scans.keep("/a", [row(10), row(10, topic="other")])
+    scans.keep("/a", [], lambda partition: partition.topic == "t")
+    assert answers(scans) == {"other": Readiness.BLOCKED}
 
 
-def test_a_look_that_could_not_read_all_says_so_and_the_next_whole_one_takes_it_back(sightings: Sightings) -> None:
-    sightings.saw("/a", [row(10)], unread="1 partitions could not be read: torn")
-    (seen,) = sightings.sources()
+def test_a_look_that_could_not_read_all_says_so_and_the_next_whole_one_takes_it_back(scans: Scans) -> None:
+    scans.keep("/a", [row(10)], unread="1 partitions could not be read: torn")
+    (seen,) = scans.sources()
     assert (seen.scanned_ms, seen.error) == (7000, "1 partitions could not be read: torn")
-    sightings.saw("/a", [row(10)])
-    assert sightings.sources()[0].error is None
+    scans.keep("/a", [row(10)])
+    assert scans.sources()[0].error is None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.run import RunKind, RunRequest, RunState
 from resnap.scheduler.runs.worker import Worker
@@ -43,7 +42,7 @@ class Deaf:
 
 def test_who_waits_for_a_run_that_never_began_is_told(tmp_path: Path) -> None:
     clock, database, execution = SystemClock(), Database(tmp_path / "service.db"), Slow()
-    history = History(database, clock.now_ms, Hub().publish)
+    history = History(database, clock.now_ms)
     worker = Worker(history, execution, Ids(clock.now_ms, lambda _: 1), clock, Deaf(), queue_size=3)  # type: ignore[arg-type]
     worker.start()
     request = RunRequest(kind=RunKind.REGENERATE)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.hub import Hub
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.runs.worker import Worker
@@ -85,7 +84,6 @@ class Bench:
     history: History
     work: Work
     heard: Heard
-    hub: Hub
 
     def ask(self, name: str, kind: RunKind = RunKind.REGENERATE) -> Run:
         return self.worker.submit(RunRequest(kind=kind, partitions=(name,)), origin="api", principal="me")
@@ -101,20 +99,20 @@ class Bench:
         return found.state
 
 
-def history_of(database: Database, hub: Hub | None = None, now_ms: Callable[[], int] | None = None) -> History:
-    return History(database, now_ms or SystemClock().now_ms, (hub or Hub()).publish)
+def history_of(database: Database, now_ms: Callable[[], int] | None = None) -> History:
+    return History(database, now_ms or SystemClock().now_ms)
 
 
 @contextmanager
 def bench(directory: Path, *, queue_size: int = 10) -> Iterator[Bench]:
     """Give a worker at work."""
-    database, hub, clock = Database(directory / "service.db"), Hub(), SystemClock()
-    history, work, heard = history_of(database, hub), Work(), Heard()
+    database, clock = Database(directory / "service.db"), SystemClock()
+    history, work, heard = History(database, clock.now_ms), Work(), Heard()
     ids = Ids(clock.now_ms, random.Random(1).getrandbits)
     worker = Worker(history, work, ids, clock, heard, queue_size=queue_size)
     worker.start()
     try:
-        yield Bench(worker=worker, history=history, work=work, heard=heard, hub=hub)
+        yield Bench(worker=worker, history=history, work=work, heard=heard)
     finally:
         assert worker.stop(PATIENCE_S)
         database.close()

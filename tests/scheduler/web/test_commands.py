@@ -13,8 +13,7 @@ import pytest
 from resnap.scheduler.cli import run
 from resnap.scheduler.cli.commands import all_commands
 from resnap.scheduler.runs.run import RunKind, RunRequest
-from resnap.scheduler.settings.service import RUN_SETTINGS, ServiceSettings
-from resnap.scheduler.web.commands import WITHOUT, Shell, curl
+from resnap.scheduler.web.commands import Shell, curl
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -44,14 +43,6 @@ def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> Non
     flags = {"spark_conf": ["spark.cores.max=2", "spark.ssl.keyPass=hunter2", "spark.x=a password=hunter2"]}
     line = Shell(flags=flags).regenerate("/data", "")
     assert parsed(line)["spark_conf"] == ["spark.cores.max=2", "spark.ssl.keyPass=***", "spark.x=***"]
-
-
-@pytest.mark.parametrize("verb", WITHOUT)
-def test_what_a_command_has_no_flag_for_is_known(verb: str) -> None:
-    its_own = {*ServiceSettings.model_fields, "log_dirs"}
-    of_the_service = {one.name for one in verbs()["serve"].params} - its_own
-    there = {one.name for one in verbs()[verb].params}
-    assert WITHOUT[verb] == (of_the_service | RUN_SETTINGS) - there - {"help"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.web import login, static_files
 from tests.scheduler.api.serving import served
 from tests.scheduler.api.whole import Whole, whole
+from tests.scheduler.services import Script, fleet_table, scripted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,16 +32,24 @@ CONTRAST: Final = {"runOnly": ["color-contrast"]}
 """All else is the same in the dark."""
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}: the pages go untested in a browser"),
 ]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
-    with whole(tmp_path_factory.mktemp("browser"), fixture_set("kafka-2.7.2").data) as found:
-        seen = found.services.sightings.find("payments", 0)[0]
+    with (
+        scripted(Script()) as other,
+        whole(
+            tmp_path_factory.mktemp("browser"),
+            fixture_set("kafka-2.7.2").data,
+            more=fleet_table(1, other.address) + fleet_table(2, "http://127.0.0.1:9"),
+        ) as found,
+    ):
+        seen = found.services.scans.find("payments", 0)[0]
         odd = {**seen.row, "topic": "a" * 200 + "<b>", "path": "/" + "long-" * 60}
-        found.services.sightings.saw("/" + "long-" * 60, [odd])
+        found.services.scans.keep("/" + "long-" * 60, [odd])
         yield found
 
 
@@ -80,7 +89,7 @@ def pages(service: Whole) -> list[str]:
     """Return one address of each kind of page."""
     partition = "/partitions/payments/0"
     services = service.services
-    boundaries = services.looking.boundaries(services.sightings.find("payments", 0)[0])
+    boundaries = services.partition_details.boundaries(services.scans.find("payments", 0)[0])
     present = [one.offset for one in boundaries if one.state == "present"]
     runs = services.history.page(RunFilter(), limit=1)
     snapshot = f"{partition}/snapshots/{present[0]}?to={present[-1]}"
@@ -96,6 +105,7 @@ def pages(service: Whole) -> list[str]:
         "/runs",
         f"/runs/{runs[0].id}",
         "/schedules",
+        "/fleet",
         "/audit",
     ]
 
@@ -106,14 +116,16 @@ def test_the_overview_is_filtered_by_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
-    page.get_by_label("Topic").focus()
+    page.get_by_label("Topic", exact=True).focus()
     page.keyboard.type("pay*")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # a form is sent from any of its fields
     page.wait_for_url("**topic=pay*")
     expect(page.get_by_role("row", name="payments-0")).to_be_visible()
     expect(page.get_by_role("link", name="orders-0")).to_have_count(0)
-    outline = page.get_by_label("Topic").evaluate("one => { one.focus(); return getComputedStyle(one).outlineStyle }")
+    outline = page.get_by_label("Topic", exact=True).evaluate(
+        "one => { one.focus(); return getComputedStyle(one).outlineStyle }"
+    )
     assert outline == "solid"
 
 
@@ -121,6 +133,7 @@ def test_everything_is_there_without_scripts(browser: Browser, service: Whole) -
     with browser.new_context(base_url=service.address, java_script_enabled=False) as context:
         page = context.new_page()
         page.goto("/")
+        page.get_by_role("rowheader", name="payments").get_by_role("link").click()
         page.get_by_role("link", name="payments-1").click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("blocked")
         expect(page.get_by_role("button", name="Copy")).to_have_count(0)

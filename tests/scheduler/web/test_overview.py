@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.runs.sightings import SeenFilter
+from resnap.scheduler.runs.scans import PartitionFilter
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str
 
 def scanned(service: Whole) -> dict[str, Any]:
     """Return the row of a partition that blocks, as the scan made it."""
-    return dict(service.services.sightings.find("payments", 0)[0].row)
+    return dict(service.services.scans.find("payments", 0)[0].row)
 
 
 def opened(service: Whole, path: str, role: str | None = None) -> str:
@@ -51,8 +51,10 @@ def test_the_question_is_answered_in_words_first(service: Whole) -> None:
     assert re.search(r"<h1[^>]*>Can I turn tiering on yet\? <strong>Not yet</strong></h1>", text)
     assert "A broker would stop at 4 of 5 partitions." in text
     assert "READ-ONLY" in text
+    assert rows(text) == ["payments", "dash-ed.topic_1", "legacy", "compacted", "orders"]  # most bytes blocked first
+    text = opened(service, "/?topic=*")
     assert rows(text) == [
-        "compacted-0", "dash-ed.topic_1-0", "legacy-0", "orders-0", "payments-0", "payments-1",
+        "payments-0", "payments-1", "dash-ed.topic_1-0", "legacy-0", "compacted-0", "orders-0",
     ]  # fmt: skip
     assert "no producer snapshot for offset" in text
     assert "start a replay: <code>resnap regenerate</code>" in text
@@ -66,6 +68,20 @@ def test_filters_are_in_the_address_and_in_the_commands(service: Whole) -> None:
     assert "resnap scan --topic &#39;pay*&#39;" in text
     assert "/v1/partitions?topic=pay%2A&amp;readiness=blocked&amp;readiness=unfit&#39;" in text
     assert "No partition fits." in opened(service, "/?topic=nothing")
+
+
+def test_partitions_are_sorted_by_what_their_topics_come_to_and_cut_into_pages(service: Whole) -> None:
+    assert rows(opened(service, "/?topic=*&order=name"))[:3] == ["compacted-0", "dash-ed.topic_1-0", "legacy-0"]
+    text = opened(service, "/?topic=*&order=missing")
+    assert 'aria-sort="descending"><a href="/?topic=%2A&amp;order=missing"' in text
+    found, path = [], "/?topic=*&order=missing&limit=2"
+    while path:
+        page = opened(service, path)
+        found += rows(page)
+        following = re.search(r'<a href="([^"]+)" rel="next">', page)
+        path = unescape(following[1]) if following else ""
+    assert found == rows(text)
+    assert found[0] == "legacy-0"
 
 
 def test_topics_have_an_answer_each(service: Whole) -> None:
@@ -88,7 +104,7 @@ def test_what_has_not_changed_is_not_sent_again(service: Whole) -> None:
 
 def test_names_from_a_disk_are_text_and_nothing_else(service: Whole) -> None:
     row = scanned(service)
-    service.services.sightings.saw("/odd", [{**row, "topic": name, "path": f"/odd/{name}-0"} for name in HOSTILE])
+    service.services.scans.keep("/odd", [{**row, "topic": name, "path": f"/odd/{name}-0"} for name in HOSTILE])
     try:
         text = opened(service, "/?source=/odd")
         assert sorted(rows(text)) == sorted(f"{name}-0" for name in HOSTILE)
@@ -99,7 +115,7 @@ def test_names_from_a_disk_are_text_and_nothing_else(service: Whole) -> None:
             assert link, name
             assert rows(opened(service, unescape(link[1]))) == [f"{name}-0"]
     finally:
-        service.services.sightings.saw("/odd", [])
+        service.services.scans.keep("/odd", [])
 
 
 def html(text: str) -> str:
@@ -147,11 +163,11 @@ def test_ten_thousand_partitions_are_a_page_at_a_time_with_as_many_queries_as_fe
         with service.client() as client:  # nothing but the page shall ask for anything
             for run in client.get("/v1/runs").json()["runs"]:
                 service.over(client, f"/v1/runs/{run['id']}")
-        row, sightings = scanned(service), service.services.sightings
+        row, scans = scanned(service), service.services.scans
         row["lostBoundaries"] = row["lostBoundaries"][:1]
         many = [{**row, "topic": f"t{number // 100:04}", "partition": number % 100} for number in range(MANY)]
-        sightings.saw("/many", many)
-        assert sightings.counts(SeenFilter(source="/many"))[sightings.find("t0000", 0)[0].judgement.readiness] == MANY
+        scans.keep("/many", many)
+        assert scans.counts(PartitionFilter(source="/many"))[scans.find("t0000", 0)[0].judgement.readiness] == MANY
         queries.clear()
         text = opened(service, "/?source=/many")
         a_page = len([one for one in queries if one.startswith("SELECT")])

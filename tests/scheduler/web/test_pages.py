@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.runs.looking import SeenBoundary
-from resnap.scheduler.web.timeline import BOUNDARIES, cells, spread_of
+from resnap.scheduler.runs.partition_details import ScannedBoundary
+from resnap.scheduler.web.partition_pictures import BOUNDARIES, cells, spread_of
 from resnap.scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 
@@ -56,7 +56,7 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
     text = opened(service, "/partitions/payments/1")
     assert re.search(r"<h1[^>]*>.*payments-1.*blocked", text)
     assert "missing-snapshot" in text
-    row = service.services.sightings.find("payments", 1)[0].row
+    row = service.services.scans.find("payments", 1)[0].row
     assert len(re.findall(r'<tr><th scope="row" class="num">\d+', text)) == row["boundaries"]
     timeline = re.search(r'<div class="timeline" role="img" aria-label="([^"]*)">(.*?)</div>', text, re.DOTALL)
     assert timeline
@@ -70,7 +70,7 @@ def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(s
     assert f'href="/runs/{replay}"' in text
     assert "prepared" in text
     out = str(service.directory / "out")
-    assert ["resnap", "install", out, service.services.sightings.sources()[0].source] in commands(text)
+    assert ["resnap", "install", out, service.services.scans.sources()[0].source] in commands(text)
     offsets = re.findall(r'href="/partitions/payments/0/snapshots/(\d+)', text)
     first, last = offsets[0], offsets[-1]
     there = opened(service, f"/partitions/payments/0/snapshots/{last}?to={first}")
@@ -84,8 +84,8 @@ def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(s
 
 
 def test_a_partition_of_several_sources_is_asked_about(service: Whole) -> None:
-    seen = service.services.sightings.find("orders", 0)[0]
-    service.services.sightings.saw("/other", [seen.row])
+    seen = service.services.scans.find("orders", 0)[0]
+    service.services.scans.keep("/other", [seen.row])
     try:
         text = opened(service, "/partitions/orders/0")
         assert "is in several sources" in text
@@ -93,18 +93,18 @@ def test_a_partition_of_several_sources_is_asked_about(service: Whole) -> None:
         assert link
         assert "is in several sources" not in opened(service, link[1])
     finally:
-        service.services.sightings.saw("/other", [])
+        service.services.scans.keep("/other", [])
 
 
 def test_a_source_that_is_gone_is_told_beside_what_was_seen_of_it(service: Whole) -> None:
-    seen = service.services.sightings.find("orders", 0)[0]
-    service.services.sightings.saw("/gone", [{**seen.row, "topic": "gone"}])
+    seen = service.services.scans.find("orders", 0)[0]
+    service.services.scans.keep("/gone", [{**seen.row, "topic": "gone"}])
     try:
         text = opened(service, "/partitions/gone/0")
         assert "Its boundaries cannot be looked at now" in text
         assert "What the scan saw" in text
     finally:
-        service.services.sightings.saw("/gone", [])
+        service.services.scans.keep("/gone", [])
 
 
 def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(service: Whole, replay: str) -> None:
@@ -113,7 +113,7 @@ def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(
     text = opened(service, f"/runs/{replay}")
     assert re.search(r"payments-0</a></th>\s*<td>.*done.*</td>\s*<td[^>]*>6 boundaries rebuilt", text)
     assert "data-events" not in text
-    out, log_dir = str(service.directory / "out"), service.services.sightings.find("payments", 0)[0].source
+    out, log_dir = str(service.directory / "out"), service.services.scans.find("payments", 0)[0].source
     assert commands(text)[0] == ["resnap", "install", out, log_dir]
     assert commands(text)[1][:4] == ["resnap", "regenerate", "--into", out]
     assert "None is in this state." in opened(service, f"/runs/{replay}?state=failed")
@@ -140,11 +140,11 @@ def test_what_went_wrong_is_told_with_the_next_step(service: Whole) -> None:
 
 
 def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
-    seen = service.services.sightings.find("payments", 0)[0]
-    offset = max(one.offset for one in service.services.looking.boundaries(seen) if one.state == "present")
+    seen = service.services.scans.find("payments", 0)[0]
+    offset = max(one.offset for one in service.services.partition_details.boundaries(seen) if one.state == "present")
     snapshot = opened(service, f"/partitions/payments/0/snapshots/{offset}")
     links = re.findall(rf'href="(/partitions/payments/0/explain/{offset}\?producerId=(\d+))"', snapshot)
-    assert len(links) == len(service.services.looking.snapshot(seen, offset).entries) > 1
+    assert len(links) == len(service.services.partition_details.snapshot(seen, offset).entries) > 1
     for path, producer_id in links[:3]:
         text = opened(service, path)
         with service.client("viewer") as client:
@@ -157,7 +157,7 @@ def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
 def test_a_plan_tells_what_it_would_do_and_whether_it_still_may(service: Whole) -> None:
     assert "None is kept" in opened(service, "/plans")
     log_dir = service.directory / "sources" / "data"
-    shutil.copytree(service.services.sightings.find("payments", 1)[0].row["path"], log_dir / "payments-1")
+    shutil.copytree(service.services.scans.find("payments", 1)[0].row["path"], log_dir / "payments-1")
     with service.client("operator") as client:
         body = {"sources": [str(log_dir)], "window": {"asOf": "roll"}}
         plan = client.post("/v1/plans", json=body).json()
@@ -207,8 +207,8 @@ def test_errors_are_pages_to_browsers_and_problems_to_programs(service: Whole) -
             assert client.get("/v1/nowhere", headers={"Accept": "text/html"}).json()["code"] == "not-found"
 
 
-def boundary(offset: int, state: str = "present", *, made: bool = False) -> SeenBoundary:
-    return SeenBoundary(offset, None, None, state, None, made)
+def boundary(offset: int, state: str = "present", *, made: bool = False) -> ScannedBoundary:
+    return ScannedBoundary(offset, None, None, state, None, made)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, 0), (1, 1), (120, 120), (121, 61), (10_000, 120)])

@@ -11,15 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.runs.looking import SeenBoundary, SeenSegment
-from resnap.scheduler.web.segments import Mark, segments_picture
+from resnap.scheduler.runs.partition_details import ScannedBoundary, ScannedSegment
+from resnap.scheduler.runs.scan_history import DAY_MS
+from resnap.scheduler.runs.scans import Scans
+from resnap.scheduler.web.answer import way_of
+from resnap.scheduler.web.partition_pictures import Mark, segments_picture
 from resnap.scheduler.web.svg import Box, treemap
-from resnap.scheduler.web.way import way_of
 from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
 
@@ -108,9 +111,46 @@ def test_a_treemap_fills_its_place_with_boxes_as_large_as_their_values(
             assert (width + 2) * (height + 2) == pytest.approx(share * place[0] * place[1], rel=0.01)
 
 
+def test_missing_snapshots_are_shown_over_days_with_the_figures_behind_the_picture(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    with whole(tmp_path, fixture_set("kafka-2.7.2").data) as service:
+        assert "Missing snapshots</b>" not in shown(service, "/")  # of one day alone
+        services, source = service.services, service.services.scans.sources()[0].source
+        row, now_ms = services.scans.find("payments", 0)[0].row, services.clock.now_ms()
+        for days_ago, partitions, unread in ((500, 5, None), (80, 4, None), (3, 2, "one dir"), (2, 3, None)):
+            scans = Scans(services.database, lambda days_ago=days_ago: now_ms - days_ago * DAY_MS)
+            rows = [{**row, "partition": number, "compaction": "no"} for number in range(partitions)]
+            scans.keep(source, rows, unread=unread)
+        lost = row["lost"]
+        assert isinstance(lost, int)
+        text = shown(service, "/")
+        drawn = [ET.fromstring(one) for one in SVG.findall(text) if "picture days" in one]  # noqa: S314
+        assert [one.get("class") for one in drawn] == ["picture days wide", "picture days slim"]
+        for one in drawn:
+            bars = one.findall("rect")
+            titles = [str(bar.findtext("title")) for bar in bars]
+            assert len(bars) == 81  # every day since the first of the last ninety, scanned or not
+            assert titles[0].endswith(f": {4 * lost} missing")
+            assert titles[77].endswith(
+                f": {4 * lost} missing, as scanned before"
+            )  # what was not read whole counts nothing
+            assert titles[78].endswith(f": {3 * lost} missing")
+            heights = [float(bar.get("height", "nan")) for bar in bars]
+            assert heights[78] == pytest.approx(heights[0] * 3 / 4, rel=0.01)
+        table = re.findall(r'<th scope="row" class="num left">[\d-]+</th><td class="num">([\d,]+)</td>', text)
+        assert [int(cell.replace(",", "")) for cell in table[1:3]] == [3 * lost, 3 * lost]
+        assert table[-1] == f"{4 * lost:,}"
+        services.forget_old()
+        with services.database.read() as connection:
+            assert connection.execute("SELECT COUNT(*) FROM scan_days").fetchone()[0] == 3
+        services.scans.forget_others([])
+        assert "Missing snapshots</b>" not in shown(service, "/")
+
+
 def test_a_partition_shows_its_segments_to_scale_with_the_offsets_that_matter(service: Whole) -> None:
     text = shown(service, "/partitions/payments/1")
-    row = service.services.sightings.find("payments", 1)[0].row
+    row = service.services.scans.find("payments", 1)[0].row
     drawn = [ET.fromstring(one) for one in SVG.findall(text) if "picture segments" in one]  # noqa: S314
     assert [one.get("class") for one in drawn] == ["picture segments wide", "picture segments slim"]
     for one in drawn:
@@ -128,11 +168,13 @@ def test_a_partition_shows_its_segments_to_scale_with_the_offsets_that_matter(se
 
 def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> None:
     segments = [
-        SeenSegment(base_offset=10 * n, next_base_offset=None if n == 4_999 else 10 * n + 10, size_bytes=n, last_ms=n)
+        ScannedSegment(
+            base_offset=10 * n, next_base_offset=None if n == 4_999 else 10 * n + 10, size_bytes=n, last_ms=n
+        )
         for n in range(5_000)
     ]
     boundaries = [
-        SeenBoundary(one.base_offset + 10, one.base_offset, one.size_bytes, "present", None, made=False)
+        ScannedBoundary(one.base_offset + 10, one.base_offset, one.size_bytes, "present", None, made=False)
         for one in segments[:-1]
     ]
     boundaries[2_345] = boundaries[2_345]._replace(state="missing")

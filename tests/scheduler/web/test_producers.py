@@ -11,10 +11,12 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.app import create_app
+from resnap.scheduler.output.documents import CensusRow
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import services_of
 from tests.scheduler.api.serving import listening
 from tests.scheduler.api.whole import Whole, whole
+from tests.schemas import check_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +54,8 @@ def test_a_page_shows_the_last_census_of_a_schedule_and_names_who_stands_out(ser
         run = service.over(client, location)
         kept = client.get(f"{location}/partitions").json()
     assert (run["state"], run["totals"]["producers"]) == ("succeeded", 1_094)
+    for one in kept["partitions"]:
+        check_row(CensusRow, one["row"])
     assert sum(one["row"]["producers"] for one in kept["partitions"]) == 1_094
     text = shown(service)
     assert re.search(r"<b class=\"num\">1,094</b> producers in 12 partitions of 5 topics", text)

@@ -31,7 +31,7 @@ from resnap.storage.layouts.segments import (
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, layout_in, layout_named
+from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, brokers_layout, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from tests.storage.layouts.manifests import a_manifest
 
@@ -380,8 +380,10 @@ def test_what_a_killed_writer_has_left_is_named_by_nothing(layout: Layout, store
     written = ship(layout, a_segment(0, 10), store, most=-1)
     assert layout.unnamed(store, list(store.list())).unreadable == ()
     left = {info.key for info in layout.unnamed(store, list(store.list())).objects}
-    beside = {key for key, _ in writes_of(written) if layout.deletion_of(key) is not None} - {written.manifest_key}
-    assert left <= beside
+    of_brokers = {one.key for one in written.files if brokers_layout(one.key) is not None}  # theirs to delete
+    kept_by_them = {one.key for one in written.beside} if of_brokers else set()
+    assert left == {key for key, _ in writes_of(written)} - {written.manifest_key} - of_brokers - kept_by_them
+    assert all(layout.deletion_of(key) is not None for key in left | kept_by_them)
     store.put(written.manifest_key, written.manifest)
     assert layout.unnamed(store, list(store.list())).objects == ()
 

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from resnap.storage.errors import LogDirError, LogDirInUseError
+from resnap.storage.log import log_dir_lock
 from resnap.storage.log.log_dir_lock import LockHolder, lock_holder, locked
 
 if TYPE_CHECKING:
@@ -185,3 +187,24 @@ def test_asking_who_holds_a_lock_of_ones_own_does_not_give_it_up(tmp_path: Path)
     with locked(tmp_path):
         assert lock_holder(tmp_path) is None
         assert not can_be_taken(tmp_path / ".lock")
+
+
+def test_a_look_at_the_lock_does_not_undo_one_that_another_thread_takes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".lock").touch()
+    looks, taken = threading.Event(), threading.Event()
+
+    def slowly(_: int) -> None:
+        looks.set()
+        taken.wait(0.3)
+
+    monkeypatch.setattr(log_dir_lock, "_holder", slowly)
+    look = threading.Thread(target=lock_holder, args=(tmp_path,))
+    look.start()
+    looks.wait()
+    with locked(tmp_path):
+        taken.set()
+        look.join()
+        assert not can_be_taken(tmp_path / ".lock")
+    assert can_be_taken(tmp_path / ".lock")

@@ -109,6 +109,36 @@ class ObjectStoreContract:
         assert won.count(True) == 1
         assert store.get("race") == b"%d" % won.index(True) * 1000
 
+    def test_one_version_is_replaced_and_no_other(self, store: ObjectStore) -> None:
+        store.put("key", b"first")
+        first = store.head("key").etag
+        store.replace("key", b"second", etag=first)
+        assert store.get("key") == b"second"
+        with pytest.raises(ObjectChangedError) as raised:
+            store.replace("key", b"third", etag=first)
+        assert (raised.value.key, store.get("key")) == ("key", b"second")
+        store.delete("key")
+        with pytest.raises(ObjectNotFoundError):
+            store.replace("key", b"fourth", etag=first)
+        assert list(store.list()) == []
+
+    def test_of_eight_who_replace_one_version_one_wins(self, store: ObjectStore) -> None:
+        store.put("race", b"first")
+        start, etag = threading.Barrier(8), store.head("race").etag
+
+        def replace(number: int) -> bool:
+            start.wait()
+            try:
+                store.replace("race", b"%d" % number * 1000, etag=etag)
+            except ObjectChangedError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(replace, range(8)))
+        assert won.count(True) == 1
+        assert store.get("race") == b"%d" % won.index(True) * 1000
+
     def test_an_object_that_is_not_there_is_not_found(self, store: ObjectStore) -> None:
         store.put("there/too", b"x")
         for key in ("absent", "there", "the", "there/to", "there/too/below"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,6 @@ class Served:
     body: bytes
     url: str = ""
     etag: str = '"first"'
-    delay_s: float = 0.0
     knows_conditions: bool = True
     before_answer: Callable[[Served, int], None] = lambda _served, _number: None
     """Called before each GET with its number, from 0; may change anything."""
@@ -37,7 +35,8 @@ class Served:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    change: threading.Condition = field(default_factory=threading.Condition)
+    """Held while any of this changes."""
 
     @property
     def bytes_asked(self) -> int:
@@ -62,17 +61,16 @@ class _Handler(BaseHTTPRequestHandler):
         served = self.served
         found = RANGE.fullmatch(self.headers["Range"] or "")
         start, end = (int(found[1]), min(int(found[2]) + 1, len(served.body))) if found else (0, len(served.body))
-        with served.lock:
+        with served.change:
             number = len(served.ranges)
             served.ranges.append((start, end))
             served.in_flight += 1
             served.most_in_flight = max(served.most_in_flight, served.in_flight)
         try:
             served.before_answer(served, number)
-            time.sleep(served.delay_s)
             self._answer(start, end)
         finally:
-            with served.lock:
+            with served.change:
                 served.in_flight -= 1
 
     def _answer(self, start: int, end: int) -> None:

@@ -63,13 +63,13 @@ def test_while_a_body_is_written_its_file_is_temporary_and_the_key_is_free(tmp_p
     store = LocalObjectStore(tmp_path)
     seen: list[bool] = []
 
-    class Looking(io.BytesIO):
+    class PartitionDetails(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             seen.extend(is_temporary(name) for name in names(tmp_path))
             assert list(store.list()) == []
             return super().read(size)
 
-    store.put_stream("key", lambda: Looking(bytes(3 << 20)), size_bytes=3 << 20)
+    store.put_stream("key", lambda: PartitionDetails(bytes(3 << 20)), size_bytes=3 << 20)
     assert seen
     assert all(seen)
     assert names(tmp_path) == ["key"]

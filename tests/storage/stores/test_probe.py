@@ -11,13 +11,21 @@ from uuid import uuid4
 import pytest
 
 from resnap.storage.crc32c import crc32c as crc32c_of
-from resnap.storage.errors import ObjectExistsError, StoreAccessError, StoreError, StoreFullError, StoreUnavailableError
+from resnap.storage.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.probe import (
     Check,
     Condition,
     condition,
+    copy_problem,
     listing_problem,
     parts_problem,
     range_problem,
@@ -25,7 +33,7 @@ from resnap.storage.stores.probe import (
     upload_checks,
     uploads_problem,
 )
-from resnap.storage.stores.protocol import ClaimRefusedError, ObjectInfo, Unfinished
+from resnap.storage.stores.protocol import ClaimRefusedError, ObjectInfo, StoredBody, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +63,75 @@ class Wired(MemoryObjectStore):
 
     def unfinished(self) -> Iterator[Unfinished]:
         return iter([self.begun])
+
+
+class Copies(Wired):
+    """Copies as it should; what derives from it does so less, in one respect."""
+
+    def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
+        self.check_version(source)
+        self.put(key, self.made_of(self.get(source.key)))
+        self.check(self.get(key), size_bytes, crc32c)
+
+    def check_version(self, source: StoredBody) -> None:
+        if self.head(source.key).etag != source.etag:
+            raise ObjectChangedError("another version", key=source.key)
+
+    def made_of(self, body: bytes) -> bytes:
+        return body
+
+    def check(self, body: bytes, size_bytes: int, crc32c: int) -> None:
+        if (len(body), crc32c_of(body)) != (size_bytes, crc32c):
+            raise StoreError("another checksum")
+
+
+class CopiesAnyVersion(Copies):
+    def check_version(self, source: StoredBody) -> None:
+        """Take any."""
+
+
+class CopiesNothing(Copies):
+    def made_of(self, body: bytes) -> bytes:
+        raise StoreError(f"501 not implemented, not for {len(body)} bytes either")
+
+
+class CopiesOtherBytes(Copies):
+    def made_of(self, body: bytes) -> bytes:
+        return body[:-1] + bytes([body[-1] ^ 1])
+
+    def check(self, body: bytes, size_bytes: int, crc32c: int) -> None:
+        """Say what is expected, whatever was written."""
+
+
+class CopiesPartly(Copies):
+    def made_of(self, body: bytes) -> bytes:
+        return body[: len(body) // 2]
+
+
+class CopiesAndRefuses(Copies):
+    def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
+        self.put(key, self.get(source.key))
+        super().copy(source, key, size_bytes=size_bytes, crc32c=crc32c)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (Copies, None),
+        (CopiesAnyVersion, "had been replaced"),
+        (CopiesNothing, "501"),
+        (CopiesOtherBytes, "other bytes"),
+        (CopiesPartly, "another checksum"),
+        (CopiesAndRefuses, "written all the same"),
+    ],
+)
+def test_a_store_copies_only_if_it_was_seen_to_copy_the_bytes_of_the_version_asked_for(
+    make: Callable[[], Copies], problem: str | None
+) -> None:
+    store = make()
+    found = copy_problem(store)
+    assert problem in str(found) if problem else found is None
+    assert list(store.list()) == []
 
 
 class TakesAnything(Wired):

@@ -87,6 +87,30 @@ def test_a_part_that_fails_ends_the_upload_after_those_beside_it_and_nothing_is_
     assert [entry.key for entry in store.list()] == ["another", "one", "third"], "and no slot is lost"
 
 
+def test_an_upload_for_which_the_system_gives_no_threads_takes_no_slot_with_it(
+    s3_bucket: str, s3_settings: S3Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = S3ObjectStore(s3_bucket, "", replace(s3_settings, parts_in_flight=2))
+
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("resnap-part"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                store._upload("key").put([b"x"])
+    put = partial(store.put_stream, "another", lambda: io.BytesIO(b"x"), size_bytes=1)
+    puts = threading.Thread(target=put, daemon=True)
+    puts.start()
+    puts.join(PATIENCE_S)
+    assert not puts.is_alive()
+
+
 @pytest.mark.parametrize("modes", [{}, {"request_checksum_calculation": "when_required"}], ids=["checked", "unchecked"])
 def test_over_plain_http_every_body_is_signed(s3_bucket: str, s3_settings: S3Settings, modes: dict[str, str]) -> None:
     store = S3ObjectStore(s3_bucket, "", replace(s3_settings, **modes))

@@ -57,6 +57,12 @@ def test_what_is_no_store_url_is_refused_with_advice(url: str) -> None:
     assert raised.value.exit_code == 2
 
 
+def test_the_url_of_a_directory_is_given_where_its_path_is() -> None:
+    with pytest.raises(UsageError, match="unknown form") as raised:
+        open_store("/srv/store")
+    assert "file:///srv/store;" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize(
     "url", ["s3://user:hidden@bucket/x", "s3://user:hid/hidden@bucket", "https://user:hidden@host/bucket"]
 )

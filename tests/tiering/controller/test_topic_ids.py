@@ -8,8 +8,8 @@ import pytest
 
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.partition_dir import PARTITION_METADATA
+from resnap.tiering.controller.metadata.cluster import with_topic_ids
 from resnap.tiering.controller.metadata.folding import load_image
-from resnap.tiering.controller.topic_ids import with_topic_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable

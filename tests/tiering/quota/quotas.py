@@ -8,14 +8,13 @@ import numpy as np
 from hypothesis import settings
 
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.bloom_store import BloomStore
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.exact_store import ExactStore
-from resnap.tiering.quota.profiles import LifeCycle, life_cycle
+from resnap.tiering.quota.layers import LifeCycle, life_cycle
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
+from resnap.tiering.quota.stores import BloomStore, ExactStore
 
 if TYPE_CHECKING:
-    from resnap.tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.layers import Ids
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.active_producers import Cleaner
 from resnap.tiering.quota.quota_manager import SEEN
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, Watch, charged, manager, sequential, tokens
 

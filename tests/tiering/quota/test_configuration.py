@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.tiering.quota.cleaner import Cleaner
+from resnap.tiering.quota.active_producers import Cleaner
 from resnap.tiering.quota.client_quotas import (
     CLIENT_ID,
     IP,

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from rbloom import Bloom
 
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore, bits_for
-from resnap.tiering.quota.exact_store import BYTES_PER_ID, ExactStore
-from resnap.tiering.quota.layers import Layers, Sizing, rate_of_one
-from resnap.tiering.quota.profiles import NAMES, life_cycle
+from resnap.tiering.quota.layers import NAMES, Layers, life_cycle, rate_of_one
 from resnap.tiering.quota.quota_manager import SEEN
+from resnap.tiering.quota.stores import BYTES_PER_ID, UNSEEN, BloomStore, ExactStore, bits_for
 from tests.cases import each
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, bits_of, blockwise, manager, scattered, sequential
@@ -24,7 +22,7 @@ from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, bits_of, blockwise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.tiering.quota.bloom_store import Ids
+    from resnap.tiering.quota.layers import Ids
 
 W = 1_000
 OTHERS = np.arange(1 << 62, (1 << 62) + 20_000, dtype=np.int64)
@@ -64,7 +62,7 @@ def test_s34_no_filter_is_made_for_nothing(items: int, rate: float) -> None:
 @each("ids", [sequential, blockwise, scattered])
 @each("count", [50, 1_000, 50_000])
 def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Callable[[int], Ids], count: int) -> None:
-    layers = Layers(life_cycle("P-C", W, capacity=count), Sizing(false_positive_rate=0.01), BloomStore(seed=11))
+    layers = Layers(life_cycle("P-C", W, capacity=count), BloomStore(seed=11), false_positive_rate=0.01)
     known = ids(2 * count)
     layers.add_many(known[:count], 0)
     layers.add_many(known[count:], W // 2)
@@ -78,7 +76,7 @@ def test_s35_all_live_layers_together_keep_to_the_rate_whatever_the_ids(ids: Cal
 @each("per_span", [[1_000] * 12, [1_000, 40_000, 1_000, 0, 0, 7_000, 7_000, 100_000, 10]])
 def test_s35_through_bursts_and_idle_times_the_rate_is_kept_at_every_moment(profile: str, per_span: list[int]) -> None:
     cycle = life_cycle(profile, W)
-    layers = Layers(cycle, Sizing(items=1_000, false_positive_rate=0.01), BloomStore(seed=12))
+    layers = Layers(cycle, BloomStore(seed=12), expected_items=1_000, false_positive_rate=0.01)
     known, done = scattered(200_000), 0
     for span, count in enumerate(per_span):
         for part in range(4):
@@ -126,7 +124,7 @@ def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int
 def test_s36_nobody_is_refused_whom_an_exact_memory_of_the_same_decisions_knows(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
     quota = manager(rate=1.0, watch=watch, remembering=POOR)
-    exact = Layers(life_cycle(), Sizing(), ExactStore())
+    exact = Layers(life_cycle(), ExactStore())
     for producer_id, gap_ms in steps:
         watch.at_ms += gap_ms
         layer = exact.find(producer_id, watch.at_ms)
@@ -157,7 +155,8 @@ def test_s37_another_seed_gives_other_bits_and_the_same_one_the_same() -> None:
     for seed in (1, 1, 2):
         store = BloomStore(seed)
         store.open(1_000, 0.01)
-        store.add_many(sequential(500))
+        for producer_id in sequential(500).tolist():
+            store.add(producer_id)
         made.append(bits_of(store, 0))
     assert made[0] == made[1] != made[2]
 
@@ -167,12 +166,13 @@ def test_s38_two_filters_for_a_million_ids_take_two_and_a_half_megabytes_and_set
     two = 2 * bits_for(10**6, 0.01) / 8
     assert two <= 2.5e6
     assert 25 * two <= 10**6 * BYTES_PER_ID
-    both = Layers(life_cycle("P-C", W, capacity=10**6), Sizing(false_positive_rate=0.01), BloomStore(seed=1))
+    both = Layers(life_cycle("P-C", W, capacity=10**6), BloomStore(seed=1), false_positive_rate=0.01)
     ids = sequential(10**6)
     both.add_many(ids[: 10**6 // 2], 0)
     both.add_many(ids[10**6 // 2 :], W // 2)
     assert both.size_bytes < 3e6
     exact = ExactStore()
     exact.open(1_000, 0.01)
-    exact.add_many(ids[:1_000])
+    for producer_id in ids[:1_000].tolist():
+        exact.add(producer_id)
     assert exact.size_bytes == 1_000 * BYTES_PER_ID

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
-from resnap.tiering.quota.bloom_store import BloomStore
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.layers import Layers, Sizing
-from resnap.tiering.quota.profiles import NAMES, life_cycle
+from resnap.tiering.quota.layers import NAMES, Layers, life_cycle
 from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
+from resnap.tiering.quota.stores import BloomStore
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, bits_of, charged, manager, steady, tokens
 
 MOST = (1 << 63) - 1
@@ -82,9 +81,9 @@ def test_s06_the_first_new_id_makes_an_entry_and_a_look_makes_none() -> None:
 
 def test_s07_all_live_layers_are_read_and_the_newest_alone_is_written() -> None:
     store = BloomStore(seed=3)
-    layers = Layers(life_cycle("P-B", 1_000, refresh_on_hit=False), Sizing(), store)
+    layers = Layers(life_cycle("P-B", 1_000, refresh_on_hit=False), store)
     for number in range(3):
-        before = [bits_of(store, layer) for layer in range(len(store))]
+        before = [bits_of(store, layer) for layer in range(len(store.items))]
         layers.add(number, number * 500)
         assert [bits_of(store, layer) for layer in range(number)] == before
     assert [layers.find(number, 1_400) for number in range(3)] == [0, 1, 2]

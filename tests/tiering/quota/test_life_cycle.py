@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
-from resnap.tiering.quota.bloom_store import UNSEEN, BloomStore
 from resnap.tiering.quota.client_quotas import UserRates
-from resnap.tiering.quota.exact_store import ExactStore
-from resnap.tiering.quota.layers import MOST_ITEMS_AT_FIRST, Layers, Sizing
-from resnap.tiering.quota.profiles import MOST_LAYERS, NAMES, LifeCycle, life_cycle
+from resnap.tiering.quota.layers import MOST_ITEMS_AT_FIRST, MOST_LAYERS, NAMES, Layers, LifeCycle, life_cycle
+from resnap.tiering.quota.stores import UNSEEN, BloomStore, ExactStore
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential
 
@@ -21,7 +19,7 @@ W = 1_000
 
 
 def layers_of(profile: str, *, refresh: bool = False, store: BloomStore | ExactStore | None = None) -> Layers:
-    return Layers(life_cycle(profile, W, refresh_on_hit=refresh), Sizing(), store or BloomStore(seed=1))
+    return Layers(life_cycle(profile, W, refresh_on_hit=refresh), store or BloomStore(seed=1))
 
 
 def remembered_for(profile: str, put_at: int) -> int:
@@ -130,7 +128,7 @@ def test_s13_without_that_it_is_charged_once_per_time_that_it_is_remembered(prof
 @pytest.mark.parametrize("capacity", [None, 300])
 def test_s14_a_full_layer_is_closed_early_and_all_stays_known_until_its_own_time_is_over(capacity: int | None) -> None:
     store = BloomStore(seed=9)
-    layers = Layers(life_cycle("P-C", W, capacity=capacity), Sizing(items=1_000), store)
+    layers = Layers(life_cycle("P-C", W, capacity=capacity), store, expected_items=1_000)
     for number in range(5_000):
         layers.add(number, number // 50)
     assert len(layers) > 2
@@ -141,7 +139,7 @@ def test_s14_a_full_layer_is_closed_early_and_all_stays_known_until_its_own_time
 
 def test_s14_ids_in_batches_fill_layers_as_ids_one_by_one_do() -> None:
     one, many = BloomStore(seed=2), BloomStore(seed=2)
-    single, batched = (Layers(life_cycle("P-C", W), Sizing(items=1_000), store) for store in (one, many))
+    single, batched = (Layers(life_cycle("P-C", W), store, expected_items=1_000) for store in (one, many))
     ids = sequential(3_500)
     for number in ids.tolist():
         single.add(number, 5)
@@ -167,7 +165,7 @@ def test_s15_a_changed_quota_sizes_later_layers_alone_and_loses_no_id() -> None:
 
 def test_memory_stays_within_its_bound_and_says_when_that_costs_accuracy() -> None:
     store = BloomStore(seed=4)
-    layers = Layers(life_cycle("P-C", W), Sizing(items=1_000, max_bytes=20_000), store)
+    layers = Layers(life_cycle("P-C", W), store, expected_items=1_000, max_bytes=20_000)
     for start in range(0, 200_000, 1_000):
         layers.add_many(np.arange(start, start + 1_000), start // 1_000)
     assert layers.is_saturated
@@ -196,7 +194,7 @@ def test_life_cycles_that_make_no_sense_are_refused(span: int, lifetime: int) ->
 )
 def test_filters_and_exact_sets_live_the_same_life(profile: str, refresh: bool, steps: list[tuple[int, int]]) -> None:
     bloom, exact = (
-        Layers(life_cycle(profile, W, refresh_on_hit=refresh), Sizing(false_positive_rate=1e-9), store)
+        Layers(life_cycle(profile, W, refresh_on_hit=refresh), store, false_positive_rate=1e-9)
         for store in (BloomStore(seed=8), ExactStore())
     )
     now_ms = 0

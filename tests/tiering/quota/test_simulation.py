@@ -13,12 +13,11 @@ from resnap.replay.scan.header_scan import BLOCK_BYTES, SegmentRange
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.advice import LEAST_RATE, advised_rate, least_rate
-from resnap.tiering.quota.exact_store import ExactStore
+from resnap.tiering.quota.layers import NAMES, life_cycle
 from resnap.tiering.quota.principals import UNMAPPED, PrincipalMap, read_principal_map
-from resnap.tiering.quota.producer_activity import THIN_MS, SegmentToRead, Uses, in_time, read_uses, thinned
-from resnap.tiering.quota.profiles import NAMES, life_cycle
-from resnap.tiering.quota.simulation import Rules, simulate, without_limit
+from resnap.tiering.quota.producer_activity import THIN_MS, Uses, in_time, read_uses, thinned
+from resnap.tiering.quota.simulation import LEAST_RATE, Rules, advised_rate, least_rate, simulate, without_limit
+from resnap.tiering.quota.stores import ExactStore
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from tests.builders import a_batch, a_marker
 from tests.cases import each
@@ -156,10 +155,8 @@ def test_thinning_loses_no_id_and_twice_is_once(pairs: list[tuple[int, int]]) ->
     assert found.at_ms.tolist() == sorted(found.at_ms.tolist())
 
 
-def segment(path: Path, *, active: bool = True) -> SegmentToRead:
-    return SegmentToRead(
-        topic="t", range=SegmentRange(locator=str(path), base_offset=0, next_base_offset=None if active else 1_000)
-    )
+def segment(path: Path, *, active: bool = True) -> SegmentRange:
+    return SegmentRange(locator=str(path), base_offset=0, next_base_offset=None if active else 1_000)
 
 
 def test_s41_markers_and_batches_without_a_producer_are_no_uses(tmp_path: Path) -> None:
@@ -170,9 +167,9 @@ def test_s41_markers_and_batches_without_a_producer_are_no_uses(tmp_path: Path) 
         + a_batch(offset=2, producer_id=-1, producer_epoch=-1, base_sequence=-1)
         + a_batch(offset=3, producer_id=9, timestamps=-1)
     )
-    found = read_uses(segment(log), PLAIN)
-    assert (found.uses.producer_id.tolist(), found.uses.at_ms.tolist()) == ([7, 9], [START_MS, START_MS])
-    assert (found.batches, found.error) == (2, None)
+    found, uses = read_uses(segment(log), PLAIN)
+    assert (uses.producer_id.tolist(), uses.at_ms.tolist()) == ([7, 9], [START_MS, START_MS])
+    assert (found.batches, found.errors) == (2, ())
 
 
 def test_a_time_that_is_missing_is_that_of_the_batch_before_wherever_reads_end(tmp_path: Path) -> None:
@@ -181,18 +178,18 @@ def test_a_time_that_is_missing_is_that_of_the_batch_before_wherever_reads_end(t
     assert count * len(plain) > BLOCK_BYTES, "the segment must take more than one read"
     times = [(-1, 5), (-1, 6), (START_MS, 8), *((-1, 7) for _ in range(count)), (-1, 9)]
     path = a_topic(tmp_path, "t", times) / f"{0:020}.log"
-    found = read_uses(segment(path), PLAIN)
-    assert (sorted(found.uses.producer_id.tolist()), found.undated) == ([7, 8, 9], 2)
+    found, uses = read_uses(segment(path), PLAIN)
+    assert (sorted(uses.producer_id.tolist()), found.undated) == ([7, 8, 9], 2)
 
 
 def test_damage_is_told_and_what_came_before_it_is_kept(tmp_path: Path) -> None:
     directory = a_topic(tmp_path, "t", [(START_MS, 1), (START_MS, 2)])
     path = directory / f"{0:020}.log"
     path.write_bytes(path.read_bytes() + b"\xff" * 200)
-    found = read_uses(segment(path, active=False), PLAIN)
-    assert found.error is not None
-    assert str(path) in str(found.error)
-    assert read_uses(segment(tmp_path / "gone.log"), PLAIN).error is not None
+    found, _ = read_uses(segment(path, active=False), PLAIN)
+    (error,) = found.errors
+    assert str(path) in str(error)
+    assert read_uses(segment(tmp_path / "gone.log"), PLAIN)[0].errors
 
 
 MAP = ["producerId,topic,principal", "5,,User:five", "1000-1999,pay*,User:alice", ",pay*,User:bob"]
@@ -223,10 +220,10 @@ def test_principals_of_odd_characters_may_be_quoted() -> None:
         (["id,topic,principal"], "first line"),
         ([MAP[0], "1,t"], "line 2: expected 3 cells"),
         ([MAP[0], "1,t, "], "line 2: expected 3 cells"),
-        ([MAP[0], "x,t,User:a"], "'x' is no producer id"),
+        ([MAP[0], "x,t,User:a"], "'x' is neither a producer id"),
         ([MAP[0], "9-3,t,User:a"], "'9-3' is empty"),
-        ([MAP[0], "-3,t,User:a"], "no producer id"),
-        ([MAP[0], "", "x,t,User:a"], "line 3: 'x' is no"),
+        ([MAP[0], "-3,t,User:a"], "neither a producer id"),
+        ([MAP[0], "", "x,t,User:a"], "line 3: 'x' is neither"),
         ([MAP[0], f"1,{'t' * 200_000},User:a"], "line 2: field larger"),
     ],
 )

@@ -23,9 +23,8 @@ from resnap.tiering.quota.client_quotas import (
     entity_of,
     user,
 )
-from resnap.tiering.quota.metadata_quotas import MetadataQuotas
-from resnap.tiering.quota.quota_file import NAME, QuotaFile, decoded, encoded
 from resnap.tiering.quota.quota_manager import SEEN
+from resnap.tiering.quota.user_quotas import NAME, MetadataQuotas, QuotaFile, decoded, encoded
 from tests.tiering.quota.quotas import manager, steady
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def test_a_file_of_something_else_is_an_error_and_stays_as_it_is(content: bytes,
     (tmp_path / NAME).write_bytes(content)
     file = QuotaFile(tmp_path, Disk())
     for attempt in (file.load, lambda: file.alter(changes("a", 1.0))):
-        with pytest.raises(ConfigurationError, match="no file of quotas"):
+        with pytest.raises(ConfigurationError, match="not a file of quotas"):
             attempt()
     assert (tmp_path / NAME).read_bytes() == content
 

@@ -16,12 +16,12 @@ from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
-from resnap.tiering.remote_log.announceable import announceable, payload, records_of
+from resnap.tiering.remote_log.announceable import announceable, records_of
 from resnap.tiering.remote_log.announcement import Situation, Stop, StopReason, changed, epochs_of, judge
-from resnap.tiering.remote_log.codec import decode_record
+from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
 from tests.storage.layouts.manifests import a_manifest, stored
-from tests.tiering.remote_log.telling import PARTITION, copied, events
+from tests.tiering.remote_log.written_records import PARTITION, copied, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -287,7 +287,7 @@ def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], dat
     manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
     kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))
     found = judge(PARTITION, kept, situation())
-    values = [payload(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
+    values = [encode_record(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
     for cache in fold_events(events(map(decode_record, values))).partitions:
         assert cache.readable_ids == {one.id for one in found.segments}
         assert (cache.start_offset, cache.gaps, cache.overlaps, cache.dropped) == (0, (), (), 0)

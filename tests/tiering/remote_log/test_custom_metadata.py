@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.tiering.remote_log.custom_metadata import CustomMetadata, read_custom_metadata
+from resnap.tiering.remote_log.stored import CustomMetadata, read_custom_metadata
 
 # What the plugin wrote for a segment of three objects of 678, 76 and 687 bytes, asked for all its fields.
 CUSTOM_METADATA_OF_THE_PLUGIN: Final = (

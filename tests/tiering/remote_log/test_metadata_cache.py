@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.tiering.checking.chains import Gap
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, begun_since, fold_events
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
@@ -15,7 +14,8 @@ from resnap.tiering.remote_log.records import (
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
 )
-from tests.tiering.remote_log.telling import PARTITION, copied, events, segment_id, started, updated
+from resnap.tiering.verifying.chains import Gap
+from tests.tiering.remote_log.written_records import PARTITION, copied, events, segment_id, started, updated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

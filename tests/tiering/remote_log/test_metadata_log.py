@@ -9,8 +9,8 @@ import pytest
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import load_log_dir
+from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.metadata_cache import fold_events
-from resnap.tiering.remote_log.metadata_log import Event, read_events
 from resnap.tiering.remote_log.records import (
     METADATA_TOPIC,
     RemoteLogRecord,
@@ -19,7 +19,7 @@ from resnap.tiering.remote_log.records import (
     SegmentState,
     metadata_partition,
 )
-from tests.tiering.remote_log.telling import PARTITION, copied, write_metadata_partition
+from tests.tiering.remote_log.written_records import PARTITION, copied, write_metadata_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

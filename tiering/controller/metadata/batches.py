@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.disk import legible
 from resnap.storage.errors import FormatError, in_file
@@ -30,9 +30,7 @@ from resnap.storage.log.record_batch import (
     read_header,
 )
 from resnap.storage.whole_file import open_file
-from resnap.tiering.controller.metadata.codec import decode_record
-from resnap.tiering.controller.metadata.control_messages import ControlMessage, read_control_message
-from resnap.tiering.controller.metadata.records import MetadataRecord, UnknownRecord
+from resnap.tiering.controller.metadata.codec import LoggedRecord, decode_record, read_control_message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -42,20 +40,6 @@ MAX_BATCH_BYTES: Final = 16 << 20
 ANOTHER_COPY: Final = "copy the file from this node again, or from another node of the quorum"
 _MAGIC: Final = bytes([MAGIC_V2])
 _NOTHING: Final = memoryview(b"")
-
-Message: TypeAlias = MetadataRecord | ControlMessage | UnknownRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRecord:
-    """A record where it stands."""
-
-    offset: int
-    version: int
-    """Version of the message."""
-    message: Message
-    unknown_tags: tuple[int, ...] = ()
-    """Tagged fields that were skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +81,7 @@ def read_batches(
         path: a ``.log`` or ``.checkpoint`` file.
         base_offset: of the first batch that must be there.
         active: whether a torn batch may end the file.
-        only: types of the data records that are wanted; the others are left out, unread. All unless given.
+        only: types of the data records that are wanted; the others are skipped, unread. All unless given.
 
     Raises:
         FormatError: damage; the message names file and position.
@@ -157,7 +141,7 @@ def _is_front(tail: bytes, expected: int) -> bool:
 
 
 def _holds_batch(tail: bytes) -> bool:
-    """Whether a whole batch lies somewhere in ``tail``: then its front is no torn end, but damage to a length."""
+    """Whether a whole batch lies somewhere in ``tail``: then its front is not a torn end, but damage to a length."""
     magic = tail.find(_MAGIC, MAGIC_POSITION + 1)
     while magic >= 0:
         start = magic - MAGIC_POSITION
@@ -199,12 +183,7 @@ def _read_data_record(record: Record, offset: int, at: int, *, only: Collection[
         found = f"a time {record.timestamp_delta} ms later" if record.key is None else "a key"
         raise FormatError("metadata record", position=at + record.key_position, found=found,
                           expected="no key, and the time of its batch")  # fmt: skip
-    decoded = decode_record(record.value or _NOTHING, at=at + record.value_position, only=only)
-    if decoded is None:
-        return None
-    return LoggedRecord(
-        offset=offset, version=decoded.version, message=decoded.record, unknown_tags=decoded.unknown_tags
-    )
+    return decode_record(record.value or _NOTHING, offset=offset, at=at + record.value_position, only=only)
 
 
 def _read_control_record(record: Record, offset: int, at: int) -> LoggedRecord:

@@ -1,15 +1,42 @@
 """One metadata record as the value of a log record: frame version, type, version, and the message.
 
-Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``.
+And what a KRaft quorum writes for itself, as control records: who leads, who votes, where a checkpoint begins and ends.
+
+Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``; ``LeaderChangeMessage``, ``SnapshotHeaderRecord``,
+``SnapshotFooterRecord``, ``KRaftVersionRecord`` and ``VotersRecord`` in Kafka's clients module; ``ControlRecordUtils``;
+KIP-595, KIP-630, KIP-853.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from resnap.storage.messages.schema import Frame, oldest_version, read_frame, read_message, write_frame, write_message
-from resnap.storage.messages.wire import Cursor
+from resnap.storage.errors import FormatError
+from resnap.storage.log.control_record import (
+    KEY,
+    KRAFT_VERSION,
+    KRAFT_VOTERS,
+    LEADER_CHANGE,
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+)
+from resnap.storage.messages.schema import (
+    Frame,
+    Int16,
+    Int32,
+    Int64,
+    Since,
+    String,
+    UInt16,
+    Uuid,
+    oldest_version,
+    read_frame,
+    read_whole,
+    write_frame,
+    write_message,
+)
+from resnap.storage.messages.wire import ZERO_UUID, Cursor
 from resnap.tiering.controller.metadata.records import TYPES_BY_KEY, TYPES_BY_MESSAGE, MetadataRecord, UnknownRecord
 
 if TYPE_CHECKING:
@@ -19,20 +46,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedRecord:
-    """A record and the version it was written in."""
+class LoggedRecord:
+    """A record and its place."""
 
-    record: MetadataRecord | UnknownRecord
+    offset: int
     version: int
+    """Version of the message."""
+    message: Message
     unknown_tags: tuple[int, ...] = ()
     """Tagged fields that are unknown here, and skipped."""
 
 
-@overload
-def decode_record(value: Buffer, *, at: int = 0) -> DecodedRecord: ...
-@overload
-def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None) -> DecodedRecord | None: ...
-def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None = None) -> DecodedRecord | None:
+def decode_record(
+    value: Buffer, *, offset: int = 0, at: int = 0, only: Collection[type] | None = None
+) -> LoggedRecord | None:
     """Return the record in ``value``; an ``UnknownRecord`` for a type or version younger than what is known here.
 
     Where ``only`` some types are wanted, None stands for one of another, which is left unread.
@@ -49,11 +76,9 @@ def decode_record(value: Buffer, *, at: int = 0, only: Collection[type] | None =
         return None
     if known is None or version > known.newest_version:
         unknown = UnknownRecord(api_key=api_key, version=version, size_bytes=len(value))
-        return DecodedRecord(record=unknown, version=version)
-    record = read_message(known.message, cursor, version)
-    if cursor.remaining:
-        raise cursor.wrong(f"end of {known.message.__name__}", "no more bytes", cursor.remaining)
-    return DecodedRecord(record=record, version=version, unknown_tags=tuple(cursor.unknown_tags))
+        return LoggedRecord(offset=offset, version=version, message=unknown)
+    message = read_whole(known.message, cursor, version)
+    return LoggedRecord(offset=offset, version=version, message=message, unknown_tags=tuple(cursor.unknown_tags))
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
@@ -68,3 +93,113 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
     if not 0 <= chosen <= known.newest_version:
         raise ValueError(f"{known.name} has versions 0 to {known.newest_version}, not {chosen}")
     return write_frame(Frame(known.api_key, chosen)) + write_message(record, chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A member of the quorum, by its node id."""
+
+    voter_id: Int32
+    voter_directory_id: Annotated[Uuid, Since(1)] = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderChangeMessage:
+    """The first record of each leader epoch."""
+
+    version: Int16
+    leader_id: Int32
+    voters: tuple[Voter, ...]
+    granting_voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotHeaderRecord:
+    """The first record of a checkpoint."""
+
+    version: Int16
+    last_contained_log_timestamp: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFooterRecord:
+    """The last record of a checkpoint, without which it is none."""
+
+    version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KRaftVersionRecord:
+    """The version of the quorum's own protocol; 1 knows directories of voters."""
+
+    version: Int16
+    k_raft_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterEndpoint:
+    """Where a voter listens."""
+
+    name: String
+    host: String
+    port: UInt16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KRaftVersionFeature:
+    """The versions of the quorum's protocol that a voter can run."""
+
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterDetails:
+    """A voter, with all that the quorum knows of it."""
+
+    voter_id: Int32
+    voter_directory_id: Uuid
+    endpoints: tuple[VoterEndpoint, ...]
+    k_raft_version_feature: KRaftVersionFeature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersRecord:
+    """The whole quorum."""
+
+    version: Int16
+    voters: tuple[VoterDetails, ...]
+
+
+ControlMessage: TypeAlias = (
+    LeaderChangeMessage | SnapshotHeaderRecord | SnapshotFooterRecord | KRaftVersionRecord | VotersRecord
+)
+Message: TypeAlias = MetadataRecord | ControlMessage | UnknownRecord
+CONTROL_TYPES: Final[dict[int, tuple[type[ControlMessage], int]]] = {
+    LEADER_CHANGE: (LeaderChangeMessage, 1),
+    SNAPSHOT_HEADER: (SnapshotHeaderRecord, 0),
+    SNAPSHOT_FOOTER: (SnapshotFooterRecord, 0),
+    KRAFT_VERSION: (KRaftVersionRecord, 0),
+    KRAFT_VOTERS: (VotersRecord, 0),
+}
+"""Class and newest version by the type that the record's key says."""
+
+
+def read_control_message(key: memoryview, value: memoryview, *, at: int = 0) -> ControlMessage | UnknownRecord:
+    """Return what a control record of the quorum says.
+
+    Each such message begins with its own version. Of a younger one nothing is read but that.
+
+    Raises:
+        FormatError: key or value do not fit; ``at`` is the file position of the value.
+
+    """
+    if len(key) < KEY.size:
+        raise FormatError("control record key cut short", position=at, expected=f"{KEY.size} bytes", found=len(key))
+    _, kind = KEY.unpack_from(key)
+    version = Cursor(value, at=at).take(2, "control record version")
+    number = int.from_bytes(version, "big", signed=True)
+    known = CONTROL_TYPES.get(kind)
+    if known is None or not 0 <= number <= known[1]:
+        return UnknownRecord(api_key=kind, version=number, size_bytes=len(value))
+    return read_whole(known[0], Cursor(value, at=at), number)

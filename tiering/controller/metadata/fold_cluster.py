@@ -1,6 +1,11 @@
-"""How records change who is in the cluster, and what level of each feature it runs.
+"""How records change who is in the cluster, what is set for it, and who has which producer ids.
 
-Source: ``ClusterDelta``, ``FeaturesDelta``.
+A record hands out one block of 1,000 producer ids, named by the first id above it. A controller never goes back, and
+leaves no gap. A log that does is not refused, since its image is what brokers use; it is noted, and the block is kept
+as it was given, so that an audit finds ids that two brokers have, or none.
+
+Source: ``ClusterDelta``, ``FeaturesDelta``, ``ConfigurationsDelta``, ``ClientQuotasDelta``; ``ProducerIdsDelta``,
+``ProducerIdsImage``, ``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
 """
 
 from __future__ import annotations
@@ -8,12 +13,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from resnap.tiering.controller.metadata.image import Broker, Controller
+from resnap.tiering.controller.metadata.image import (
+    BlockSource,
+    Broker,
+    ConfigChange,
+    ConfigResource,
+    Controller,
+    Note,
+    ProducerIdBlock,
+    ResourceType,
+)
 from resnap.tiering.controller.metadata.records import (
+    NO_BROKER,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK_SIZE,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
     Endpoint,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     SupportedFeature,
@@ -127,6 +147,77 @@ def _change_broker(state: FoldState, broker_id: int, epoch: int, place: Place, *
     )  # fmt: skip
 
 
+def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:
+    """A null takes the setting away; what has no setting left is not there."""
+    resource = ConfigResource(record.resource_type, record.resource_name)
+    if record.value is None:
+        state.configs[resource].pop(record.name, None)
+        if not state.configs[resource]:
+            del state.configs[resource]
+    else:
+        state.configs[resource][record.name] = record.value
+    if resource.type == ResourceType.BROKER:
+        state.broker_config_changes.append(
+            ConfigChange(
+                resource=resource,
+                name=record.name,
+                value=record.value,
+                offset=place.offset,
+                timestamp=place.timestamp,
+            )
+        )
+
+
+def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None:  # noqa: ARG001
+    """What has no quota left is not there."""
+    entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
+    if record.remove:
+        state.quotas[entity].pop(record.key, None)
+        if not state.quotas[entity]:
+            del state.quotas[entity]
+    else:
+        state.quotas[entity][record.key] = record.value
+
+
+def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:
+    """A block was given to a broker; or all ids so far were, to brokers that are not known any more."""
+    source = _source(record, place)
+    above = state.next_producer_id or 0
+    allocated = source is BlockSource.ALLOCATED
+    first = (
+        max(record.next_producer_id - PRODUCER_ID_BLOCK_SIZE, 0) if allocated else min(above, record.next_producer_id)
+    )
+    if allocated and first != above:
+        _note_order(state, record, place, above)
+    known = source is not BlockSource.CHECKPOINT and record.broker_id != NO_BROKER
+    state.producer_id_blocks.append(
+        ProducerIdBlock(
+            first_producer_id=first,
+            next_producer_id=record.next_producer_id,
+            broker_id=record.broker_id if known else None,
+            broker_epoch=record.broker_epoch if known and record.broker_epoch != NO_BROKER_EPOCH else None,
+            source=source,
+            offset=place.offset,
+            timestamp=place.timestamp,
+        )
+    )
+    state.next_producer_id = record.next_producer_id
+
+
+def _source(record: ProducerIdsRecord, place: Place) -> BlockSource:
+    # Until 3.3 a checkpoint's record names a broker, the last one or 0, as if it were a request's.
+    if place.offset is None or record.broker_id == NO_BROKER:
+        return BlockSource.CHECKPOINT
+    return BlockSource.MIGRATION if record.broker_epoch == NO_BROKER_EPOCH else BlockSource.ALLOCATED
+
+
+def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above: int) -> None:
+    first = record.next_producer_id - PRODUCER_ID_BLOCK_SIZE
+    what = f"ids from {above} to {first} went to no broker" if first > above else f"ids below {above} were given before"
+    text = f"the block of producer ids below {record.next_producer_id} does not begin at {above}: {what}"
+    state.notes.append(Note(offset=place.offset, text=text))
+
+
 HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     RegisterBrokerRecord: register_broker,
     UnregisterBrokerRecord: unregister_broker,
@@ -137,4 +228,7 @@ HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     UnregisterControllerRecord: unregister_controller,
     FeatureLevelRecord: set_feature,
     ZkMigrationStateRecord: set_migration_state,
+    ConfigRecord: set_config,
+    ClientQuotaRecord: set_quota,
+    ProducerIdsRecord: give_block,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,8 +10,6 @@ from resnap.storage.errors import MetadataLogError
 from resnap.tiering.controller.metadata.image import MetadataImage, Note
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from resnap.tiering.controller.metadata.batches import MetadataBatch
     from resnap.tiering.controller.metadata.image import (
         Broker,
@@ -52,6 +50,10 @@ class Place(NamedTuple):
 class FoldState:
     """An image in the making; mutable while it fills."""
 
+    offset: int
+    """Of the last record so far."""
+    leader_epoch: int = 0
+    timestamp: int = 0
     features: dict[str, int] = field(default_factory=dict)
     zk_migration_state: int | None = None
     brokers: dict[int, Broker] = field(default_factory=dict)
@@ -65,36 +67,33 @@ class FoldState:
     quotas: defaultdict[QuotaEntity, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     producer_id_blocks: list[ProducerIdBlock] = field(default_factory=list)
     next_producer_id: int | None = None
+    transactions: list[MetadataTransaction] = field(default_factory=list)
+    left_aside: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, SkippedRecords] = field(default_factory=dict)
+    """By kind."""
     notes: list[Note] = field(default_factory=list)
 
-    def image(
-        self,
-        *,
-        offset: int,
-        leader_epoch: int,
-        timestamp: int,
-        transactions: tuple[MetadataTransaction, ...],
-        left_aside: Mapping[str, int],
-        skipped: tuple[SkippedRecords, ...],
-    ) -> MetadataImage:
-        """Return the state as an image; the arguments are its fields."""
+    def image(self) -> MetadataImage:
+        """Return the state as an image."""
+        topics = sorted(self.topics.values(), key=lambda one: one.name)
+        skipped = tuple(self.skipped[kind] for kind in sorted(self.skipped))
         return MetadataImage(
-            offset=offset,
-            leader_epoch=leader_epoch,
-            timestamp=timestamp,
+            offset=self.offset,
+            leader_epoch=self.leader_epoch,
+            timestamp=self.timestamp,
             features=dict(sorted(self.features.items())),
             zk_migration_state=self.zk_migration_state,
             brokers=dict(sorted(self.brokers.items())),
             controllers=dict(sorted(self.controllers.items())),
-            topics={topic.name: self._whole(topic) for topic in sorted(self.topics.values(), key=lambda one: one.name)},
+            topics={topic.name: self._whole(topic) for topic in topics},
             deleted_topics=tuple(self.deleted_topics),
             configs={resource: dict(sorted(self.configs[resource].items())) for resource in sorted(self.configs)},
             broker_config_changes=tuple(self.broker_config_changes),
             quotas={entity: dict(sorted(values.items())) for entity, values in self.quotas.items()},
             producer_id_blocks=tuple(self.producer_id_blocks),
             next_producer_id=self.next_producer_id,
-            transactions=transactions,
-            left_aside=left_aside,
+            transactions=tuple(self.transactions),
+            left_aside=dict(sorted(self.left_aside.items())),
             skipped=skipped,
             notes=(*self.notes, *(Note(offset=None, text=str(one)) for one in skipped)),
         )

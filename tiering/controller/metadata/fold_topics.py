@@ -103,7 +103,7 @@ def change_partition(state: FoldState, record: PartitionChangeRecord, place: Pla
 
 
 def clear_elr(state: FoldState, record: ClearElrRecord, place: Place) -> None:
-    """Nobody outside of the in-sync replicas may be elected any more: of a topic, or of all."""
+    """No replica outside of the in-sync ones may be elected any more: of a topic, or of all."""
     topic_ids = [topic.topic_id for topic in state.topics.values() if record.topic_name in {"", topic.name}]
     if record.topic_name and not topic_ids:
         raise place.wrong(f"topic {record.topic_name} is not there")

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
-from resnap.tiering.controller.metadata import fold_cluster, fold_producer_ids, fold_settings, fold_topics
+from resnap.tiering.controller.metadata import fold_cluster, fold_topics
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.control_messages import SnapshotHeaderRecord
+from resnap.tiering.controller.metadata.codec import SnapshotHeaderRecord
 from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 from resnap.tiering.controller.metadata.image import (
     METADATA_VERSION,
@@ -51,21 +51,14 @@ from resnap.tiering.controller.metadata.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
-    from resnap.tiering.controller.metadata.batches import LoggedRecord, Message
+    from resnap.tiering.controller.metadata.codec import LoggedRecord, Message
 
-HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
-    **fold_cluster.HANDLERS,
-    **fold_topics.HANDLERS,
-    **fold_settings.HANDLERS,
-    **fold_producer_ids.HANDLERS,
-}
-
-
-LOOKS: Final = 5
-"""A quorum deletes what a checkpoint stands for once in minutes; who finds a file gone so often has another trouble."""
+HANDLERS: Final = fold_cluster.HANDLERS | fold_topics.HANDLERS
+READ_ATTEMPTS: Final = 5
+"""A quorum deletes what a checkpoint stands for once in minutes; a file that is gone so often has another cause."""
 SETTINGS_TYPES: Final = frozenset({
     BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord,
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
@@ -112,13 +105,13 @@ def load_current_image(directory: Path) -> MetadataImage:
 
 def _fold_directory(directory: Path, *, only: Collection[type] | None = None, only_now: bool = False) -> MetadataImage:
     """Return the image of what lies in ``directory``, looking again where its quorum has deleted a file meanwhile."""
-    for _ in range(LOOKS - 1):
+    for _ in range(READ_ATTEMPTS - 1):
         with suppress(FileGoneError):
-            return _look(directory, only=only, only_now=only_now)
-    return _look(directory, only=only, only_now=only_now)
+            return _fold_listed(directory, only=only, only_now=only_now)
+    return _fold_listed(directory, only=only, only_now=only_now)
 
 
-def _look(directory: Path, *, only: Collection[type] | None, only_now: bool) -> MetadataImage:
+def _fold_listed(directory: Path, *, only: Collection[type] | None, only_now: bool) -> MetadataImage:
     files = list_metadata_log(directory)
     image = fold_files(files.from_newest_checkpoint() if only_now else files, only=only)
     if image.offset < 0:  # its silence would pass for what the cluster says
@@ -172,48 +165,34 @@ class _Folding:
     """The fold while it goes on: what is in force, and what waits for the end of a metadata transaction."""
 
     def __init__(self, covered: int) -> None:
-        self.state = FoldState()
+        self.state = FoldState(offset=covered - 1)
         self._covered = covered
         self._open: _OpenTransaction | None = None
-        self._transactions: list[MetadataTransaction] = []
-        self._left_aside: Counter[str] = Counter()
-        self._skipped: dict[str, SkippedRecords] = {}
         self._skipped_tags: Counter[tuple[str, int]] = Counter()
-        self._offset, self._epoch, self._timestamp = covered - 1, 0, 0
 
     def add_batch(self, batch: MetadataBatch) -> None:
         """Take the records of the next batch."""
-        self._epoch = batch.leader_epoch
+        state = self.state
+        state.leader_epoch = batch.leader_epoch
         if batch.file.suffix == ".checkpoint":
             for record in batch.records:
-                self._add_of_checkpoint(record, batch)
+                if isinstance(record.message, SnapshotHeaderRecord):
+                    state.timestamp = record.message.last_contained_log_timestamp
+                self._add(record, Place(batch, None, state.timestamp))
             return
-        self._offset, self._timestamp = batch.header.last_offset, batch.timestamp
+        state.offset, state.timestamp = batch.header.last_offset, batch.timestamp
         for record in batch.records:
             if record.offset >= self._covered:
                 self._add(record, Place(batch, record.offset, batch.timestamp))
-
-    def _add_of_checkpoint(self, record: LoggedRecord, batch: MetadataBatch) -> None:
-        if isinstance(record.message, SnapshotHeaderRecord):
-            self._timestamp = record.message.last_contained_log_timestamp
-        self._add(record, Place(batch, None, self._timestamp))
 
     def finished(self) -> MetadataImage:
         """Return the image; a transaction that is still open stays out of it."""
         if self._open is not None:
             self._close(self._open, TransactionOutcome.OPEN)
         for (name, tag), records in self._skipped_tags.items():
-            self.state.notes.append(
-                Note(offset=None, text=f"tagged field {tag} of {name}, {UNKNOWN}: {records} skipped")
-            )
-        return self.state.image(
-            offset=self._offset,
-            leader_epoch=self._epoch,
-            timestamp=self._timestamp,
-            transactions=tuple(self._transactions),
-            left_aside=dict(sorted(self._left_aside.items())),
-            skipped=tuple(self._skipped[key] for key in sorted(self._skipped)),
-        )
+            text = f"tagged field {tag} of {name}, {UNKNOWN}: {records} skipped"
+            self.state.notes.append(Note(offset=None, text=text))
+        return self.state.image()
 
     def _add(self, record: LoggedRecord, place: Place) -> None:
         message = record.message
@@ -239,12 +218,12 @@ class _Folding:
             try:
                 handler(self.state, message, place)
             except MetadataLogError:
-                if not any(one.api_key in TYPES_BY_KEY for one in self._skipped.values()):
+                if not any(one.api_key in TYPES_BY_KEY for one in self.state.skipped.values()):
                     raise
                 known = TYPES_BY_MESSAGE[type(message)]
                 self._skip(known.api_key, f"of {known.name}, {DEPENDENT}", place)
         elif type(message) in TYPES_BY_MESSAGE and not isinstance(message, NoOpRecord):
-            self._left_aside[TYPES_BY_MESSAGE[type(message)].name] += 1
+            self.state.left_aside[TYPES_BY_MESSAGE[type(message)].name] += 1
 
     def _skip_unknown(self, message: UnknownRecord, place: Place) -> None:
         if place.batch.header.is_control:
@@ -261,8 +240,9 @@ class _Folding:
         self._skip(message.api_key, f"of {kind}, {UNKNOWN}", place)
 
     def _skip(self, api_key: int, kind: str, place: Place) -> None:
-        first = self._skipped.get(kind) or SkippedRecords(api_key=api_key, kind=kind, records=0, first=str(place))
-        self._skipped[kind] = replace(first, records=first.records + 1)
+        skipped = self.state.skipped
+        first = skipped.get(kind) or SkippedRecords(api_key=api_key, kind=kind, records=0, first=str(place))
+        skipped[kind] = replace(first, records=first.records + 1)
 
     def _note_version(self, level: int, place: Place) -> None:
         if level > max(METADATA_VERSIONS):
@@ -294,7 +274,7 @@ class _Folding:
         reason: str | None = None,
     ) -> None:
         self._open = None
-        self._transactions.append(
+        self.state.transactions.append(
             MetadataTransaction(
                 name=ending.name,
                 begin_offset=ending.begin_offset,

@@ -202,7 +202,7 @@ class MetadataTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something in the log that was passed over, or is not as a controller would have it."""
+    """Something in the log that was skipped, or is not as a controller would have it."""
 
     offset: int | None
     text: str
@@ -217,7 +217,7 @@ class SkippedRecords:
     """Type and version, as far as they are known, and why they were skipped."""
     records: int
     first: str
-    """Where the first one stands."""
+    """Where the first one is."""
 
     def __str__(self) -> str:
         return (

@@ -13,26 +13,25 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import legible
 from resnap.storage.errors import MetadataLogError, UsageError
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from resnap.tiering.controller.metadata.control_messages import SnapshotFooterRecord, SnapshotHeaderRecord
+from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, SnapshotHeaderRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A snapshot of the metadata, whole."""
 
     end_offset: int
@@ -47,7 +46,7 @@ class MetadataLogFiles:
     """What lies in a metadata log's directory."""
 
     directory: Path
-    segments: tuple[Segment, ...]
+    segments: Sequence[Segment]
     """By base offset."""
     checkpoints: tuple[Checkpoint, ...]
     """By end offset."""
@@ -111,7 +110,8 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
             what = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"{directory}: {what}", hint=_WHERE)
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
-        checkpoints = tuple(sorted(filter(None, (_checkpoint(found, name) for name in os.listdir(found)))))  # noqa: PTH208
+        named = filter(None, map(_CHECKPOINT.fullmatch, os.listdir(found)))  # noqa: PTH208
+        checkpoints = tuple(sorted(Checkpoint(int(one[1]), int(one[2]), found / one[0]) for one in named))
     if not segments and not checkpoints:
         raise UsageError(f"{directory} holds no metadata log", hint=_WHERE)
     return MetadataLogFiles(directory=found, segments=segments, checkpoints=checkpoints)
@@ -125,7 +125,7 @@ def read_metadata_log(
 ) -> Iterator[MetadataBatch | TornTail]:
     """Yield the batches of the whole log, those of a checkpoint first where one is needed.
 
-    Batches that the checkpoint already stands for are left out; ``only`` is as for ``read_batches``.
+    Batches that the checkpoint already covers are skipped; ``only`` is as for ``read_batches``.
 
     Raises:
         MetadataLogError: something is missing, or a checkpoint is unfinished.
@@ -135,8 +135,11 @@ def read_metadata_log(
     """
     checkpoint = files.starting_checkpoint()
     covered = checkpoint.end_offset if checkpoint else 0
-    parts = (_read_segment(segment, only) for segment in files.segments)
-    log = (part for part in _unbroken(chain.from_iterable(parts)) if _is_news(part, covered))
+    parts = chain.from_iterable(
+        read_batches(Path(segment.path), segment.base_offset, active=segment.is_active, only=only)
+        for segment in files.segments
+    )
+    log = (part for part in _unbroken(parts) if isinstance(part, TornTail) or part.header.last_offset >= covered)
     return chain(read_checkpoint(checkpoint.path, only=only) if checkpoint else (), log)
 
 
@@ -153,44 +156,25 @@ def read_checkpoint(path: Path, *, only: Collection[type] | None = None) -> Iter
     for batch in read_batches(path, 0, only=only):
         if isinstance(batch, TornTail):
             continue
-        if last is None and not _begins_checkpoint(batch):
+        if last is None and not (batch.records and isinstance(batch.records[0].message, SnapshotHeaderRecord)):
             raise MetadataLogError(f"{path}: does not begin with the header of a checkpoint", hint=_UNFINISHED)
         last = batch
         yield batch
-    if last is None or not _ends_checkpoint(last):
+    if last is None or not (last.records and isinstance(last.records[-1].message, SnapshotFooterRecord)):
         raise MetadataLogError(f"{path}: does not end with the footer of a checkpoint", hint=_UNFINISHED)
-
-
-def _begins_checkpoint(batch: MetadataBatch) -> bool:
-    return bool(batch.records) and isinstance(batch.records[0].message, SnapshotHeaderRecord)
-
-
-def _ends_checkpoint(batch: MetadataBatch) -> bool:
-    return bool(batch.records) and isinstance(batch.records[-1].message, SnapshotFooterRecord)
 
 
 _UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it, and an older one is taken"
 
 
-def _checkpoint(directory: Path, name: str) -> Checkpoint | None:
-    match = _CHECKPOINT.fullmatch(name)
-    return Checkpoint(end_offset=int(match[1]), epoch=int(match[2]), path=directory / name) if match else None
-
-
-def _read_segment(segment: Segment, only: Collection[type] | None) -> Iterator[MetadataBatch | TornTail]:
-    return read_batches(Path(segment.path), segment.base_offset, active=segment.is_active, only=only)
-
-
 def _unbroken(parts: Iterator[MetadataBatch | TornTail]) -> Iterator[MetadataBatch | TornTail]:
     """Pass everything on, and see that each segment begins where the one before it ended, at no older an epoch."""
-    first = next(parts, None)
-    if first is None:
-        return
-    yield first
-    for before, after in pairwise(chain([first], parts)):
+    before = None
+    for after in parts:
         if isinstance(before, MetadataBatch) and isinstance(after, MetadataBatch):
             _check_follows(before, after)
         yield after
+        before = after
 
 
 def _check_follows(before: MetadataBatch, after: MetadataBatch) -> None:
@@ -207,7 +191,3 @@ def _check_follows(before: MetadataBatch, after: MetadataBatch) -> None:
             f" it of {before.leader_epoch}",
             hint=_WHOLE_DIRECTORY,
         )
-
-
-def _is_news(part: MetadataBatch | TornTail, covered: int) -> bool:
-    return isinstance(part, TornTail) or part.header.last_offset >= covered

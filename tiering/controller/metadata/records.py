@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, dataclass_transform
 
 from resnap.storage.messages.schema import (
     Bool,
@@ -28,12 +28,55 @@ from resnap.storage.messages.schema import (
     Uuid,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Record = TypeVar("_Record", bound="MetadataRecord")
+
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
 NO_BROKER: Final = -1
 NO_BROKER_EPOCH: Final = -1
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 """Size of every block that a controller gives. Source: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``."""
+
+
+class MetadataRecord:
+    """A record that a controller writes."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordType:
+    """One type of record; its versions are 0 to ``newest_version``."""
+
+    api_key: int
+    message: type[MetadataRecord]
+    newest_version: int
+
+    @property
+    def name(self) -> str:
+        """What Kafka's own tools call it."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.message.__name__).upper()
+
+
+TYPES_BY_KEY: Final[dict[int, RecordType]] = {}
+"""6, 13 and 16 were never used."""
+TYPES_BY_MESSAGE: Final[dict[type, RecordType]] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _record(*, api_key: int, newest_version: int = 0) -> Callable[[type[_Record]], type[_Record]]:
+    """Make a class a frozen dataclass, and the type of record of ``api_key``."""
+
+    def made(declared: type[_Record]) -> type[_Record]:
+        message = dataclass(frozen=True, slots=True, kw_only=True)(declared)
+        known = RecordType(api_key=api_key, message=message, newest_version=newest_version)
+        TYPES_BY_KEY[api_key] = TYPES_BY_MESSAGE[message] = known
+        return message
+
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +98,8 @@ class SupportedFeature:
     max_supported_version: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerRecord:
+@_record(api_key=0, newest_version=4)
+class RegisterBrokerRecord(MetadataRecord):
     """A broker has started, under an epoch of its own: the offset of this record."""
 
     broker_id: Int32
@@ -72,24 +115,24 @@ class RegisterBrokerRecord:
     cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Since(4), Tag(1)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRecord:
+@_record(api_key=1)
+class UnregisterBrokerRecord(MetadataRecord):
     """A broker was taken out of the cluster."""
 
     broker_id: Int32
     broker_epoch: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRecord:
+@_record(api_key=2)
+class TopicRecord(MetadataRecord):
     """A topic was created."""
 
     name: String
     topic_id: Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecord:
+@_record(api_key=3, newest_version=2)
+class PartitionRecord(MetadataRecord):
     """A partition, whole."""
 
     partition_id: Int32 = -1
@@ -107,8 +150,8 @@ class PartitionRecord:
     last_known_elr: Annotated[tuple[Int32, ...] | None, Since(2), Tag(2)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRecord:
+@_record(api_key=4)
+class ConfigRecord(MetadataRecord):
     """A setting of a broker (4) or topic (2) was given a value, or, by a null, taken away."""
 
     resource_type: Int8
@@ -117,8 +160,8 @@ class ConfigRecord:
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChangeRecord:
+@_record(api_key=5, newest_version=2)
+class PartitionChangeRecord(MetadataRecord):
     """What has changed of a partition; a null is what has not."""
 
     partition_id: Int32 = -1
@@ -134,31 +177,31 @@ class PartitionChangeRecord:
     last_known_elr: Annotated[tuple[Int32, ...] | None, Since(2), Tag(7)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBrokerRecord:
+@_record(api_key=7)
+class FenceBrokerRecord(MetadataRecord):
     """A broker was fenced; later versions write ``BrokerRegistrationChangeRecord``."""
 
     id: Int32
     epoch: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfenceBrokerRecord:
+@_record(api_key=8)
+class UnfenceBrokerRecord(MetadataRecord):
     """A broker was let in again."""
 
     id: Int32
     epoch: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopicRecord:
+@_record(api_key=9)
+class RemoveTopicRecord(MetadataRecord):
     """A topic was deleted, with its partitions and configuration."""
 
     topic_id: Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationTokenRecord:
+@_record(api_key=10)
+class DelegationTokenRecord(MetadataRecord):
     """A delegation token, without its secret."""
 
     owner: String
@@ -170,8 +213,8 @@ class DelegationTokenRecord:
     token_id: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserScramCredentialRecord:
+@_record(api_key=11)
+class UserScramCredentialRecord(MetadataRecord):
     """How a user's password is checked."""
 
     name: String
@@ -182,8 +225,8 @@ class UserScramCredentialRecord:
     iterations: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevelRecord:
+@_record(api_key=12)
+class FeatureLevelRecord(MetadataRecord):
     """The level of a feature, ``metadata.version`` above all; 0 takes it away."""
 
     name: String
@@ -198,8 +241,8 @@ class EntityData:
     entity_name: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuotaRecord:
+@_record(api_key=14)
+class ClientQuotaRecord(MetadataRecord):
     """A quota was set or removed."""
 
     entity: tuple[EntityData, ...]
@@ -208,8 +251,8 @@ class ClientQuotaRecord:
     remove: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsRecord:
+@_record(api_key=15)
+class ProducerIdsRecord(MetadataRecord):
     """A block of producer ids was given to a broker; ``next_producer_id`` is the first one above it."""
 
     broker_id: Int32
@@ -217,8 +260,8 @@ class ProducerIdsRecord:
     next_producer_id: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChangeRecord:
+@_record(api_key=17, newest_version=3)
+class BrokerRegistrationChangeRecord(MetadataRecord):
     """A registered broker was fenced (1) or let in (-1), began to shut down (1), or has other log dirs.
 
     Cordoned log dirs take no new replicas; a null is what has not changed.
@@ -232,8 +275,8 @@ class BrokerRegistrationChangeRecord:
     cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Since(3), Tag(3)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessControlEntryRecord:
+@_record(api_key=18)
+class AccessControlEntryRecord(MetadataRecord):
     """An access control entry."""
 
     id: Uuid
@@ -246,61 +289,61 @@ class AccessControlEntryRecord:
     permission_type: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveAccessControlEntryRecord:
+@_record(api_key=19)
+class RemoveAccessControlEntryRecord(MetadataRecord):
     """An access control entry was removed."""
 
     id: Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoOpRecord:
+@_record(api_key=20)
+class NoOpRecord(MetadataRecord):
     """Nothing, at a time: it keeps the high watermark moving."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZkMigrationStateRecord:
+@_record(api_key=21)
+class ZkMigrationStateRecord(MetadataRecord):
     """How far a migration from ZooKeeper has come."""
 
     zk_migration_state: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveUserScramCredentialRecord:
+@_record(api_key=22)
+class RemoveUserScramCredentialRecord(MetadataRecord):
     """A credential was removed."""
 
     name: String
     mechanism: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginTransactionRecord:
+@_record(api_key=23)
+class BeginTransactionRecord(MetadataRecord):
     """From here on records count together, or not at all."""
 
     name: Annotated[String | None, Tag(0)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionRecord:
+@_record(api_key=24)
+class EndTransactionRecord(MetadataRecord):
     """The records since the beginning of the transaction count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortTransactionRecord:
+@_record(api_key=25)
+class AbortTransactionRecord(MetadataRecord):
     """The records since the beginning of the transaction never were."""
 
     reason: Annotated[String | None, Tag(0)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveDelegationTokenRecord:
+@_record(api_key=26)
+class RemoveDelegationTokenRecord(MetadataRecord):
     """A delegation token was removed."""
 
     token_id: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterControllerRecord:
+@_record(api_key=27)
+class RegisterControllerRecord(MetadataRecord):
     """A controller has started."""
 
     controller_id: Int32
@@ -310,15 +353,15 @@ class RegisterControllerRecord:
     features: tuple[SupportedFeature, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClearElrRecord:
+@_record(api_key=28)
+class ClearElrRecord(MetadataRecord):
     """The eligible leader replicas of a topic, of all topics where the name is empty, are void."""
 
     topic_name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerRecord:
+@_record(api_key=29)
+class UnregisterControllerRecord(MetadataRecord):
     """A controller was taken out of the cluster."""
 
     controller_id: Int32
@@ -331,85 +374,3 @@ class UnknownRecord:
     api_key: int
     version: int
     size_bytes: int
-
-
-MetadataRecord: TypeAlias = (
-    RegisterBrokerRecord
-    | UnregisterBrokerRecord
-    | TopicRecord
-    | PartitionRecord
-    | ConfigRecord
-    | PartitionChangeRecord
-    | FenceBrokerRecord
-    | UnfenceBrokerRecord
-    | RemoveTopicRecord
-    | DelegationTokenRecord
-    | UserScramCredentialRecord
-    | FeatureLevelRecord
-    | ClientQuotaRecord
-    | ProducerIdsRecord
-    | BrokerRegistrationChangeRecord
-    | AccessControlEntryRecord
-    | RemoveAccessControlEntryRecord
-    | NoOpRecord
-    | ZkMigrationStateRecord
-    | RemoveUserScramCredentialRecord
-    | BeginTransactionRecord
-    | EndTransactionRecord
-    | AbortTransactionRecord
-    | RemoveDelegationTokenRecord
-    | RegisterControllerRecord
-    | ClearElrRecord
-    | UnregisterControllerRecord
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordType:
-    """One type of record."""
-
-    api_key: int
-    message: type[MetadataRecord]
-    newest_version: int
-
-    @property
-    def name(self) -> str:
-        """What Kafka's own tools call it."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.message.__name__).upper()
-
-
-RECORD_TYPES: Final = tuple(
-    RecordType(api_key=api_key, message=message, newest_version=newest_version)
-    for api_key, message, newest_version in (
-        (0, RegisterBrokerRecord, 4),
-        (1, UnregisterBrokerRecord, 0),
-        (2, TopicRecord, 0),
-        (3, PartitionRecord, 2),
-        (4, ConfigRecord, 0),
-        (5, PartitionChangeRecord, 2),
-        (7, FenceBrokerRecord, 0),
-        (8, UnfenceBrokerRecord, 0),
-        (9, RemoveTopicRecord, 0),
-        (10, DelegationTokenRecord, 0),
-        (11, UserScramCredentialRecord, 0),
-        (12, FeatureLevelRecord, 0),
-        (14, ClientQuotaRecord, 0),
-        (15, ProducerIdsRecord, 0),
-        (17, BrokerRegistrationChangeRecord, 3),
-        (18, AccessControlEntryRecord, 0),
-        (19, RemoveAccessControlEntryRecord, 0),
-        (20, NoOpRecord, 0),
-        (21, ZkMigrationStateRecord, 0),
-        (22, RemoveUserScramCredentialRecord, 0),
-        (23, BeginTransactionRecord, 0),
-        (24, EndTransactionRecord, 0),
-        (25, AbortTransactionRecord, 0),
-        (26, RemoveDelegationTokenRecord, 0),
-        (27, RegisterControllerRecord, 0),
-        (28, ClearElrRecord, 0),
-        (29, UnregisterControllerRecord, 0),
-    )
-)
-"""By api key; 6, 13 and 16 were never used."""
-TYPES_BY_KEY: Final = {record_type.api_key: record_type for record_type in RECORD_TYPES}
-TYPES_BY_MESSAGE: Final[dict[type, RecordType]] = {record_type.message: record_type for record_type in RECORD_TYPES}

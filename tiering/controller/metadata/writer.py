@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_all
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from resnap.storage.log.control_record import KEY, LEADER_CHANGE
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.record import write_data_batch, write_record
@@ -31,13 +31,11 @@ from resnap.storage.log.record_batch import (
 )
 from resnap.storage.messages.schema import write_message
 from resnap.tiering.controller.metadata.batches import TornTail
-from resnap.tiering.controller.metadata.codec import encode_record
-from resnap.tiering.controller.metadata.control_messages import (
+from resnap.tiering.controller.metadata.codec import (
     ControlMessage,
     LeaderChangeMessage,
-    SnapshotFooterRecord,
-    SnapshotHeaderRecord,
     Voter,
+    encode_record,
 )
 from resnap.tiering.controller.metadata.log_files import MetadataLogFiles, list_metadata_log, read_metadata_log
 
@@ -89,8 +87,8 @@ class MetadataLogWriter:
     def append(self, records: Sequence[MetadataRecord], timestamp: int) -> int:
         """Append ``records``, of which there is at least one, in one batch, and return the offset of the first.
 
-        They are written in the newest version of their types. On return they are durable; on an error nobody knows
-        whether they are, until the log is opened again.
+        They are written in the newest version of their types. On return they are durable; on an error it is
+        not known whether they are, until the log is opened again.
 
         Args:
             records: to be appended, in order.
@@ -195,25 +193,6 @@ def open_metadata_log(
             yield writer
         finally:
             writer.close()
-
-
-def checkpoint_bytes(records: Sequence[MetadataRecord], *, epoch: int, timestamp: int) -> bytes:
-    """Return a whole checkpoint file of ``records``.
-
-    Args:
-        records: which make the image, in an order in which they can be replayed.
-        epoch: of the leader that appended the last record below the checkpoint.
-        timestamp: of that record, milliseconds.
-
-    """
-    header = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp)
-    parts = [control_batch(SNAPSHOT_HEADER, header, 0, timestamp, leader_epoch=epoch)]
-    values = [encode_record(record) for record in records]
-    if values:
-        parts.append(write_data_batch(offset=1, values=values, timestamps=timestamp, leader_epoch=epoch))
-    footer = SnapshotFooterRecord(version=0)
-    parts.append(control_batch(SNAPSHOT_FOOTER, footer, len(values) + 1, timestamp, leader_epoch=epoch))
-    return b"".join(parts)
 
 
 def control_batch(kind: int, message: ControlMessage, offset: int, timestamp: int, *, leader_epoch: int) -> bytes:

@@ -1,15 +1,22 @@
-"""The controller's side: which block comes next, as records of the metadata log say it (KIP-730).
+"""The controller's side: which block comes next, as records of the metadata log say it, and who may ask (KIP-730).
 
 State is folded from records and nothing else: ``allocate`` says which record would give the next block, and only
-``replay`` of that record moves on. Whoever embeds it makes the record durable in between (``durable_allocation``), or
-replays at once and answers when the record has committed, as a quorum does.
+``replay`` of that record moves on. The program that embeds it makes the record durable in between
+(``durable_allocation``), or replays at once and answers when the record has committed, as a quorum does.
 
-Source: ``ProducerIdControlManager`` and ``ProducerIdsImage``, as in 3.9.
+KIP-730 wants requests for blocks limited, and an authorization error to end the broker that asks. Kafka has neither as
+written: the general quota of requests delays the answers, and a broker only logs an error and asks again. Here the
+program gives the delay, and ``broker_ids`` says which error is to end the broker.
+
+Source: ``ProducerIdsBlock``, ``ProducerIdControlManager`` and ``ProducerIdsImage``, as in 3.9;
+``ControllerApis.handleAllocateProducerIdsRequest``, ``KafkaController.allocateProducerIds``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
@@ -19,14 +26,49 @@ from resnap.tiering.controller.metadata.records import (
     PRODUCER_ID_BLOCK_SIZE,
     ProducerIdsRecord,
 )
-from resnap.tiering.controller.producer_ids.block import (
-    EMPTY,
-    MAX_PRODUCER_ID,
-    ProducerIdsBlock,
-)
+from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MAX_PRODUCER_ID: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsBlock:
+    """``size`` ids from ``first`` on, which a controller gives to one broker at once."""
+
+    broker_id: int
+    first: int
+    size: int = PRODUCER_ID_BLOCK_SIZE
+
+    @property
+    def last(self) -> int:
+        """The last id, inclusive; -1 where there is none."""
+        return self.first + self.size - 1
+
+    @property
+    def next_first(self) -> int:
+        """First id of the block that follows."""
+        return self.first + self.size
+
+
+EMPTY: Final = ProducerIdsBlock(broker_id=NO_BROKER, first=0, size=0)
+
+
+class ClaimedBlock:
+    """A block that ids are taken from, each once. Not safe for threads: who shares it locks."""
+
+    def __init__(self, block: ProducerIdsBlock) -> None:
+        self.block = block
+        self._next = block.first
+
+    def claim(self) -> int | None:
+        """Take the next id; None when all are taken."""
+        if self._next > self.block.last:
+            return None
+        self._next += 1
+        return self._next - 1
 
 
 class ProducerIdAllocation:
@@ -91,3 +133,46 @@ class ProducerIdAllocation:
             return ()
         first = self.next_block.first
         return (ProducerIdsRecord(broker_id=NO_BROKER, broker_epoch=NO_BROKER_EPOCH, next_producer_id=first),)
+
+
+Allocate: TypeAlias = Callable[[int, int], ProducerIdsBlock]
+"""Broker id and epoch in, a block out, or a ``RefusedError``: ``DurableAllocation.allocate`` at some time."""
+
+
+def answer_allocate(
+    request: AllocateProducerIdsRequest,
+    allocate: Allocate,
+    *,
+    is_authorized: bool = True,
+    is_active: bool = True,
+    throttle: Callable[[], int] = lambda: 0,
+) -> AllocateProducerIdsResponse:
+    """Return the answer of a KRaft controller.
+
+    Args:
+        request: from a broker, or from a client that claims to be one.
+        allocate: gives blocks away.
+        is_authorized: whether the caller may CLUSTER_ACTION on the cluster; looked at before anything else.
+        is_active: whether this controller leads, and is not waiting for a migration to begin.
+        throttle: counts the request, and gives how long to mute the connection; as in Kafka, errors but that of
+            authorization are exempt. ``tiering.quota.RequestThrottle`` is one.
+
+    """
+    if not is_authorized:
+        return AllocateProducerIdsResponse(
+            error_code=KafkaError.CLUSTER_AUTHORIZATION_FAILED, throttle_time_ms=throttle()
+        )
+    if not is_active:
+        return AllocateProducerIdsResponse(error_code=KafkaError.NOT_CONTROLLER)
+    try:
+        block = allocate(request.broker_id, request.broker_epoch)
+    except RefusedError as error:
+        return AllocateProducerIdsResponse(error_code=error.error)
+    return AllocateProducerIdsResponse(
+        producer_id_start=block.first, producer_id_len=block.size, throttle_time_ms=throttle()
+    )
+
+
+def refusal_by_zookeeper_controller(is_registered: bool) -> KafkaError:
+    """Return what a controller with ZooKeeper says where the epoch does not fit; KRaft does not say the two apart."""
+    return KafkaError.STALE_BROKER_EPOCH if is_registered else KafkaError.BROKER_ID_NOT_REGISTERED

@@ -2,11 +2,11 @@
 
 There is a block in use and room for the next. When 90 % of the first are taken, or none is left, the caller is asked to
 send a request; there is one at a time. Until the block has come, who asks for an id gets COORDINATOR_LOAD_IN_PROGRESS,
-and clients ask again: nobody waits. The very first ask therefore always fails. After a failure 50 ms pass before the
+and clients ask again: no thread waits. The very first ask therefore always fails. After a failure 50 ms pass before the
 next request, but not after a time-out.
 
 Nothing is sent from here: ``Generated.wants_block`` says that a request is to be sent, and ``on_response`` or
-``on_timeout`` hear what came of it. Methods may be called from several threads.
+``on_timeout`` take what came of it. Methods may be called from several threads.
 
 After an authorization error KIP-730 has the broker end, since it is set up wrongly; Kafka's own log it and ask again.
 Both can be done here: ``is_unauthorized`` is what ends a broker that keeps to the KIP.
@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.tiering.controller.producer_ids.block import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.allocation import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
 
 if TYPE_CHECKING:
     from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
@@ -36,7 +36,7 @@ FIRST_TO_ASK: Final = 3
 """``inter.broker.protocol.version`` of this major version and later: 3.0-IV0 is the first of all."""
 _PROTOCOL: Final = re.compile(r"(?P<major>\d+)\.\d+(\.\d+)*(-IV\d+)?")
 RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
-"""First and last release whose clients heard REQUEST_TIMED_OUT when no block came, which made them give up."""
+"""First and last release whose clients got REQUEST_TIMED_OUT when no block came, which made them give up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class BrokerProducerIds:
         return self._next is not None
 
     def generate(self, now_ms: int) -> Generated:
-        """Take an id; without one the error is what clients are to hear."""
+        """Take an id; without one the error is the answer to clients."""
         with self._lock:
             for _ in range(MOST_SWAPS):
                 producer_id = self._current.claim()
@@ -129,7 +129,7 @@ def asks_the_controller(inter_broker_protocol: str) -> bool:
     Source: ``MetadataVersion.isAllocateProducerIdsSupported``; in KRaft all brokers ask.
 
     Raises:
-        ValueError: it is no version, such as ``2.8`` or ``3.0-IV1``.
+        ValueError: it is not a version, such as ``2.8`` or ``3.0-IV1``.
 
     """
     found = _PROTOCOL.fullmatch(inter_broker_protocol)
@@ -139,7 +139,7 @@ def asks_the_controller(inter_broker_protocol: str) -> bool:
 
 
 def error_without_block(release: tuple[int, int, int]) -> KafkaError:
-    """Return what a client hears from a broker of ``release`` that has no block: fatal for it up to 3.3.1."""
+    """Return the error that a client gets from a broker of ``release`` that has no block: fatal for it up to 3.3.1."""
     first, last = RELEASES_THAT_TIMED_OUT
     if first <= release <= last:
         return KafkaError.REQUEST_TIMED_OUT

@@ -1,6 +1,6 @@
-"""Blocks that are given away for good: each is durable in a metadata log before anybody hears of it.
+"""Blocks that are given away for good: each is durable in a metadata log before it is answered.
 
-A kill between the append and the answer costs a block that nobody uses. No kill gives one away twice, since the next
+A kill between the append and the answer costs a block that is never used. No kill gives one away twice, since the next
 run begins with what the log says. The log is Kafka's own, and is held under the lock of its log dir.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.tiering.controller.metadata.image import MetadataImage
-    from resnap.tiering.controller.producer_ids.block import ProducerIdsBlock
+    from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
 
 
 class DurableAllocation:

@@ -19,7 +19,7 @@ from resnap.tiering.controller.metadata.records import (
     PRODUCER_ID_BLOCK_SIZE,
     ProducerIdsRecord,
 )
-from resnap.tiering.controller.producer_ids.block import (
+from resnap.tiering.controller.producer_ids.allocation import (
     MAX_PRODUCER_ID,
     ClaimedBlock,
     ProducerIdsBlock,
@@ -40,7 +40,7 @@ class BlockNode(Protocol):
 
 
 def block_json(block: ProducerIdsBlock) -> bytes:
-    """Return what stands in the znode for ``block``; the ids are text, as Kafka writes them."""
+    """Return what is in the znode for ``block``; the ids are text, as Kafka writes them."""
     fields = {
         "version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last),
     }  # fmt: skip
@@ -127,7 +127,7 @@ def records_to_migrate(data: bytes | None) -> tuple[ProducerIdsRecord, ...]:
 
 
 def block_to_write_back(next_producer_id: int) -> bytes:
-    """Return what a controller in migration writes to the znode: the *next* block, taken by nobody.
+    """Return what a controller in migration writes to the znode: the *next* block, which is not taken yet.
 
     Who goes back to ZooKeeper begins after it. That skips a block, and gives none away twice.
     """

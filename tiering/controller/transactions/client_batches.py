@@ -16,7 +16,7 @@ from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, N
 if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
 
-NOBODY: Final = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCERS: Final = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class ClientBatch:
 
     partition: TopicPartition
     records: int
-    producer: tuple[int, int] = NOBODY
+    producer: tuple[int, int] = NO_PRODUCERS
     """Producer id and epoch."""
     sequence: int = NO_SEQUENCE
     """Sequence of its first record."""
@@ -55,7 +55,7 @@ class ClientBatch:
 class PartitionSequences:
     """What a producer knows of its sequences in one partition."""
 
-    producer: tuple[int, int] = NOBODY
+    producer: tuple[int, int] = NO_PRODUCERS
     next_sequence: int = 0
     last_acked_sequence: int = -1
     last_acked_offset: int = -1
@@ -116,7 +116,7 @@ class PartitionSequences:
 
     def forget(self) -> None:
         """Begin afresh, at sequence 0; what is queued stays."""
-        self.producer, self.next_sequence, self.unresolved = NOBODY, 0, None
+        self.producer, self.next_sequence, self.unresolved = NO_PRODUCERS, 0, None
         self.last_acked_sequence = self.last_acked_offset = -1
         self.in_flight.clear()
 

@@ -27,7 +27,7 @@ ALL_RETRIABLES_OF_OFFSETS: Final = (3, 8)
 AUTHORIZATION_IS_RECOVERABLE: Final = (3, 6)
 ABORTABLE_ERROR: Final = (3, 8)
 LOST_MAPPING_IS_FATAL: Final = (4, 0)
-"""Since then INVALID_PRODUCER_ID_MAPPING ends a producer, whoever says it."""
+"""Since then INVALID_PRODUCER_ID_MAPPING ends a producer, whichever request it answers."""
 _FATAL_FOR_A_BATCH: Final = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -99,7 +99,7 @@ class ProduceSituation:
     was_renumbered: bool = False
     """Whether an epoch bump has given the batch another sequence since it was sent."""
     has_unresolved: bool = False
-    """Whether an earlier batch of the partition expired unanswered, so that nobody knows whether it was written."""
+    """Whether an earlier batch of the partition expired unanswered, so that it is not known whether it was written."""
     starts_at_unresolved: bool = False
     """Whether the batch comes right after such ones."""
     log_start_offset: int = -1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.record_batch import NO_SEQUENCE
-from resnap.tiering.controller.transactions.client_batches import NOBODY, ClientBatch, PartitionSequences
+from resnap.tiering.controller.transactions.client_batches import NO_PRODUCERS, ClientBatch, PartitionSequences
 from resnap.tiering.controller.transactions.client_errors import (
     BatchOutcome,
     ClientState,
@@ -59,7 +59,7 @@ class ClientSequences:
         transactions_v2: bool = False,
     ) -> None:
         """Begin without a producer id; ``release`` and ``transactions_v2`` are as in ``ProduceSituation``."""
-        self.producer = NOBODY
+        self.producer = NO_PRODUCERS
         self.state = ClientState.UNCHANGED
         self.needs_bump = False
         self.partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -78,7 +78,7 @@ class ClientSequences:
         return batch
 
     def added_to_transaction(self) -> None:
-        """Hear that the coordinator knows of a partition, or of offsets, in the open transaction."""
+        """Note that the coordinator knows of a partition, or of offsets, in the open transaction."""
         self._was_added = True
 
     def commit(self) -> tuple[CoordinatorRequest, ...]:
@@ -95,17 +95,17 @@ class ClientSequences:
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
     def ended(self) -> None:
-        """Hear that the transaction has ended; with transactions v2 hear its next epoch by ``got_producer`` as well."""
+        """Note that the transaction has ended; with transactions v2 ``got_producer`` brings its next epoch as well."""
         self._ending, self._is_aborting, self._was_added = None, False, False
 
     # -- what the coordinator says
 
     def found_coordinator(self, init_producer_id: int) -> None:
-        """Hear the newest version of ``InitProducerId`` of a coordinator; it counts until another one is found."""
+        """Take the newest version of ``InitProducerId`` of a coordinator; it counts until another one is found."""
         self._can_bump = init_producer_id >= EPOCH_VERSION
 
     def got_producer(self, producer_id: int, epoch: int) -> None:
-        """Hear the answer to ``InitProducerId``; a transactional producer begins at sequence 0 everywhere."""
+        """Take the answer to ``InitProducerId``; a transactional producer begins at sequence 0 everywhere."""
         self.producer, self.state = (producer_id, epoch), ClientState.UNCHANGED
         if self._transactional:
             for known in self.partitions.values():
@@ -113,7 +113,7 @@ class ClientSequences:
             self.needs_bump = False
 
     def coordinator_refused(self, request: CoordinatorRequest, error: KafkaError) -> Reaction:
-        """Hear that the coordinator refused a request, do what follows, and return it."""
+        """Note that the coordinator refused a request, do what follows, and return it."""
         reaction = on_coordinator_error(
             request, error, release=self._release, can_bump=self._can_bump, transactions_v2=self._v2
         )
@@ -133,7 +133,7 @@ class ClientSequences:
             return False
         if self.needs_bump and not self._transactional:
             self._bump()
-        return self.producer == NOBODY
+        return self.producer == NO_PRODUCERS
 
     def next_batch(self, partition: TopicPartition) -> ClientBatch | None:
         """Send the next batch of a partition; None where there is none, or it must wait for others."""
@@ -147,7 +147,7 @@ class ClientSequences:
         return batch
 
     def _must_wait(self, known: PartitionSequences, first: ClientBatch) -> bool:
-        if self.producer == NOBODY or self.state is not ClientState.UNCHANGED:
+        if self.producer == NO_PRODUCERS or self.state is not ClientState.UNCHANGED:
             return True
         if first.sequence == NO_SEQUENCE:
             return known.unresolved is not None or (bool(known.in_flight) and known.producer != self.producer)
@@ -156,12 +156,12 @@ class ClientSequences:
     # -- what becomes of batches
 
     def acknowledged(self, batch: ClientBatch, base_offset: int = -1) -> None:
-        """Hear that a batch was written; -1 where the broker does not say where."""
+        """Note that a batch was written; -1 where the broker does not say where."""
         self._of(batch.partition).take_acknowledgement(batch, base_offset)
         self._done(batch, KafkaError.NONE)
 
     def refused(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> Reaction:
-        """Hear that a broker refused a batch, do what follows, and return it."""
+        """Note that a broker refused a batch, do what follows, and return it."""
         if batch.is_done:  # it expired before the answer came
             return Reaction(batch=BatchOutcome.FAIL)
         reaction = on_produce_error(error, self._situation(batch, log_start_offset))
@@ -247,7 +247,7 @@ class ClientSequences:
 
     def _bump(self) -> None:
         epoch = bumped_by_itself(self.producer[1])
-        self.producer = NOBODY if epoch is None else (self.producer[0], epoch)
+        self.producer = NO_PRODUCERS if epoch is None else (self.producer[0], epoch)
         for partition in self._to_rewrite:
             known = self._of(partition)
             known.begin_at_zero(self.producer)

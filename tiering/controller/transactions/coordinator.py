@@ -5,9 +5,9 @@ the caller writes to ``__transaction_state`` and reports with ``appended``; that
 end a transaction is written, the caller writes its markers, and reports with ``markers_written``.
 
 ``InitProducerId`` for a known transactional id: while a step is pending or a transaction is ending, it is to be tried
-again; an open transaction is aborted first, under an epoch that fences whoever opened it; otherwise the epoch goes up,
-or a new producer id is given where the epochs are used up. Who sends the same again gets the same again, as long as the
-coordinator remembers the epoch before: a failover forgets it.
+again; an open transaction is aborted first, under an epoch that fences the producer that opened it; otherwise the epoch
+goes up, or a new producer id is given where the epochs are used up. The same request gets the same answer again, as
+long as the coordinator remembers the epoch before: a failover forgets it.
 
 Source: ``TransactionCoordinator`` and ``TransactionStateManager``, as in 3.9.1, 4.1.1 and 4.3.0.
 """
@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from resnap.tiering.controller.producer_ids.requests import InitProducerIdResponse
-from resnap.tiering.controller.transactions.ending import (
-    check_not_ending,
-    check_not_pending,
-    check_producer,
-    end_v1,
-    end_v2,
-)
 from resnap.tiering.controller.transactions.metadata import (
     DONE,
     TransactionMetadata,
     TransactionState,
     Transition,
+    check_not_ending,
+    check_not_pending,
+    check_producer,
+    end_v1,
+    end_v2,
     is_epoch_exhausted,
 )
 
@@ -61,7 +59,7 @@ class PendingAppend:
     transactional_id: str
     transition: Transition
     is_epoch_fence: bool = False
-    """Nobody asked for this end of a transaction: it fences, and who caused it is to try again."""
+    """This end of a transaction was not asked for: it fences, and the client that caused it is to try again."""
 
 
 Answer: TypeAlias = InitProducerIdResponse
@@ -69,7 +67,7 @@ Answer: TypeAlias = InitProducerIdResponse
 
 
 def error_of_append(error: KafkaError) -> KafkaError:
-    """Return what clients hear when ``__transaction_state`` could not be written."""
+    """Return the error that clients get when ``__transaction_state`` could not be written."""
     if error in _NOT_AVAILABLE:
         return KafkaError.COORDINATOR_NOT_AVAILABLE
     if error in _NOT_COORDINATOR:
@@ -96,7 +94,7 @@ class TransactionCoordinator:
         """Begin with no transactional id.
 
         Args:
-            draw_producer_id: gives a new producer id, or raises the RefusedError that clients are to hear.
+            draw_producer_id: gives a new producer id, or raises the RefusedError that clients get.
             availability: of the partition of a transactional id: NONE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
             max_timeout_ms: ``transaction.max.timeout.ms``.
             transactions_v2: whether the cluster has ``transaction.version`` 2, which takes 4.0.
@@ -169,7 +167,7 @@ class TransactionCoordinator:
         return appends
 
     def expired(self, now_ms: int, expiration_ms: int) -> list[str]:
-        """Return the idle transactional ids that nobody has used for ``transactional.id.expiration.ms``."""
+        """Return the idle transactional ids that were not used for ``transactional.id.expiration.ms``."""
         return [
             name for name, metadata in self.transactions.items()
             if metadata.pending is None and metadata.state in DONE and metadata.update_ms <= now_ms - expiration_ms
@@ -244,7 +242,7 @@ class TransactionCoordinator:
         return metadata.prepare_increment(timeout_ms, expected, now_ms)
 
     def _fence(self, metadata: TransactionMetadata, now_ms: int) -> PendingAppend:
-        """Abort an open transaction under the next epoch, so that whoever opened it is fenced.
+        """Abort an open transaction under the next epoch, so that the producer that opened it is fenced.
 
         Before 4.0 the epoch counts from here on, written or not; if it cannot be written, the next fence takes the same
         one again. With transactions v2 the abort itself brings it, and where the epochs are used up a new producer id:
@@ -275,7 +273,7 @@ class TransactionCoordinator:
         self._check_available(transactional_id)
         metadata = self.transactions.get(transactional_id)
         if metadata is None:
-            raise RefusedError(KafkaError.INVALID_PRODUCER_ID_MAPPING, f"nobody knows {transactional_id!r}")
+            raise RefusedError(KafkaError.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id!r} is not known")
         return metadata
 
     def _current(self, metadata: TransactionMetadata) -> Answer:

@@ -3,27 +3,156 @@
 A transactional id is in one partition of the topic, by its hash; a broker has those partitions that it is a replica of.
 The last record of an id counts, whatever segment it is in, so compaction takes nothing away that counts.
 
-Source: ``TransactionStateManager.loadTransactionMetadata``, ``TransactionLog.readTxnRecordKey``.
+There is one record per step of a transactional id, which is the key. Version 1 of the value is a flexible message, and
+is written from ``transaction.version`` 1 on, with 4.0. Version 0, and the key, are older than those (KIP-482). A record
+without a value forgets the id.
+
+Source: ``TransactionStateManager.loadTransactionMetadata``, ``TransactionLog.readTxnRecordKey``;
+``TransactionLogKey.json`` and ``TransactionLogValue.json``; tagged fields since 4.0.
 """
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from resnap.storage.errors import ResnapError, in_file
 from resnap.storage.log.internal_topic import partitions_of, read_partition
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.log.record_batch import NO_PRODUCER_ID
-from resnap.tiering.controller.transactions.state_records import TRANSACTION_TOPIC, decode_record, transaction_of
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from resnap.storage.messages.schema import (
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Since,
+    String,
+    Tag,
+    message_json,
+    read_whole,
+)
+from resnap.storage.messages.wire import Cursor
+from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from resnap.storage.crc32c import Buffer
     from resnap.storage.log.partition_dir import PartitionDir, Place
-    from resnap.tiering.controller.transactions.metadata import TransactionMetadata
+
+TRANSACTION_TOPIC: Final = "__transaction_state"
+NEWEST_VERSION: Final = 1
+"""Of the value; the key has none but 0."""
+_VERSION: Final = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogKey:
+    """The transactional id that a record is about."""
+
+    flexible_since: ClassVar[int] = 1
+    transactional_id: String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsSchema:
+    """The partitions of one topic that take part in a transaction."""
+
+    flexible_since: ClassVar[int] = 1
+    topic: String
+    partition_ids: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogValue:
+    """What a transactional id has come to."""
+
+    flexible_since: ClassVar[int] = 1
+    producer_id: Int64
+    producer_epoch: Int16
+    transaction_timeout_ms: Int32
+    transaction_status: Int8
+    transaction_partitions: tuple[PartitionsSchema, ...] | None
+    """None where no transaction is open."""
+    transaction_last_update_timestamp_ms: Int64
+    transaction_start_timestamp_ms: Int64
+    previous_producer_id: Annotated[Int64, Since(1), Tag(0)] = NO_PRODUCER_ID
+    next_producer_id: Annotated[Int64, Since(1), Tag(1)] = NO_PRODUCER_ID
+    client_transaction_version: Annotated[Int16, Since(1), Tag(2)] = 0
+    next_producer_epoch: Annotated[Int16, Since(1), Tag(3)] = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecord:
+    """One record, decoded."""
+
+    transactional_id: str | None
+    """None for a key of a version that is not known, which brokers skip."""
+    value: TransactionLogValue | None = None
+    """None where the id is forgotten, and where the value is of a version that is not known."""
+    version: int | None = None
+    """Of the value; None without one."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether key or value is of a version from after this release."""
+        return self.transactional_id is None or (self.version is not None and self.value is None)
+
+    def json(self) -> dict[str, object] | None:
+        """Return the value as Kafka's tools show it."""
+        return None if self.value is None or self.version is None else message_json(self.value, self.version)
+
+
+def decode_record(key: Buffer | None, value: Buffer | None, *, key_at: int = 0, value_at: int = 0) -> StateRecord:
+    """Return the record of ``key`` and ``value``; ``key_at`` and ``value_at`` are their file positions.
+
+    Raises:
+        FormatError: what is of a known version does not fit its schema to the last byte.
+
+    """
+    transactional_id = _decode_key(Cursor(b"" if key is None else key, at=key_at))
+    if transactional_id is None or value is None:
+        return StateRecord(transactional_id=transactional_id)
+    cursor = Cursor(value, at=value_at)
+    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a transaction state"))
+    if not 0 <= version <= NEWEST_VERSION:
+        return StateRecord(transactional_id=transactional_id, version=version)
+    found = read_whole(TransactionLogValue, cursor, version)
+    if found.transaction_status not in set(TransactionState):
+        raise cursor.wrong("transaction state", "0 to 7", found.transaction_status)
+    return StateRecord(transactional_id=transactional_id, value=found, version=version)
+
+
+def transaction_of(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
+    """Return what a coordinator knows of a transactional id after it has read ``value``."""
+    return TransactionMetadata(
+        transactional_id=transactional_id,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        timeout_ms=value.transaction_timeout_ms,
+        state=TransactionState(value.transaction_status),
+        partitions=frozenset(
+            TopicPartition(topic.topic, number)
+            for topic in value.transaction_partitions or ()
+            for number in topic.partition_ids
+        ),
+        start_ms=value.transaction_start_timestamp_ms,
+        update_ms=value.transaction_last_update_timestamp_ms,
+        client_v2=value.client_transaction_version > 1,
+    )
+
+
+def _decode_key(cursor: Cursor) -> str | None:
+    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a transaction state's key"))
+    if version != 0:
+        return None
+    return read_whole(TransactionLogKey, cursor, version).transactional_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +161,7 @@ class TransactionStates:
 
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
     unknown: int = 0
-    """Records of versions that came after this release, which are passed over."""
+    """Records of versions that came after this release, which are skipped."""
 
     def by_producer_id(self) -> dict[int, TransactionMetadata]:
         """Return the transaction of each producer id; one that was just given up, or is to come, counts too."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.messages.schema import FieldSchema, Struct, schema_of
 from resnap.storage.messages.wire import Array, Identifier, Nullable, Number, Octets, Text, Wire, uuid_text
-from resnap.tiering.controller.metadata.records import RECORD_TYPES, MetadataRecord, RecordType
+from resnap.tiering.controller.metadata.records import TYPES_BY_KEY, MetadataRecord, RecordType
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -59,10 +59,10 @@ def numbers(code: str) -> SearchStrategy[Any]:
 
 @st.composite
 def records_in_a_version(draw: st.DrawFn) -> tuple[MetadataRecord, int]:
-    record_type: RecordType = draw(st.sampled_from(RECORD_TYPES))
+    record_type: RecordType = draw(st.sampled_from(list(TYPES_BY_KEY.values())))
     version = draw(st.integers(0, record_type.newest_version))
     return draw(messages(record_type.message, version)), version
 
 
 def newest_records() -> SearchStrategy[MetadataRecord]:
-    return st.one_of([messages(one.message, one.newest_version) for one in RECORD_TYPES])
+    return st.one_of([messages(one.message, one.newest_version) for one in TYPES_BY_KEY.values()])

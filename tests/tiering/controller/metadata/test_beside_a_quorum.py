@@ -10,7 +10,8 @@ from resnap.storage.errors import FileGoneError
 from resnap.tiering.controller.metadata import folding
 from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
-from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from tests.logs.metadata_checkpoint import checkpoint_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,4 +75,4 @@ def test_it_does_not_look_for_ever(log: Path, monkeypatch: pytest.MonkeyPatch) -
     listed = after_listing(monkeypatch, come_and_go)
     with pytest.raises(FileGoneError, match="checkpoint"):
         load_image(log)
-    assert len(listed) == folding.LOOKS
+    assert len(listed) == folding.READ_ATTEMPTS

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
 from resnap.storage.messages.varint import write_unsigned_varint
-from resnap.tiering.controller.metadata.codec import DecodedRecord, decode_record, encode_record
+from resnap.tiering.controller.metadata.codec import LoggedRecord, decode_record, encode_record
 from resnap.tiering.controller.metadata.records import (
-    RECORD_TYPES,
+    TYPES_BY_KEY,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     MetadataRecord,
@@ -32,7 +32,7 @@ def frame(api_key: int, version: int, message: bytes = SMALLEST_MESSAGE, frame_v
 @given(records_in_a_version())
 def test_what_is_written_is_read(given_record: tuple[MetadataRecord, int]) -> None:
     record, version = given_record
-    assert decode_record(encode_record(record, version)) == DecodedRecord(record=record, version=version)
+    assert decode_record(encode_record(record, version)) == LoggedRecord(offset=0, message=record, version=version)
 
 
 @given(records_in_a_version(), st.data())
@@ -69,21 +69,21 @@ def test_a_tagged_field_is_written_only_where_it_says_something() -> None:
 def test_null_and_empty_are_different() -> None:
     removed = ConfigRecord(resource_type=4, resource_name="", name="a", value=None)
     emptied = ConfigRecord(resource_type=4, resource_name="", name="a", value="")
-    assert decode_record(encode_record(removed)).record == removed
-    assert decode_record(encode_record(emptied)).record == emptied
+    assert decode_record(encode_record(removed)).message == removed
+    assert decode_record(encode_record(emptied)).message == emptied
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(6, 0), (30, 0), (2, 1), (32767, 32767)])
 def test_a_type_or_version_that_is_not_known_is_passed_over(api_key: int, version: int) -> None:
     value = frame(api_key, version, b"whatever it is")
     unknown = UnknownRecord(api_key=api_key, version=version, size_bytes=len(value))
-    assert decode_record(value).record == unknown
+    assert decode_record(value).message == unknown
 
 
 def test_a_tagged_field_that_is_not_known_is_passed_over_and_noted() -> None:
     record = ProducerIdsRecord(broker_id=1, broker_epoch=6, next_producer_id=1000)
     value = encode_record(record)[:-1] + bytes([1, 77, 2, 0xAB, 0xCD])
-    assert decode_record(value) == DecodedRecord(record=record, version=0, unknown_tags=(77,))
+    assert decode_record(value) == LoggedRecord(offset=0, message=record, version=0, unknown_tags=(77,))
 
 
 def test_a_tagged_field_of_another_size_than_it_says_is_damage() -> None:
@@ -115,7 +115,7 @@ def test_bad_bytes_are_told_with_their_position(value: bytes, complaint: str) ->
 
 def test_a_field_that_a_version_lacks_cannot_be_written_in_it() -> None:
     shutting_down = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=6, in_controlled_shutdown=1)
-    assert decode_record(encode_record(shutting_down, 1)).record == shutting_down
+    assert decode_record(encode_record(shutting_down, 1)).message == shutting_down
     with pytest.raises(ValueError, match="BrokerRegistrationChangeRecord of version 0 has no inControlledShutdown"):
         encode_record(shutting_down, 0)
 
@@ -139,4 +139,4 @@ def test_a_version_that_is_not_there_is_refused() -> None:
 
 
 def test_every_type_has_a_key_and_a_name_of_its_own() -> None:
-    assert len({one.api_key for one in RECORD_TYPES}) == len({one.name for one in RECORD_TYPES}) == 27
+    assert len(TYPES_BY_KEY) == len({one.name for one in TYPES_BY_KEY.values()}) == 27

@@ -50,8 +50,8 @@ from resnap.tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
 )
-from resnap.tiering.controller.metadata.writer import checkpoint_bytes
 from tests.logs.batch_builder import write_data_batch
+from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def test_a_migration_from_zookeeper_stands_for_all_ids_before_it(folded: Callabl
     [
         (1500, (500, 1500, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
         (1000, (0, 1000, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
-        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 were given to nobody"),
+        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 went to no broker"),
     ],
 )
 def test_a_block_out_of_order_stands_as_it_was_given_and_is_noted(

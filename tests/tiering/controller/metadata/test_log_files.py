@@ -8,7 +8,7 @@ import pytest
 from resnap.storage.errors import FormatError, MetadataLogError, UsageError
 from resnap.storage.messages.schema import message_json
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage
+from resnap.tiering.controller.metadata.codec import LeaderChangeMessage
 from resnap.tiering.controller.metadata.log_files import (
     MetadataLogFiles,
     list_metadata_log,
@@ -22,7 +22,8 @@ from resnap.tiering.controller.metadata.records import (
     NoOpRecord,
     PartitionChangeRecord,
 )
-from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import open_metadata_log
+from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.tiering.controller.metadata.metadata_dump import (
     DumpedBatch,
     DumpedRecord,

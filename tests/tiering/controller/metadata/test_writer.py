@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from resnap.storage.disk import Disk
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.control_messages import LeaderChangeMessage
+from resnap.tiering.controller.metadata.codec import LeaderChangeMessage
 from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
 from resnap.tiering.controller.metadata.records import MetadataRecord, ProducerIdsRecord, TopicRecord
-from resnap.tiering.controller.metadata.writer import checkpoint_bytes, open_metadata_log
+from resnap.tiering.controller.metadata.writer import open_metadata_log
 from tests.examples import examples
+from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.tiering.controller.metadata.record_strategies import newest_records
 
 if TYPE_CHECKING:

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
-from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
-from resnap.tiering.controller.producer_ids.answering import answer_allocate, refusal_by_zookeeper_controller
-from resnap.tiering.controller.producer_ids.block import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.allocation import (
+    EMPTY,
+    MAX_PRODUCER_ID,
+    ClaimedBlock,
+    ProducerIdAllocation,
+    ProducerIdsBlock,
+    answer_allocate,
+    refusal_by_zookeeper_controller,
+)
 from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 EPOCHS = dict.fromkeys(range(4), 100)

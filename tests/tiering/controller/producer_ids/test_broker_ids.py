@@ -9,7 +9,7 @@ from threading import Lock
 import pytest
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.tiering.controller.producer_ids.block import MAX_PRODUCER_ID
+from resnap.tiering.controller.producer_ids.allocation import MAX_PRODUCER_ID
 from resnap.tiering.controller.producer_ids.broker_ids import (
     RETRY_BACKOFF_MS,
     RETRY_TIMEOUT_MS,

@@ -25,17 +25,17 @@ from resnap.tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from resnap.tiering.controller.producer_ids.answering import answer_allocate
+from resnap.tiering.controller.producer_ids.allocation import answer_allocate
 from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from resnap.tiering.controller.producer_ids.durable_allocation import open_allocation
 from resnap.tiering.controller.producer_ids.requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
-    read_allocate_response,
-    write_allocate_response,
+    read_body,
+    write_body,
 )
-from resnap.tiering.quota import request_throttle
-from resnap.tiering.quota.request_throttle import RequestThrottle
+from resnap.tiering.quota import token_bucket
+from resnap.tiering.quota.token_bucket import RequestThrottle
 from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_unique_producer_ids(log: Path) -> None:
                 if generated.wants_block:
                     request = AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=EPOCH)
                     answer = answer_allocate(request, lambda who, epoch: allocation.allocate(who, epoch, NOW))
-                    broker.on_response(read_allocate_response(write_allocate_response(answer)), 0)
+                    broker.on_response(read_body(AllocateProducerIdsResponse, write_body(answer)), 0)
                 if generated.producer_id is not None:
                     break
                 generated = broker.generate(0)
@@ -193,7 +193,7 @@ def test_a_caller_that_asks_too_often_is_told_to_wait(tmp_path: Path) -> None:
 
 
 def test_callers_do_not_fill_the_memory_of_a_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_throttle, "MOST_CALLERS", 3)
+    monkeypatch.setattr(token_bucket, "MOST_CALLERS", 3)
     throttle = RequestThrottle(1.0, burst_s=1)
     for caller in range(10):
         assert throttle(str(caller), 0) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,14 +17,8 @@ from resnap.tiering.controller.producer_ids.requests import (
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    read_allocate_request,
-    read_allocate_response,
-    read_init_request,
-    read_init_response,
-    write_allocate_request,
-    write_allocate_response,
-    write_init_request,
-    write_init_response,
+    read_body,
+    write_body,
 )
 
 INT16, INT32, INT64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -34,7 +29,7 @@ VERSIONS = st.sampled_from(INIT_PRODUCER_ID_VERSIONS)
 @given(INT32, INT64)
 def test_allocate_requests_round_trip(broker_id: int, epoch: int) -> None:
     request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
-    assert read_allocate_request(write_allocate_request(request)) == request
+    assert read_body(AllocateProducerIdsRequest, write_body(request)) == request
 
 
 @given(INT32, ERRORS, INT64, INT32)
@@ -42,7 +37,7 @@ def test_allocate_responses_round_trip(throttle: int, error: KafkaError, start: 
     response = AllocateProducerIdsResponse(
         throttle_time_ms=throttle, error_code=error, producer_id_start=start, producer_id_len=size
     )
-    assert read_allocate_response(write_allocate_response(response)) == response
+    assert read_body(AllocateProducerIdsResponse, write_body(response)) == response
 
 
 @given(VERSIONS, st.none() | st.text(max_size=20), INT32, INT64, INT16)
@@ -54,7 +49,7 @@ def test_init_requests_round_trip(
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=timeout, producer_id=producer_id, producer_epoch=epoch
     )
-    assert read_init_request(write_init_request(request, version), version) == request
+    assert read_body(InitProducerIdRequest, write_body(request, version), version) == request
 
 
 @given(VERSIONS, INT32, ERRORS, INT64, INT16)
@@ -64,50 +59,52 @@ def test_init_responses_round_trip(
     response = InitProducerIdResponse(
         throttle_time_ms=throttle, error_code=error, producer_id=producer_id, producer_epoch=epoch
     )
-    read = read_init_response(write_init_response(response, version), version)
+    read = read_body(InitProducerIdResponse, write_body(response, version), version)
     if version >= 4 or error is not KafkaError.PRODUCER_FENCED:
         assert read == response
 
 
 def test_should_replace_producer_fenced_with_invalid_producer_epoch_in_init_producer_id_with_older_client() -> None:
     fenced = InitProducerIdResponse(error_code=KafkaError.PRODUCER_FENCED)
-    told = [read_init_response(write_init_response(fenced, version), version).error_code.value for version in range(6)]
+    told = [
+        read_body(InitProducerIdResponse, write_body(fenced, version), version).error_code.value for version in range(6)
+    ]
     assert told == [47, 47, 47, 47, 90, 90]
 
 
 def test_bytes_are_those_of_the_protocol() -> None:
-    assert write_allocate_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=2)).hex() == (
+    assert write_body(AllocateProducerIdsRequest(broker_id=1, broker_epoch=2)).hex() == (
         "00000001" "0000000000000002" "00"
     )  # fmt: skip
     request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
-    assert write_init_request(request, 1).hex() == "000274780000ea60"
-    assert write_init_request(request, 2).hex() == "0374780000ea6000"
-    assert write_init_request(request, 4).hex() == "0374780000ea60ffffffffffffffffffff00"
+    assert write_body(request, 1).hex() == "000274780000ea60"
+    assert write_body(request, 2).hex() == "0374780000ea6000"
+    assert write_body(request, 4).hex() == "0374780000ea60ffffffffffffffffffff00"
 
 
 @given(st.binary(max_size=40), VERSIONS)
 def test_bytes_that_are_no_body_raise_format_errors_alone(data: bytes, version: int) -> None:
-    for read in (read_allocate_request, read_allocate_response):
+    for read in (partial(read_body, AllocateProducerIdsRequest), partial(read_body, AllocateProducerIdsResponse)):
         with suppress(FormatError):
             read(data)
-    for read_version in (read_init_request, read_init_response):
+    for read_version in (partial(read_body, InitProducerIdRequest), partial(read_body, InitProducerIdResponse)):
         with suppress(FormatError):
             read_version(data, version)
 
 
 def test_versions_that_are_none_or_lack_a_field_are_refused() -> None:
     with pytest.raises(ValueError, match="no version 6"):
-        read_init_request(b"", 6)
-    with pytest.raises(ValueError, match="no producer id and epoch"):
-        write_init_request(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1, producer_id=5), 2)
+        read_body(InitProducerIdRequest, b"", 6)
+    with pytest.raises(ValueError, match="version 2 has no producerId"):
+        write_body(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1, producer_id=5), 2)
 
 
 def test_unknown_tags_are_passed_over() -> None:
-    body = write_init_request(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1), 5)
-    assert read_init_request(body[:-1] + b"\x01\x07\x02\xaa\xbb", 5).transactional_id == "t"
+    body = write_body(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1), 5)
+    assert read_body(InitProducerIdRequest, body[:-1] + b"\x01\x07\x02\xaa\xbb", 5).transactional_id == "t"
 
 
 def test_an_error_code_that_is_not_known_is_told() -> None:
-    body = write_init_response(InitProducerIdResponse(), 1)
+    body = write_body(InitProducerIdResponse(), 1)
     with pytest.raises(FormatError, match="error code"):
-        read_init_response(body[:4] + b"\x7f\xff" + body[6:], 1)
+        read_body(InitProducerIdResponse, body[:4] + b"\x7f\xff" + body[6:], 1)

@@ -9,8 +9,7 @@ import pytest
 from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
-from resnap.tiering.controller.producer_ids.allocation import ProducerIdAllocation
-from resnap.tiering.controller.producer_ids.block import MAX_PRODUCER_ID, ProducerIdsBlock
+from resnap.tiering.controller.producer_ids.allocation import MAX_PRODUCER_ID, ProducerIdAllocation, ProducerIdsBlock
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     ZooKeeperProducerIds,
     block_json,

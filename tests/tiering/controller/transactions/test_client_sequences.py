@@ -9,7 +9,7 @@ import pytest
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE
-from resnap.tiering.controller.transactions.client_batches import NOBODY
+from resnap.tiering.controller.transactions.client_batches import NO_PRODUCERS
 from resnap.tiering.controller.transactions.client_errors import BatchOutcome, ClientState, CoordinatorRequest
 from resnap.tiering.controller.transactions.client_sequences import ClientSequences
 
@@ -100,7 +100,7 @@ def test_batch_failure_after_producer_reset() -> None:
     failed, healthy = client.send(TP0), client.send(TP1)
     assert client.is_retried(failed, UNKNOWN, log_start_offset=400)
     assert client.step(), "a producer id must be asked for"
-    assert (client.of(TP0).next_sequence, failed.sequence, failed.producer) == (1, 0, NOBODY)
+    assert (client.of(TP0).next_sequence, failed.sequence, failed.producer) == (1, 0, NO_PRODUCERS)
     assert (client.of(TP1).next_sequence, healthy.sequence, healthy.producer) == (2, 1, (ID, 32_767))
 
 
@@ -143,7 +143,7 @@ def test_producer_id_reset() -> None:
     refused = client.send(TP0)
     client.refused(refused, OUT_OF_ORDER)
     client.step()
-    assert client.producer == NOBODY
+    assert client.producer == NO_PRODUCERS
     client.acknowledged(refused)
     assert client.of(TP0).next_sequence == 1
     assert client.of(TP1).next_sequence == 3

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.transactions.metadata import TransactionState
-from resnap.tiering.controller.transactions.state_log import read_transaction_states
-from resnap.tiering.controller.transactions.state_records import (
+from resnap.tiering.controller.transactions.state_log import (
     PartitionsSchema,
     TransactionLogValue,
     decode_record,
-    encode_record,
+    read_transaction_states,
 )
-from tests.logs.transaction_log import step, write_raw_segment, write_segment
+from tests.logs.transaction_log import encode_record, step, write_raw_segment, write_segment
 
 if TYPE_CHECKING:
     from pathlib import Path

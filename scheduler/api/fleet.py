@@ -1,0 +1,78 @@
+"""The whole cluster: one answer per topic over all replicas, as the services beside the brokers have it."""
+
+from collections import Counter
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from resnap.scheduler.api.auth import Serving, Viewer
+from resnap.scheduler.api.etags import TaggedRoute
+from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.responses import FleetAnswer
+from resnap.scheduler.clock import instant
+from resnap.scheduler.fleet.rows import broker_row, topic_row
+from resnap.scheduler.service.fleet import Collected
+from resnap.scheduler.service.services import Services
+from resnap.tiering.fleet.topics import TopicAnswer
+from resnap.tiering.readiness import Verdict
+
+router = APIRouter(prefix="/v1", tags=["fleet"], route_class=TaggedRoute)
+
+
+@router.get("/fleet", summary="Can tiering be turned on in the whole cluster?", responses=problems("not-found"))
+def get_fleet(
+    services: Serving,
+    _: Viewer,
+    paging: Paging,
+    topic: Annotated[str | None, Query(max_length=260, description="A glob.")] = None,
+    verdict: Annotated[list[Verdict] | None, Query(description="May be given several times.")] = None,
+) -> FleetAnswer:
+    """Return a page of topics over all replicas of the cluster, and which brokers are not known.
+
+    Services are asked once a minute while this is asked, and for a quarter of an hour after.
+    """
+    collected = collected_by(services)
+    found = matching(collected, topic, verdict or ())
+    page, following = paging.cut_whole(found, lambda one: one.topic, str)
+    status = collected.status
+    return FleetAnswer(
+        collected=None if collected.at_ms is None else instant(collected.at_ms),
+        verdict=status.verdict,
+        counts=counts_of(collected),
+        unanswered=status.unanswered,
+        brokers=[broker_row(one) for one in status.brokers],
+        topics=[topic_row(one) for one in page],
+        next_cursor=following,
+    )
+
+
+def collected_by(services: Services) -> Collected:
+    """Return what the service has collected.
+
+    Raises:
+        NotFoundError: its configuration names no fleet.
+
+    """
+    if not services.settings.fleet:
+        hint = "name the services of the brokers in [[fleet]] tables of the configuration"
+        raise NotFoundError("the configuration has no [[fleet]] table", hint=hint)
+    return services.fleet.collected()
+
+
+def matching(collected: Collected, topic: str | None, verdicts: Collection[Verdict]) -> list[TopicAnswer]:
+    """Return the topics whose name fits a glob, and that have one of some verdicts; all by default."""
+    return [
+        one
+        for one in collected.status.topics
+        if (not topic or fnmatchcase(one.topic, topic)) and (not verdicts or one.verdict in verdicts)
+    ]
+
+
+def counts_of(collected: Collected) -> dict[Verdict, int]:
+    """Return how many topics there are of each verdict."""
+    counts = Counter(one.verdict for one in collected.status.topics)
+    return {verdict: counts[verdict] for verdict in Verdict}

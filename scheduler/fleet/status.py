@@ -1,0 +1,84 @@
+"""The state of a whole cluster at one moment: what all services say, and the cluster itself where it is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from resnap.scheduler.job.wiring import cluster_of
+from resnap.storage.errors import ClusterError, ConfigurationError
+from resnap.tiering.cluster.live_replicas import LiveBrokers
+from resnap.tiering.fleet.topics import topic_answers
+from resnap.tiering.inventory import NEVER_TIERED
+from resnap.tiering.readiness import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from resnap.scheduler.fleet.collecting import Collector
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.fleet.topics import BrokerReplicas, TopicAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStatus:
+    """What all replicas come to, and who has not answered."""
+
+    brokers: Sequence[BrokerReplicas]
+    """In the order of the ``[[fleet]]`` tables."""
+    topics: Sequence[TopicAnswer]
+    """By name."""
+    unanswered: str | None
+    """Why the cluster has not answered, where it was asked."""
+
+    @property
+    def silent(self) -> list[str]:
+        """Who has not answered, and why."""
+        return [*filter(None, [self.unanswered]), *(one.error for one in self.brokers if one.error is not None)]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one in all: what is blocked counts before what is unknown."""
+        verdicts = {one.verdict for one in self.topics}
+        if Verdict.BLOCKED in verdicts:
+            return Verdict.BLOCKED
+        return Verdict.UNKNOWN if Verdict.UNKNOWN in verdicts or self.silent else Verdict.READY
+
+
+def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str], None]) -> FleetStatus:
+    """Ask all services, and the cluster where it is named; one that does not answer makes topics unknown.
+
+    Raises:
+        ConfigurationError: the configuration names no service, or the cluster cannot be asked as it says.
+
+    """
+    brokers, places, unanswered = collected(settings, collector), None, None
+    if settings.bootstrap_server is not None:
+        try:
+            with cluster_of(settings) as cluster:
+                places = LiveBrokers(cluster=cluster, wants=lambda _: True, warn=warn).partitions()
+        except ClusterError as error:
+            unanswered = str(error)
+    answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings.topics))
+    return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered)
+
+
+def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:
+    """Return what each service of the configuration says.
+
+    Raises:
+        ConfigurationError: it names none.
+
+    """
+    if not settings.fleet:
+        hint = "give --config FILE with a [[fleet]] table for each broker; docs/fleet.md has an example"
+        raise ConfigurationError("no [[fleet]] table names the service of a broker", hint=hint)
+    return collector.collect(settings.fleet)
+
+
+def is_meant(globs: Sequence[str]) -> Callable[[str], bool]:
+    """Return whether a topic is meant by ``globs``; without any all are but those that brokers never tier."""
+    if globs:
+        return lambda topic: any(fnmatchcase(topic, glob) for glob in globs)
+    return lambda topic: topic not in NEVER_TIERED

@@ -1,0 +1,405 @@
+"""The steps of repairing what is tiered: what a replay proves wrong, and the right parts in its place.
+
+A snapshot is replaced where no broker could load it, where it has no entries though the replay found producers, or
+where a replay that left no producer out contradicts it. A transaction index is replaced where the batches contradict
+it, and all is known of what was open before them. Whatever else is wrong is named, and stays.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from resnap.replay.comparison import Verdict
+from resnap.replay.plan import Coverage
+from resnap.replay.results import Outcome
+from resnap.scheduler.job.store_check import fault_of
+from resnap.scheduler.job.tier_run import this_run
+from resnap.scheduler.output.rendering import some
+from resnap.storage.errors import (
+    ConfigurationError,
+    FormatError,
+    LockedError,
+    ResnapError,
+    StoreError,
+    StoreFullError,
+    UsageError,
+    VerificationError,
+)
+from resnap.storage.layouts.segments import RightParts
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
+from resnap.storage.sources.files import GONE
+from resnap.tiering.repairing.originals import Record, folders_in, read_record
+from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
+from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
+from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from resnap.replay.plan import PartitionPlan
+    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.job.store_check import Log, StoreCheck
+    from resnap.scheduler.job.stored_snapshots import ReplayedBoundary, SnapshotCheck
+    from resnap.scheduler.output.progress import Progress
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.repairing.stored_indexes import ReadSegment
+    from resnap.tiering.shipping.lease import Tenure
+    from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What is wrong with one stored segment, and was or would be replaced."""
+
+    manifest_key: str
+    base_offset: int
+    next_base_offset: int
+    check: SnapshotCheck | None
+    """Of its snapshot; None where that stays."""
+    index: JudgedIndex | None
+    """Its transaction index; None likewise."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What the names of the objects that are replaced end in."""
+        parts = {".snapshot": self.check, ".txnindex": self.index}
+        return tuple(suffix for suffix, part in parts.items() if part is not None)
+
+    @property
+    def verdict(self) -> str | None:
+        """What the snapshot is; None where it stays."""
+        if self.check is None or self.check.replayed is None:
+            return None
+        comparison = self.check.replayed.result.comparison
+        if comparison is None:
+            return "unusable"
+        # What lacks producers that its broker may rightly have dropped is proven in all else.
+        return Verdict.FALSE_PARTIAL.value if comparison.verdict in _RIGHT else comparison.verdict.value
+
+
+_RIGHT = {Verdict.PROVEN, Verdict.UNPROVEN}
+
+
+@dataclass(slots=True, kw_only=True)
+class RepairedPartition:
+    """One partition of the store, and what was or would be replaced of it so far."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    lease: str
+    segments: int = 0
+    repaired: list[Repair] = field(default_factory=list)
+    failures: list[ResnapError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    plans: list[PartitionPlan] = field(default_factory=list)
+    """What was replayed."""
+    read: list[ReadSegment] = field(default_factory=list)
+    """Where indexes are judged once more, when more is known of what was open."""
+    indexes: dict[str, JudgedIndex] = field(default_factory=dict)
+    """Those that are wrong, by the locator of the snapshot at the end of their segments."""
+    open_at: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    """Transactions that are open, by offset, where the replay knows all of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreRepair:
+    """One repair of a store; its snapshots are rebuilt into ``staged``."""
+
+    check: StoreCheck
+    staged: ObjectStore
+    replacer: Replacer | None
+    """None for a dry run."""
+    now_ms: Callable[[], int]
+    joined: Collection[Log] = ()
+    """Partitions of which the rest lies in another layout of the store, where their gaps are named."""
+    partitions: list[RepairedPartition] = field(default_factory=list)
+    failures: list[ResnapError] = field(default_factory=list)
+    """Of no partition that could be read."""
+    _at: dict[str, RepairedPartition] = field(default_factory=dict)
+    """By the locators of snapshots."""
+    _manifests: dict[str, str] = field(default_factory=dict)
+    """Keys of manifests by the same."""
+    _problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What reading the segments back showed, by the keys of their manifests."""
+    _lease: ExitStack = field(default_factory=ExitStack)
+    _held: tuple[str, Tenure] | None = None
+
+    def run(self, reading: Progress, replaying: Progress) -> None:
+        """Judge all that is stored, whose batches are read for their transactions and replayed; replace what is wrong.
+
+        Raises:
+            ConfigurationError: a segment is encrypted, and its key is not at hand.
+            VerificationError: the store keeps other bytes than it is sent.
+            StoreError: the store failed.
+            ResnapError: the replay failed.
+
+        """
+        self.check.aborted_in = partial(self._judged, reading)
+        try:
+            for found in self.check.snapshots(replaying):
+                self._take(found)
+            for partition in self.partitions:
+                self._take_indexes(partition)
+            self._name_the_rest()
+            self._name_gaps()
+        finally:
+            self._lease.close()
+
+    def read_back(self, progress: Progress) -> None:
+        """Read all segments back, of what unfinished runs have left put back; before ``run``.
+
+        Raises:
+            ConfigurationError: a segment is encrypted, and its key is not at hand.
+            StoreError: the store failed.
+
+        """
+        try:
+            self._put_back_unfinished()
+        finally:
+            self._lease.close()
+        for verified in self.check.segments(progress):
+            key = verified.manifest_key
+            if verified.manifest is not None and key in self.check.asked_for:
+                self._manifests[f"{self.check.part.store.url}/{verified.manifest.snapshot_key}"] = key
+            self._problems[key] = verified.problems
+        # The repair itself says what it cannot read, by partition.
+        self.check.unreadable.clear()
+        self.check.with_problems.clear()
+
+    def _put_back_unfinished(self) -> None:
+        """Put back what a run that was killed has replaced of a segment: this one then does all of it."""
+        for folder in folders_in(self.check.part.store) if self.replacer is not None else ():
+            if not folder.is_unfinished:
+                continue
+            try:
+                record = read_record(self.check.part.store, folder.path)
+                self._hold(record.lease).put_back(folder.path, record)
+            except SegmentGoneError:
+                self._hold(record.lease).forget(folder.path)
+            except (FormatError, NotUndoneError, LockedError) as error:
+                self.failures.append(error)
+            self.check.list_again()
+
+    def _judged(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:
+        """Judge the transaction indexes of a partition, and return what was aborted in its segments."""
+        inventory = selected.inventory.partition
+        topic_partition = inventory.topic_partition
+        progress.expect(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
+        look = partial(read_segment, sources=self.check.engine.reading.sources)
+        read = self.check.engine.each(look, inventory.segments)
+        progress.advance(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
+        broken = {one.segment.path: topic_partition for one in read if one.found is None}
+        if broken:
+            self.check.unreadable |= broken
+            return {}
+        lease = lease_place(selected.log_dir.cluster_id, topic_partition)
+        partition = self._find(topic_partition, inventory.topic_id, lease)
+        if partition is None:
+            partition = RepairedPartition(topic_partition=topic_partition, topic_id=inventory.topic_id, lease=lease)
+            self.partitions.append(partition)
+        else:  # what lies above a gap
+            self._take_indexes(partition)
+            partition.open_at = {}
+        beside = {f"{self.check.part.store.url}/{key}" for key in self.check.judged_beside}
+        partition.segments += sum(one.path not in beside for one in inventory.segments)
+        partition.read = read
+        self._at |= {one.path: partition for one in inventory.snapshots}
+        judged = list(judge_indexes(partition.read, {}))
+        ends = {one.offset: one.path for one in inventory.snapshots if one.path in self._manifests}
+        partition.indexes = {
+            ends[one.segment.next_base_offset]: one
+            for one in judged
+            if one.problems and one.segment.next_base_offset in ends
+        }
+        if all(one.is_all_known for one in partition.indexes.values()):
+            partition.read = []
+        return {one.segment.path: one.known for one in judged if one.known is not None}
+
+    def _name_the_rest(self) -> None:
+        """Name what is wrong with segments and neither repaired nor named yet."""
+        of = {self._manifests[path]: partition for path, partition in self._at.items() if path in self._manifests}
+        for key, problems in self._problems.items():
+            partition = of.get(key)
+            repaired, failures = ((), self.failures) if partition is None else (partition.repaired, partition.failures)
+            right = tuple(suffix for one in repaired if one.manifest_key == key for suffix in one.suffixes)
+            said = [str(failure) for failure in failures]
+            for problem in problems:
+                subject = problem.partition(": ")[0]
+                if not subject.endswith(right) and not any(subject in one for one in said):
+                    failures.append(fault_of(problem, self.check.part.layout.remedy_when_verified))
+
+    def _find(self, topic_partition: TopicPartition, topic_id: str | None, lease: str) -> RepairedPartition | None:
+        of_name = (one for one in self.partitions if one.topic_partition == topic_partition)
+        return next((one for one in of_name if (one.topic_id, one.lease) == (topic_id, lease)), None)
+
+    def _name_gaps(self) -> None:
+        """Name the offsets that no log has: nothing below them says what is open, or who is alive, above."""
+        for chain in self.check.chains():
+            at = chain.topic_partition
+            if (at, chain.topic_id) in self.joined:
+                continue
+            partition = self._find(at, chain.topic_id, lease_place(chain.cluster_id, at))
+            failures = self.failures if partition is None else partition.failures
+            for gap in chain.gaps:
+                what = (
+                    f"{at}: nothing is stored of the offsets [{gap.start}, {gap.end}), whose snapshots are not repaired"
+                )
+                failures.append(VerificationError(what, hint=_GAP))
+
+    def _take(self, found: SnapshotCheck) -> None:
+        """Replace one snapshot if it is proven wrong, and the index of its segment with it."""
+        partition = self._at.get(found.key)
+        if partition is None:
+            self.failures += [] if found.problem is None else [found.problem]
+            return
+        replayed = found.replayed
+        if replayed is not None:
+            self._note_replay(partition, replayed)
+        if found.problem is None:
+            return
+        refused = self._refusal(found)
+        if refused is not None:
+            partition.failures.append(refused)
+        elif replayed is not None:
+            rules, result = replayed.plan.rules, replayed.result
+            made = rebuilt_snapshot(partition.topic_partition, result, rules, self.staged)
+            index = partition.indexes.get(found.key)
+            index = partition.indexes.pop(found.key) if index is not None and index.is_all_known else None
+            self._replace(partition, found, made, index)
+
+    def _note_replay(self, partition: RepairedPartition, replayed: ReplayedBoundary) -> None:
+        if not any(replayed.plan is one for one in partition.plans):
+            partition.plans.append(replayed.plan)
+        result = replayed.result
+        is_whole = result.outcome is Outcome.REBUILT and not result.left_out
+        if partition.read and is_whole and result.boundary.coverage is Coverage.WINDOW:
+            made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self.staged)
+            partition.open_at[result.boundary.offset] = _open_in(made.body)
+
+    def _take_indexes(self, partition: RepairedPartition) -> None:
+        """Replace the indexes that are wrong where the snapshots stay."""
+        right = {one.segment.path: one for one in judge_indexes(partition.read, partition.open_at)}
+        for key, index in partition.indexes.items():
+            judged = right.get(index.segment.path, index)
+            if judged.body is not None:
+                self._replace(partition, None, None, judged, key)
+                if not judged.is_all_known:
+                    partition.warnings.append(f"{index.segment.sibling('txnindex')}: {_AS_FAR_AS_KNOWN}")
+
+    def _refusal(self, found: SnapshotCheck) -> ResnapError | None:
+        """Return why a snapshot that seems wrong is not replaced; None if it is."""
+        replayed = found.replayed
+        if replayed is None or replayed.result.outcome is not Outcome.REBUILT:
+            return found.problem
+        if replayed.lacks_records:
+            return VerificationError(
+                f"{found.problem}; it is not repaired, since records are missing, as a cleaner or a loss leaves it"
+            )
+        comparison, left_out = replayed.result.comparison, replayed.result.left_out
+        if comparison is None:
+            return None if self._is_corrupt(found.key) else found.problem
+        if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
+            what = f"{found.problem}; it is not repaired, since the replay left out {some(len(left_out), 'producer')}"
+            return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)
+        return None
+
+    def _is_corrupt(self, locator: str) -> bool:
+        """Whether no broker could load a snapshot, since it is damaged or was never shipped."""
+        try:
+            read_snapshot_array(self.check.engine.reading.sources.read(locator))
+        except (FormatError, *GONE):
+            return True
+        return False
+
+    def _replace(
+        self,
+        partition: RepairedPartition,
+        found: SnapshotCheck | None,
+        made: ChosenSnapshot | None,
+        index: JudgedIndex | None,
+        key: str = "",
+    ) -> None:
+        """Replace what is wrong with a segment; what is wrong with that is named, and the others are gone on with."""
+        manifest_key = self._manifests[key if found is None else found.key]
+        facts = self.check.manifests[manifest_key]
+        parts = RightParts(
+            snapshot=None if made is None else made.body,
+            transactions=None if index is None else index.body,
+            origin=None if made is None else made.origin,
+        )
+        repair = Repair(
+            manifest_key=manifest_key,
+            base_offset=facts.base_offset,
+            next_base_offset=facts.next_base_offset,
+            check=found,
+            index=index,
+        )
+        try:
+            is_written = self._write(partition, repair, parts)
+        except (LockedError, UsageError, FormatError, ConfigurationError) as error:
+            partition.failures.append(error)
+        except StoreError as error:
+            if error.transient or isinstance(error, StoreFullError):
+                raise
+            what = f"{manifest_key}: is not repaired, and stays as it was: {error}"
+            partition.failures.append(StoreError(what, key=manifest_key, hint=error.hint or _LOCKED))
+        else:
+            if not is_written:
+                return
+            partition.repaired.append(repair)
+            if index is not None and index.there == () and index.right:
+                partition.warnings.append(
+                    f"{manifest_key}: the segment had no transaction index, and has one now. Brokers from 4.0 on that"
+                    " announced it look for none (txnIdxEmpty), and no record of theirs can take that back: their"
+                    " consumers go on getting its aborted records, those of a restored log do not"
+                )
+
+    def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
+        """Replace the parts, and return whether they were not there already; in a dry run as if they were not."""
+        store, keys = self.check.part.store, self.check.engine.reading.sources.keys
+        versions = Versions(store=store)
+        rewritten = self.check.part.layout.rewritten(versions.body, repair.manifest_key, parts, keys)
+        if self.replacer is None:
+            return True
+        topic_partition = partition.topic_partition
+        record = Record(
+            manifest_key=repair.manifest_key,
+            lease=partition.lease,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            base_offset=repair.base_offset,
+            changes=(),
+        )
+        return self._hold(partition.lease).replace(record, rewritten, versions) is not None
+
+    def _hold(self, place: str) -> Replacer:
+        """Return what replaces objects under the lease of ``place``; any other lease is let go of."""
+        if self.replacer is None:
+            raise AssertionError("a dry run replaces nothing")
+        if self._held is None or self._held[0] != place:
+            self._lease.close()
+            taken = leased(self.check.part.store, place, who=f"{this_run()} (repair)", now_ms=self.now_ms())
+            self._held = place, self._lease.enter_context(taken)
+        self.replacer.hold_lease = self._held[1].hold
+        return self.replacer
+
+
+_AS_FAR_AS_KNOWN = (
+    "right as far as the log shows, whose beginning is not stored: transactions that began below begin with their first"
+    " batch that is stored"
+)
+_GAP = "what lies above is repaired as a log that begins there; ship the gap from a replica that still has it"
+_LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify --store URL` names the producers"
+_LOCKED = "objects that a retention of the store locks can be replaced once that has ended; run again then"
+
+
+def _open_in(snapshot: bytes) -> dict[int, int]:
+    entries = read_snapshot_array(snapshot)
+    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
+    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))

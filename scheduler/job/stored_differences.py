@@ -1,0 +1,69 @@
+"""In whom a stored snapshot differs from what a replay gives, and who may be missing for a reason that is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from resnap.replay.comparison import NO_PRODUCERS, Producers
+from resnap.scheduler.clock import instant
+from resnap.storage.layouts.manifest import SnapshotHow
+from resnap.tiering.shipping.stored_rules import is_of_shorter_log
+
+if TYPE_CHECKING:
+    from resnap.replay.comparison import Comparison
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+
+MOST_SHOWN: Final = 5
+"""Most producers that a message names."""
+_BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
+
+
+def lacking(
+    found: BoundaryResult, comparison: Comparison, plan: PartitionPlan, origin: SnapshotOrigin | None
+) -> Producers:
+    """Return who is missing of a stored snapshot, but for those of whom its origin says why.
+
+    Where it was made from a shorter log, what was in doubt there is settled now. What Resnap has made was swept by no
+    broker. Beyond the window it was made from evidence alone, so that those may be missing whose transaction was
+    committed later.
+    """
+    is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
+    lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
+    excused = set()
+    if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
+        excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
+    if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
+        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
+        excused |= set(lacks.named) - aborted
+    # A producer that is not named cannot be excused.
+    return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
+
+
+def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOrigin | None) -> Producers:
+    """Return in whom a stored snapshot differs.
+
+    A log without its beginning may not show that a broker had forgotten a producer in between: the coordinator epoch is
+    kept then, which does no harm. Nor does what older brokers left in snapshots of their own.
+    """
+    harmless = NO_PRODUCERS
+    if origin is None:
+        harmless = comparison.older_rules
+    elif is_of_shorter_log(origin, found.known_from_offset):
+        harmless = comparison.coordinator_kept
+    left = tuple(pid for pid in comparison.different.named if pid not in set(harmless.named))
+    return Producers(comparison.different.total - harmless.total, left)
+
+
+def rules_made_under(origin: SnapshotOrigin) -> str:
+    """Return in words which rules a stored snapshot was made under."""
+    at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
+    return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
+
+
+def named(producers: Producers) -> str:
+    """Return who they are, the first of them by their ids."""
+    ids = producers.named[:MOST_SHOWN]
+    more = producers.total - len(ids)
+    return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")

@@ -1,0 +1,276 @@
+"""The snapshots of a store, each held against a replay of the segments as they are stored.
+
+The replay has the rules that the manifest of a snapshot names, if it does: one under others would miss, or keep, other
+producers. So a partition that was shipped by several runs is replayed once for each moment T.
+
+How much lies above a segment must not matter. What lies above says how far back a replay reads, so that of a boundary
+beyond the window more may come to light here than the run that shipped it was asked to know. Its snapshot must have the
+transactions that span it and were aborted later; those that were committed may be missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.replay.comparison import NO_PRODUCERS, Producers
+from resnap.replay.results import Outcome
+from resnap.replay.staging import DISCARD, snapshot_key
+from resnap.scheduler.job.sources import look
+from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
+from resnap.scheduler.job.stored_logs import stored_logs
+from resnap.storage.errors import (
+    FormatError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreUnavailableError,
+    VerificationError,
+)
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.segments import length_of
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.shipping.stored_rules import is_of_shorter_log, judged_under, made_under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.window import ReplayRules
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.job.stored_logs import StoredLogs
+    from resnap.scheduler.output.progress import Progress
+    from resnap.storage.errors import ResnapError
+    from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.shipping.stored_rules import Asked
+
+REPLAYED_HERE_BYTES: Final = 1 << 30
+"""Segments of fewer bytes are replayed sooner than a JVM has started."""
+_UNREADABLE: Final = "its batches cannot be read"
+
+
+class SnapshotCheck(NamedTuple):
+    """What a replay says of a shipped snapshot."""
+
+    key: str
+    problem: ResnapError | None
+    """None if it is what the replay gives; a ``StoreError`` where the store did not let it be compared."""
+    rebuilt: str | None = None
+    """Key of what the replay gives, in the sink; None where it came to nothing."""
+    lacks: Producers = NO_PRODUCERS
+    differs: Producers = NO_PRODUCERS
+    replayed: ReplayedBoundary | None = None
+    """None where nothing was replayed for it."""
+
+
+class ReplayedBoundary(NamedTuple):
+    """What a replay gave at the end of a stored segment."""
+
+    plan: PartitionPlan
+    result: BoundaryResult
+    lacks_records: bool
+    """As in ``PartitionResult``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSnapshots:
+    """The snapshots of a store, or of a part of it; ``StoreCheck`` says what the fields are."""
+
+    store: ObjectStore
+    listing: Listing
+    wants: Callable[[str], bool]
+    engine: Engine
+    rules: ReplayRules
+    asked: Asked
+    manifests: Mapping[str, ManifestFacts]
+    asked_for: Collection[str]
+    sink: str
+    aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]]
+    unreadable: dict[str, TopicPartition]
+    unfit: dict[TopicPartition, set[str]]
+    with_problems: set[TopicPartition]
+
+    def compared(self, progress: Progress) -> Iterator[SnapshotCheck]:
+        """Replay the segments, and yield a word on each snapshot that is asked for.
+
+        Raises:
+            ResnapError: the replay failed.
+
+        """
+        asked = {key: self.manifests[key] for key in self.asked_for if key in self.manifests}
+        there = {key: one for key, one in self.manifests.items() if not self.unreadable or self._is_whole(key)}
+        for logs in self._logs(there):
+            yield from self._compared(logs, asked, progress)
+
+    def _compared(
+        self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
+    ) -> Iterator[SnapshotCheck]:
+        """Compare the snapshots of ``logs``; where a segment is broken, those of what lies below and above it."""
+        held = {f"{self.store.url}/{one.snapshot_key}": one for one in asked.values()}
+        selection = look(logs.scope(self.store.url, self.listing.manifests), self.engine.reading.sources)
+        for one in selection.partitions:
+            self._count_unusable(one, asked)
+        known = frozenset(self.unreadable)
+        plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
+        torn = {path: at for path, at in self.unreadable.items() if path not in known}
+        yield from (_not_compared(path, _UNREADABLE) for path in torn)
+        whole = [found for at, found in plans.items() if at not in torn.values()]
+        compared: set[str] = set()
+        for depth in range(max(map(len, whole), default=0)):
+            layer = [found[depth] for found in whole if depth < len(found)]
+            for check in self._replayed(layer, held, progress):
+                compared.add(check.key)
+                yield check
+        broken = {at for path, at in self.unreadable.items() if path not in known}
+        unread = {problem.topic_partition for problem in selection.problems} | broken
+        left = {key: one for key, one in asked.items() if f"{self.store.url}/{one.snapshot_key}" not in compared}
+        around = self._around_broken(logs, unread)
+        gone_around = self.with_problems & {TopicPartition(one.topic, one.partition) for one in around.values()}
+        for problem in (one for one in selection.problems if one.topic_partition not in gone_around):
+            yield _not_compared(str(problem.path), str(problem.error))
+        for below_or_above in self._logs(around):
+            yield from self._compared(below_or_above, left, progress)
+
+    def _around_broken(self, logs: StoredLogs, unread: Collection[TopicPartition | None]) -> dict[str, ManifestFacts]:
+        """Return what is whole of those of ``logs`` that are ``unread`` since some of their segments are not."""
+        found: dict[str, ManifestFacts] = {}
+        for log in logs.together:
+            whole = [key for key in log.keys if self._is_whole(key)] if log.topic_partition in unread else log.keys
+            found |= {key: self.manifests[key] for key in whole} if len(whole) < len(log.keys) else {}
+        return found
+
+    def _is_whole(self, key: str) -> bool:
+        """Whether all objects are there of the segment whose manifest is at ``key``, and its log can be read."""
+        try:
+            found = self.listing.read(key)
+        except (FormatError, ObjectNotFoundError):
+            return False
+        store = self.store
+        if found.missing or not self.unreadable.keys().isdisjoint(read_of(found, store.url)):
+            return False
+        return all(length_of(store, one.key) == one.size_bytes for one in found.objects)
+
+    def _count_unusable(self, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
+        """Count the snapshots that are missing at the end of a segment, or that no broker could load."""
+        at = selected.topic_partition
+        ends = {one.next_base_offset: one for one in asked.values() if (one.topic, one.partition) == at}
+        unusable = [one for one in selected.inventory.boundaries if one.offset in ends and not one.state.is_usable]
+        if unusable:
+            url = self.store.url
+            self.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
+
+    def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
+        wanted = {key: one for key, one in found.items() if self.wants(one.topic)}
+        return stored_logs(wanted, self.listing, self.asked_for)
+
+    def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
+        inventory = selected.inventory
+        offsets: dict[ReplayRules, list[int]] = {}
+        for boundary in inventory.boundaries:
+            one = held.get(boundary.path or "")
+            if one is not None and (boundary.state.is_usable or self.sink != DISCARD):
+                offsets.setdefault(self._rules(one), []).append(boundary.offset)
+        aborted_in = self.aborted_in(selected)
+        if offsets:
+            facts = load_facts(
+                inventory.partition,
+                self.engine.reading.sources,
+                expiration_ms=self.rules.written_under.expiration_ms,
+                is_judged=True,
+                aborted_in=aborted_in,
+            )
+            there = {boundary.offset: boundary.path for boundary in inventory.boundaries if boundary.path is not None}
+            for rules, wanted in offsets.items():
+                plan = plan_replay(inventory, facts, wanted, rules, compare=there)
+                if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
+                    self.engine.needed_for(plan)
+                yield plan
+
+    def _rules(self, held: ManifestFacts) -> ReplayRules:
+        """Return the rules to hold a snapshot against."""
+        origin = held.snapshot_origin
+        return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
+
+    def _replayed(
+        self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
+    ) -> Iterator[SnapshotCheck]:
+        reads = [one for plan in plans for run in plan.runs for one in plan.segments[run.start : run.end]]
+        progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
+        results = self.engine.replay(plans, self.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        by_partition = {plan.topic_partition: plan for plan in plans}
+        for result in results:
+            torn = self._torn(by_partition[result.topic_partition], result)
+            if torn is not None:
+                self.unreadable[torn] = result.topic_partition
+                yield _not_compared(torn, str(result.error))
+            for found in result.boundaries:
+                if torn is not None and found.outcome is not Outcome.REBUILT:
+                    continue  # it is compared once more, without the segment that is broken
+                check = self._check(by_partition[result.topic_partition], found, held, result.error)
+                is_made = found.outcome is Outcome.REBUILT
+                rebuilt = snapshot_key(result.topic_partition, found.boundary.offset) if is_made else None
+                replayed = ReplayedBoundary(by_partition[result.topic_partition], found, result.lacks_records)
+                yield check._replace(rebuilt=rebuilt, replayed=replayed)
+
+    def _torn(self, plan: PartitionPlan, result: PartitionResult) -> str | None:
+        """Return the log at which a replay of some of the snapshots ended; None where none is to blame."""
+        error = result.error
+        if error is None or all(one.outcome is Outcome.REBUILT for one in result.boundaries):
+            return None
+        at = error.file if isinstance(error, FormatError) else None
+        return next((one.locator for one in plan.segments if one.locator == at and at not in self.unreadable), None)
+
+    def _check(
+        self,
+        plan: PartitionPlan,
+        found: BoundaryResult,
+        held: Mapping[str, ManifestFacts],
+        error: ResnapError | None,
+    ) -> SnapshotCheck:
+        snapshot = found.boundary.existing or ""
+        if found.outcome is not Outcome.REBUILT:
+            why = f"{plan.topic_partition} is not rebuilt up to {found.boundary.offset}: {found.reason or error}"
+            return _not_compared(snapshot, why, error if found.outcome is Outcome.UNREADABLE else None)
+        if found.comparison is None:  # it passed the look at its object, and did not come a second time
+            return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
+        origin = held[snapshot].snapshot_origin
+        lacks = lacking(found, found.comparison, plan, origin)
+        differs = differing(found, found.comparison, origin)
+        what = "; ".join(
+            f"{word} {named(producers)}"
+            for word, producers in (("lacks", lacks), ("differs in", differs))
+            if producers.total
+        )
+        if not what:
+            return SnapshotCheck(snapshot, None)
+        self.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
+        problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
+        hint = f"`resnap repair {self.store.url}` puts a right one in its place"
+        if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
+            problem += (
+                f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"
+                f" begins at {found.known_from_offset}"
+            )
+            hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
+        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
+            problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
+        return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
+
+
+def read_of(found: StoredManifest, store_url: str) -> set[str]:
+    """Return the locators of what a comparison reads of a segment: its log and its snapshot, and what holds them."""
+    read = {f"{store_url}/{one.key}" for one in found.objects if one.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
+    return read if found.files is None else read | {found.files.segment.path}
+
+
+def _not_compared(where: str, why: str, error: ResnapError | None = None) -> SnapshotCheck:
+    what = f"{where}: cannot be compared: {why}"
+    if isinstance(error, StoreAccessError | StoreUnavailableError):  # which says nothing of what is stored
+        return SnapshotCheck(where, type(error)(what, key=error.key, hint=error.hint))
+    hint = "repair what else is reported of this partition, and verify again"
+    return SnapshotCheck(where, VerificationError(what, hint=hint))

@@ -1,0 +1,174 @@
+"""The job ``fleet gate``: may a broker be stopped now? To be asked again and again, until the answer is yes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+import typer
+
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.cli.flags import CLUSTER, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.fleet.collecting import Collector
+from resnap.scheduler.fleet.status import collected, is_meant
+from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.rendering import Column
+from resnap.storage.errors import ClusterError, UsageError
+from resnap.tiering.cluster.live_replicas import LiveBrokers
+from resnap.tiering.cluster.replica_check import ReplicaCheck
+from resnap.tiering.fleet.gate import HINTS, GateFacts, gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.output.rendering import Row
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
+    from resnap.tiering.fleet.gate import GateAnswer, Obstacle
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+_HINT: Final = "nothing may be stopped on a guess: see to it that it answers, then ask again"
+_MIN: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Which broker is to be stopped."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against(Result):
+    """One reason against it; without one, what is not known."""
+
+    obstacle: Obstacle | None = None
+
+
+def run(request: Request, context: Context) -> Iterator[Against]:
+    """Yield what is against stopping the broker now, then what is not known.
+
+    Raises:
+        ConfigurationError: no service is named, or no cluster, or it cannot be asked as is said.
+        UsageError: no ``[[fleet]]`` table is of the broker.
+        ClusterError: the cluster does not answer.
+
+    """
+    settings = context.settings
+    brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
+    if request.broker_id not in {one.broker_id for one in brokers}:
+        known = ", ".join(str(one.broker_id) for one in brokers)
+        raise UsageError(f"no [[fleet]] table is of broker {request.broker_id}", hint=f"there are tables of {known}")
+    with cluster_of(settings) as cluster:
+        # What takes longest comes first, so that where replicas are is as it was a moment ago.
+        findings = _findings(cluster, request.broker_id, context)
+        places = _places(cluster, context)
+        topics = {place.topic_partition.topic for place in places if request.broker_id in place.replicas}
+        described = cluster.topic_settings(topics)
+        facts = GateFacts(
+            broker_id=request.broker_id,
+            running=frozenset(cluster.broker_ids()),
+            brokers=brokers,
+            places=places,
+            min_in_sync={name: int(one[_MIN]) for name, one in described.items() if one.get(_MIN, "").isdecimal()},
+            findings=findings,
+            wants=is_meant(settings.topics),
+        )
+    yield from results(gate(facts))
+
+
+def results(answer: GateAnswer) -> Iterator[Against]:
+    """Yield each reason against it, then what is not known."""
+    for obstacle in answer.obstacles:
+        yield Against(obstacle=obstacle)
+    yield Against(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in answer.unknown))
+
+
+def _places(cluster: Cluster, context: Context) -> Sequence[PartitionReplicas]:
+    return LiveBrokers(cluster=cluster, wants=lambda _: True, warn=context.warn).partitions()
+
+
+def _findings(cluster: Cluster, broker_id: int, context: Context) -> list[ReplicaFinding]:
+    """Return what the replicas lack whose lead would be taken over."""
+    led: set[TopicPartition] = {
+        place.topic_partition for place in _places(cluster, context) if place.leader == broker_id
+    }
+    check = ReplicaCheck(
+        brokers=LiveBrokers(cluster=cluster, wants=led.__contains__, warn=context.warn),
+        now_ms=context.clock.now_ms,
+        monotonic_s=context.clock.monotonic_s,
+        pause=time.sleep,
+        check=context.check,
+    )
+    return list(check.findings())
+
+
+@dataclass(slots=True, kw_only=True)
+class GateView(View[Against]):
+    """A row per reason."""
+
+    broker_id: int
+    name = "reasons"
+    kind = "reason"
+    columns: ClassVar[Sequence[Column]] = (
+        Column(key="reason", title="REASON"),
+        Column(key="detail", title="DETAIL"),
+        Column(key="hint", title="WHAT TO DO"),
+    )
+    _reasons: int = 0
+    _unknown: list[str] = field(default_factory=list)
+
+    def row(self, result: Against) -> Row | None:
+        """Return the row of a reason, and count it."""
+        self._unknown += [str(fault) for fault in result.faults]
+        if result.obstacle is None:
+            return None
+        self._reasons += 1
+        reason = result.obstacle.reason
+        return {"reason": reason.value, "detail": result.obstacle.detail, "hint": HINTS[reason]}
+
+    @property
+    def exit_code(self) -> int:
+        """What reasons against it call for, whatever else is not known."""
+        if self._reasons:
+            return MISSING_FOUND
+        return ClusterError.exit_code if self._unknown else OK
+
+    def totals(self) -> Row:
+        """Return the answer."""
+        return {"broker": self.broker_id, "mayStop": self.exit_code == OK, "unknown": self._unknown}
+
+    def closing(self) -> Iterable[str]:
+        """Yield the answer in words."""
+        if self.exit_code == OK:
+            yield f"Broker {self.broker_id} may be stopped now."
+        elif self._reasons:
+            yield ""
+            yield f"Broker {self.broker_id} may not be stopped now."
+        else:
+            yield f"Whether broker {self.broker_id} may be stopped is not known."
+
+
+@with_settings(TOPIC, CLUSTER)
+def may_stop(
+    context: Invocation,
+    *,
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")],
+) -> int:
+    """Say whether a broker may be stopped now, as for an installation of snapshots; made to be called in a loop.
+
+    No partition may go offline or fall below min.insync.replicas by it, no other broker may be down, the snapshots that
+    its replicas lack must be made, and no replica that has lost its producer state may take over the lead. Asks the
+    services that the [[fleet]] tables name, and the cluster. --topic says for which topics snapshots must be made. Ends
+    with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
+    its service or the cluster did not answer.
+    """
+    view = GateView(broker_id=broker)
+    context.show(run(Request(broker_id=broker), context), view)
+    return view.exit_code

@@ -1,0 +1,131 @@
+"""The job ``fleet status``: may tiering be turned on in a whole cluster? One verdict per topic over all replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.cli.flags import CLUSTER, TOPIC
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.fleet.collecting import Collector
+from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
+from resnap.scheduler.fleet.status import fleet_status
+from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.output.rendering import Column, human_count, some
+from resnap.storage.errors import ClusterError, UsageError
+from resnap.tiering.readiness import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.scheduler.fleet.status import FleetStatus
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.output.rendering import Row
+    from resnap.tiering.fleet.topics import TopicAnswer
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+SILENT_HINT: Final = (
+    "a topic is ready only if all its replicas are known to be: see to it that the services run, and to their addresses"
+    " and tokens in the [[fleet]] tables"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTopic(Result):
+    """One topic."""
+
+    answer: TopicAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetBrokers(Result):
+    """Who was asked."""
+
+    status: FleetStatus
+
+
+def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
+    """Yield what each topic of the cluster is to be said of, then who was asked and has not answered.
+
+    Raises:
+        ConfigurationError: no service is named, or the cluster cannot be asked as is said.
+        UsageError: all have answered, and there is no such topic.
+
+    """
+    status = fleet_status(context.settings, Collector(now_ms=context.clock.now_ms), context.warn)
+    if context.settings.topics and not status.topics and not status.silent:
+        raise UsageError("no broker has a topic that is asked for", hint="without --topic all are shown")
+    for answer in status.topics:
+        yield FleetTopic(answer=answer)
+    faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)
+    yield FleetBrokers(status=status, faults=faults)
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetView(View["FleetTopic | FleetBrokers"]):
+    """A row per topic."""
+
+    name = "topics"
+    kind = "topic"
+    columns: ClassVar[Sequence[Column]] = (
+        Column(key="topic", title="TOPIC"),
+        Column(key="verdict", title="VERDICT"),
+        Column(key="partitions", title="PARTITIONS", right=True),
+        Column(key="replicas", title="REPLICAS", right=True),
+        Column(key="missing", title="MISSING", right=True),
+        Column(key="why", title="WHY", of=why_of),
+    )
+
+    _verdicts: Counter[Verdict] = field(default_factory=Counter)
+    _brokers: list[Row] = field(default_factory=list)
+    _verdict: Verdict | None = None
+    """The one in all, once everything was seen."""
+
+    def row(self, result: FleetTopic | FleetBrokers) -> Row | None:
+        """Return the row of a topic, and count it."""
+        if isinstance(result, FleetBrokers):
+            self._brokers = [broker_row(one) for one in result.status.brokers]
+            self._verdict = result.status.verdict
+            return None
+        self._verdicts[result.answer.verdict] += 1
+        return topic_row(result.answer)
+
+    @property
+    def exit_code(self) -> int:
+        """What the verdict calls for; where there is none, the error does that ended the run."""
+        codes = {Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: ClusterError.exit_code}
+        return OK if self._verdict is None else codes.get(self._verdict, OK)
+
+    def totals(self) -> Row:
+        """Return the verdict in all, topics by verdict, and the brokers."""
+        return {
+            "verdict": (self._verdict or Verdict.UNKNOWN).value,
+            "topics": self._verdicts.total(),
+            **{verdict.value: self._verdicts[verdict] for verdict in Verdict},
+            "brokers": self._brokers,
+        }
+
+    def closing(self) -> Iterable[str]:
+        """Yield the verdict in words."""
+        counts = ", ".join(f"{human_count(self._verdicts[one])} {one}" for one in Verdict if self._verdicts[one])
+        silent = sum(one["error"] is not None for one in self._brokers)
+        asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
+        yield ""
+        yield f"{(self._verdict or Verdict.UNKNOWN).value}: {counts or 'no topics'}; {asked}."
+
+
+@with_settings(TOPIC, CLUSTER)
+def show_fleet(context: Invocation) -> int:
+    """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
+
+    Asks the services beside the brokers, which the [[fleet]] tables of the configuration file name, and with
+    --bootstrap-server the cluster, which replicas there are. A topic is ready only if each of its replicas is known to
+    be. Ends with 0 if every topic is ready, with 4 if one is blocked, and with 16 if none is known to be and a broker,
+    its service or the cluster did not answer.
+    """
+    view = FleetView()
+    context.show(run(context), view)
+    return view.exit_code

@@ -1,0 +1,392 @@
+"""The job ``repair``: right snapshots and transaction indexes in the place of wrong ones, in what is tiered already.
+
+Originals are kept in the store, below ``.resnap/repaired/<run>/``, and ``--undo`` puts them back.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+import typer
+
+from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
+from resnap.scheduler.cli.invocation import Invocation
+from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.reports import cost_row, count_of, identity
+from resnap.scheduler.job.sources import Scope, nothing_in
+from resnap.scheduler.job.store_check import store_checks
+from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
+from resnap.scheduler.job.tier_run import staging, this_run
+from resnap.scheduler.job.wiring import planner_of
+from resnap.scheduler.job.work_items import Cost
+from resnap.scheduler.output.rendering import PARTITION, Column, some
+from resnap.storage.errors import LockedError, ResnapError, UsageError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.sources.log_dirs import tiered_part
+from resnap.storage.sources.registry import manifests_above
+from resnap.storage.stores.probe import Condition, condition, replacement
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.repairing.originals import RECORD, REPAIRED, Record, folders_in, read_record, runs
+from resnap.tiering.repairing.replacing import Replacer
+from resnap.tiering.shipping.lease import leased
+from resnap.tiering.verifying.verification_journal import VerificationJournal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.store_check import StoreCheck
+    from resnap.scheduler.job.store_repair import Repair
+    from resnap.scheduler.output.rendering import Row
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.stores.protocol import ObjectStore
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+_ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be repaired.
+
+    Attributes:
+        scope: the store as the only source; its topics count.
+        no_other_writers: whether it is promised that nothing else writes or deletes there meanwhile.
+        undo: the run that is to be taken back; None to repair.
+
+    """
+
+    scope: Scope
+    no_other_writers: bool = False
+    undo: str | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of the store, or of a part of one."""
+        return self.scope.sources[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun(Result):
+    """The repair of a store, before anything is read."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired(Result):
+    """One partition, and what was or would be replaced of it."""
+
+    partition: RepairedPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(Result):
+    """What was or would be put back of one segment."""
+
+    record: Record
+
+
+def run(request: Request, context: Context) -> Iterator[Result]:
+    """Return what is repaired, partition by partition; or what is put back, segment by segment.
+
+    Raises:
+        UsageError: nothing would keep others from writing meanwhile, manifests above name what lies there, or there is
+            no run to undo.
+        StoreError: the store failed.
+
+    """
+    sources = context.engine().reading.sources
+    store = tiered_part(request.url, sources).store
+    if request.undo is not None:
+        return _undo(request.undo, store, context, is_conditional=_is_conditional(store, request, context))
+    _refuse_below_manifests(store, request, sources)
+    below = open_store(request.url, context.settings.s3())
+    checks = store_checks(planner_of(context), below, request.scope, VerificationJournal())
+    if not any(check.listing.manifests for check in checks):
+        raise nothing_in(request.scope) if request.scope.topics else _nothing_tiered(request.url)
+    name = f"{datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
+    return _repair(checks, context, replacer)
+
+
+def _refuse_below_manifests(store: ObjectStore, request: Request, sources: Sources) -> None:
+    """Refuse the folder of brokers' objects alone where manifests of Resnap's lie above: they name the same objects."""
+    above = manifests_above(store.url, sources)
+    if above is not None:
+        what = f"{request.url} is a part of {above}, whose manifests name digests of what lies there"
+        topics = [word for one in request.scope.topics for word in ("--topic", one)]
+        raise UsageError(what, hint=f"`{shlex.join(['resnap', 'repair', above, *topics])}` repairs both")
+
+
+def _is_conditional(store: ObjectStore, request: Request, context: Context) -> bool:
+    """Return whether the store replaces one version only; refuse where nothing keeps other writers away."""
+    if context.settings.dry_run:
+        return False
+    found = replacement(store)
+    if request.no_other_writers:
+        return found is Condition.KEPT
+    if found is not Condition.KEPT:
+        what = f"{store.url}: conditions on the version that is replaced (If-Match) are {found}"
+        raise UsageError(f"{what}, so nothing keeps others from writing at the same time", hint=_ALONE)
+    alone = condition(store)
+    if alone is not Condition.KEPT:
+        what = f"{store.url}: conditional writes are {alone}, so no lease keeps other runs away"
+        raise UsageError(what, hint=_ALONE)
+    return True
+
+
+def _repair(checks: Sequence[StoreCheck], context: Context, replacer: Replacer) -> Iterator[Result]:
+    engine, is_dry = checks[0].engine, context.settings.dry_run
+    yield Begun(run=replacer.run)
+    with (
+        staging(checks[0].part.store, is_remote=engine.is_remote) as staged,
+        context.progress("read", "replay") as (reading, replaying),
+    ):
+        repairs = []
+        for check in checks:
+            check.sink = staged
+            repair = StoreRepair(
+                check=check,
+                staged=open_store(staged, engine.s3),
+                replacer=None if is_dry else replacer,
+                now_ms=context.clock.now_ms,
+            )
+            repairs.append(repair)
+        try:
+            for repair in repairs:
+                repair.read_back(reading)
+            for repair in repairs:
+                repair.joined = {one for other in checks if other is not repair.check for one in other.joined()}
+                repair.run(reading, replaying)
+        except (KeyboardInterrupt, Exception):
+            yield from _results(repairs, is_dry=is_dry)
+            raise
+        yield from _results(repairs, is_dry=is_dry)
+
+
+def _results(repairs: Sequence[StoreRepair], *, is_dry: bool) -> Iterator[Result]:
+    yield Result(faults=tuple(failure for repair in repairs for failure in repair.failures))
+    done = PartitionState.PLANNED if is_dry else PartitionState.DONE
+    for one in (one for repair in repairs for one in repair.partitions):
+        yield Repaired(
+            topic_partition=one.topic_partition,
+            state=PartitionState.FAILED if one.failures else done if one.repaired else PartitionState.NOTHING_TO_DO,
+            faults=tuple(one.failures),
+            warnings=tuple(one.warnings),
+            partly_done=bool(one.repaired),
+            partition=one,
+        )
+
+
+def _nothing_tiered(url: str) -> UsageError:
+    hint = "give the URL that `resnap tier --to` was given, or the folder or prefix that brokers tier to"
+    return UsageError(f"{url} holds no tiered segment", hint=hint)
+
+
+def _undo(name: str, store: ObjectStore, context: Context, *, is_conditional: bool) -> Iterator[Result]:
+    found = [one for one in folders_in(store, name) if one.run == name and RECORD in one.names]
+    if not found:
+        there = ", ".join(runs(folders_in(store))) or "none"
+        hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
+        raise UsageError(f"{store.url} keeps no originals of a run {name}", hint=hint)
+    replacer = Replacer(store=store, run=name, is_conditional=is_conditional)
+    return _put_back(found, replacer, context)
+
+
+def _put_back(found: Sequence[Any], replacer: Replacer, context: Context) -> Iterator[Result]:
+    """Put back what was replaced, the last segment first; what cannot be is named."""
+    for folder in reversed(found):
+        context.check()
+        try:
+            record = read_record(replacer.store, folder.path)
+            if not context.settings.dry_run:
+                who = f"{this_run()} (repair --undo)"
+                with leased(replacer.store, record.lease, who=who, now_ms=context.clock.now_ms()) as lease:
+                    replacer.hold_lease = lease.hold
+                    replacer.put_back(folder.path, record)
+        except (ResnapError, LockedError) as error:
+            if error.transient:
+                raise
+            yield Result(faults=(error,))
+        else:
+            yield Undone(record=record, partly_done=not context.settings.dry_run)
+
+
+def _repair_row(repair: Repair) -> Row:
+    check, index = repair.check, repair.index
+    replayed = None if check is None else check.replayed
+    return {
+        "baseOffset": repair.base_offset,
+        "nextBaseOffset": repair.next_base_offset,
+        "snapshot": repair.verdict,
+        "lacks": 0 if check is None else check.lacks.total,
+        "differs": 0 if check is None else check.differs.total,
+        "entries": None if replayed is None else replayed.result.entries,
+        "transactionIndex": None if index is None else {"problems": list(index.problems), "lacks": index.lacking},
+        "manifest": repair.manifest_key,
+    }
+
+
+def _kinds(repaired: object) -> str:
+    kinds: dict[str, int] = {}
+    for one in repaired if isinstance(repaired, list) else ():
+        for kind in filter(None, (one["snapshot"], "transaction index" if one["transactionIndex"] else None)):
+            kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+class RepairView(View[Result]):
+    """A row per partition."""
+
+    name: ClassVar[str | None] = "partitions"
+    kind: ClassVar[str] = "partition"
+    columns: ClassVar[Sequence[Column]] = (
+        PARTITION,
+        Column(key="segments", title="SEGMENTS", right=True),
+        Column(key="repaired", title="WRONG", right=True, show=count_of),
+        Column(key="repaired", title="WHAT", show=_kinds),
+        Column(key="notRepaired", title="NOT REPAIRED", right=True),
+    )
+
+    def __init__(self, url: str, *, is_dry: bool) -> None:
+        self._url, self._is_dry, self._run = url, is_dry, ""
+        self._totals = dict.fromkeys(("segments", "repaired", "snapshots", "transactionIndexes", "notRepaired"), 0)
+
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if isinstance(result, Begun):
+            self._run = result.run
+        if not isinstance(result, Repaired):
+            self._totals["notRepaired"] += len(result.faults)
+            return None
+        one = result.partition
+        for repair in one.repaired:
+            self._totals["snapshots"] += repair.check is not None
+            self._totals["transactionIndexes"] += repair.index is not None
+        self._totals["segments"] += one.segments
+        self._totals["repaired"] += len({repair.manifest_key for repair in one.repaired})
+        self._totals["notRepaired"] += len(one.failures)
+        size_bytes = sum(plan.bytes_in_segments for plan in one.plans)
+        segments = sum(run.end - run.start for plan in one.plans for run in plan.runs)
+        return {
+            **identity(one.topic_partition),
+            "topicId": one.topic_id,
+            "segments": one.segments,
+            "read": cost_row(Cost(segments=segments, size_bytes=size_bytes)),
+            "repaired": [_repair_row(repair) for repair in one.repaired],
+            "notRepaired": len(one.failures),
+            "reasons": [str(failure) for failure in one.failures],
+        }
+
+    def table_rows(self, result: Result) -> list[Row]:
+        """Return the row of a partition that something is wrong with."""
+        return [row for row in self.rows(result) if row["repaired"] or row["notRepaired"]]
+
+    def totals(self) -> Row:
+        """Return how much was or would be replaced, and the name of the run that ``--undo`` takes."""
+        is_kept = self._totals["repaired"] and not self._is_dry
+        return {"dryRun": self._is_dry, "run": self._run if is_kept else None, **self._totals}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and how to take the run back."""
+        count = self._totals
+        what = (
+            f"{some(count['snapshots'], 'snapshot')} and {some(count['transactionIndexes'], 'transaction index')} of"
+            f" {some(count['repaired'], 'segment')}"
+        )
+        left = f" Not repaired: {some(count['notRepaired'], 'finding')}." if count["notRepaired"] else ""
+        if not count["segments"]:
+            return
+        if not count["repaired"]:
+            nothing = "Nothing replaced" if left else "Nothing to repair"
+            yield f"{nothing} in {some(count['segments'], 'segment')}.{left}"
+        elif self._is_dry:
+            yield f"would replace {what}.{left} Nothing was written."
+        else:
+            yield f"{what} replaced, each read back.{left}"
+            if count["transactionIndexes"]:
+                yield (
+                    "Brokers keep indexes that they have fetched: to have them read the new ones, stop each, and delete"
+                    " the folder remote-log-index-cache in its log dirs."
+                )
+            yield (
+                f"The originals are kept in {REPAIRED}/{self._run} until `resnap gc --older-than` deletes them. To put"
+                f" them back: resnap repair {shlex.quote(self._url)} --undo {self._run}"
+            )
+
+
+class UndoView(View[Result]):
+    """A row per segment."""
+
+    name: ClassVar[str | None] = "segments"
+    kind: ClassVar[str] = "segment"
+    columns: ClassVar[Sequence[Column]] = (
+        PARTITION,
+        Column(key="baseOffset", title="BASE OFFSET", right=True),
+        Column(key="objects", title="OBJECTS", right=True),
+    )
+
+    def __init__(self, *, is_dry: bool) -> None:
+        self._totals = {"dryRun": is_dry, "undone": 0, "notUndone": 0}
+
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a segment, and count it."""
+        self._totals["notUndone"] += len(result.faults)
+        if not isinstance(result, Undone):
+            return None
+        self._totals["undone"] += 1
+        record = result.record
+        return {
+            **identity(TopicPartition(record.topic, record.partition)),
+            "baseOffset": record.base_offset,
+            "objects": len(record.changes),
+            "manifest": record.manifest_key,
+        }
+
+    def totals(self) -> Row:
+        """Return how many segments are as they were."""
+        return self._totals
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words."""
+        segments = some(self._totals["undone"], "segment")
+        if self._totals["dryRun"]:
+            yield f"would put back {segments}. Nothing was written."
+        else:
+            yield f"{segments} put back, to the byte."
+
+
+@with_settings(TOPIC, REPLAY, ENGINE, READING, WRITE, STORE)
+def repair(
+    context: Invocation,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that brokers or `resnap tier` wrote to, or a part of it.")
+    ],
+    *,
+    no_other_writers: Annotated[
+        bool,
+        typer.Option(
+            "--no-other-writers",
+            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that do not"
+            " keep conditions on what they replace.",
+        ),
+    ] = False,
+    undo: Annotated[
+        str | None, typer.Option("--undo", metavar="RUN", help="Put back what the run of this name has replaced.")
+    ] = None,
+) -> int:
+    """Replace snapshots and transaction indexes that a replay of what is tiered proves wrong, and nothing else.
+
+    The originals are kept in the store, and --undo puts them back. What cannot be repaired is named.
+    """
+    scope = Scope(sources=(url,), topics=context.settings.topics)
+    request = Request(scope=scope, no_other_writers=no_other_writers, undo=undo)
+    is_dry = context.settings.dry_run
+    view = UndoView(is_dry=is_dry) if undo is not None else RepairView(url, is_dry=is_dry)
+    return context.show(run(request, context), view)

@@ -1,0 +1,132 @@
+"""What `resnap restore` says of each partition, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resnap.scheduler.job.contract import Result, View
+from resnap.scheduler.job.open_transactions import OpenTransaction
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.jobs.new_cluster import NewCluster
+from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
+from resnap.storage.errors import VerificationError
+from resnap.tiering.controller.transactions.state_log import transactional_ids
+from resnap.tiering.restoring.restorer import Restored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from resnap.scheduler.output.rendering import Row
+    from resnap.tiering.restoring.restoration import Restoration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredPartition(Result):
+    """One partition, and its outcome in one log dir; of a dry run, what the outcome would be."""
+
+    restoration: Restoration
+    outcome: Restored
+    log_dir: Path
+
+
+def passed_over(one: Restoration) -> VerificationError:
+    """Return the error of segments that lie beside those of a partition, and are not restored."""
+    which = f"{len(one.passed_over)}, the first at offset {one.passed_over[0]}"
+    return VerificationError(
+        f"{one.topic_partition}: segments that a broker tiered itself lie beside those that Resnap has shipped:"
+        f" {which}; no manifest names them, so they are not restored, and the log ends at {one.end_offset}",
+        hint="`resnap remote status LOG_DIR --store URL` shows what brokers know of them; a broker with the cluster's"
+        " metadata serves them where they lie",
+    )
+
+
+def warnings_of(restoration: Restoration, log_dir: Path) -> Iterator[str]:
+    """Yield what to do about a topic without an id, and about each transaction that is open at the end."""
+    topic, partition = restoration.topic_partition
+    if restoration.topic_id is None:
+        yield (
+            f"{topic}-{partition}: shipped before the id of its topic was known, so without partition.metadata: a"
+            " broker with ZooKeeper makes that, one without sets the directory aside as stray; for that one give"
+            " --topic-id"
+        )
+    names = transactional_ids(log_dir) if restoration.open_transactions else {}
+    for entry in restoration.open_transactions:
+        one = OpenTransaction.of_entry(restoration.topic_partition, entry)
+        held = f", held by transactional id {names[entry.producer_id]!r}" if entry.producer_id in names else ""
+        yield (
+            f"{one.what}{held}, and its end was not shipped: consumers with read_committed stop there, and the"
+            " producer's next commit would commit these records, too. End it before the producer comes back:"
+            f" {one.abort_command(None)} ({one.instead_of_offset})"
+        )
+
+
+class RestoreView(View[Result]):
+    """A row per partition."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (
+        Column(key="topic", title="TOPIC"),
+        Column(key="partition", title="PARTITION", right=True),
+        Column(key="startOffset", title="START", right=True),
+        Column(key="endOffset", title="END", right=True),
+        Column(key="segments", title="SEGMENTS", right=True),
+        BYTES,
+        Column(key="outcome", title="OUTCOME"),
+        Column(key="logDir", title="LOG DIR"),
+    )
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
+        self._cluster: NewCluster | None = None
+
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if isinstance(result, NewCluster):
+            self._cluster = result
+        if not isinstance(result, RestoredPartition):
+            return None
+        one, outcome = result.restoration, result.outcome
+        if outcome is Restored.RESTORED:
+            self._totals["restored"] += 1
+            self._totals["segments"] += one.segments
+            self._totals["bytes"] += one.size_bytes
+        self._totals["alreadyThere"] += outcome is Restored.ALREADY_THERE
+        return {
+            **identity(one.topic_partition),
+            "topicId": one.topic_id,
+            "startOffset": one.start_offset,
+            "logStartOffset": one.start_offset if one.log_start is None else one.log_start,
+            "endOffset": one.end_offset,
+            "segments": one.segments,
+            "bytes": one.size_bytes,
+            "openTransactions": [
+                {
+                    "producerId": entry.producer_id,
+                    "producerEpoch": entry.producer_epoch,
+                    "coordinatorEpoch": entry.coordinator_epoch,
+                    "firstOffset": entry.current_txn_first_offset,
+                }
+                for entry in one.open_transactions
+            ],
+            "outcome": outcome.value,
+            "logDir": str(result.log_dir),
+        }
+
+    def totals(self) -> Row:
+        """Return what was restored in all, and what a new cluster begins with."""
+        return self._totals if self._cluster is None else {**self._totals, "newCluster": self._cluster.row}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words."""
+        there = self._totals["alreadyThere"]
+        would, nothing = ("would be ", " Nothing was written.") if self._totals["dryRun"] else ("", "")
+        yield (
+            f"{some(self._totals['restored'], 'partition')} in {some(self._totals['segments'], 'segment')}"
+            f" {would}restored ({human_bytes(self._totals['bytes'])}); {human_count(there)}"
+            f" {agreeing(there, 'was', 'were')} there already.{nothing}"
+        )
+        if self._cluster is not None:
+            yield self._cluster.text(would)

@@ -1,0 +1,122 @@
+"""What happens in the service, as metrics and log lines. Called from any thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.scheduler.telemetry.logs import logger
+from resnap.storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.runs.history import History
+    from resnap.scheduler.runs.run import Run, RunEnd
+    from resnap.scheduler.telemetry.metrics import Metrics
+
+_log = logger(__name__)
+
+
+class Observation:
+    """Counts and logs the outcomes of runs, schedules and requests."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self.metrics, self._clock = metrics, clock
+        self._lock = threading.Lock()
+        self._streams = 0
+        self._stores: dict[str | None, str] = {}
+        """How the last run of each schedule fared that needed a store, and the last that a caller asked for."""
+
+    @property
+    def stores(self) -> str:
+        """The worst of how runs fared with their stores: a good run into one store hides no other that is down."""
+        with self._lock:
+            said = [*self._stores.values()]
+        return next((one for one in said if one != _REACHED), _REACHED) if said else "unknown"
+
+    def schedules_are(self, names: Collection[str]) -> None:
+        """Forget how schedules fared that are gone."""
+        with self._lock:
+            self._stores = {name: said for name, said in self._stores.items() if name is None or name in names}
+
+    def run_began(self, run: Run) -> None:
+        """Log that a run is at work."""
+        _log.info("run began", run=run.id, kind=run.kind.value, origin=run.origin, principal=run.principal)
+
+    def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
+        """Count and log how a run ended."""
+        at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
+        self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
+        if run.kind is RunKind.SCAN:
+            self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
+        else:
+            self._count(run, end)
+        counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
+        _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **counts)
+        for error in end.errors:
+            _log.error("in this run", run=run.id, code=error.code, error=error.message, hint=error.hint)
+
+    def bug(self, error: BaseException) -> None:
+        """Log an error that is a bug, with its traceback."""
+        _log.error("a bug in resnap", exc_info=error)
+
+    def warn(self, text: str) -> None:
+        """Log what may lead to trouble."""
+        _log.warning(text)
+
+    def note(self, text: str, **values: object) -> None:
+        """Log what is as it should be."""
+        _log.info(text, **values)
+
+    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
+        """Count and log what kept a schedule: its time was missed, its last run is at work, an error, a full queue."""
+        self.metrics.scheduler_event(event)
+        _log.warning("schedule could not run", schedule=schedule, event_kind=event, detail=detail)
+
+    def orphaned(self, runs: Sequence[Run]) -> None:
+        """Count and log runs that the last service left unfinished."""
+        self.metrics.orphaned(len(runs))
+        for run in runs:
+            _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
+
+    def load_last_successes(self, history: History) -> None:
+        """Take from the history when runs last succeeded, oldest first, so that the newest of all counts."""
+        origins = [f"schedule:{name}" for name in self.metrics.schedules]
+        wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
+        found = [run for one in wanted for run in history.page(one, limit=1)]
+        for run in sorted(found, key=lambda run: run.finished_ms or 0):
+            self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
+
+    def event_stream(self, change: int) -> None:
+        """Count a stream of events that begins, or one less."""
+        with self._lock:
+            self._streams += change
+            self.metrics.event_streams(self._streams)
+
+    def _count(self, run: Run, end: RunEnd) -> None:
+        total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
+        self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
+        failures = [error for error in end.errors if error.exit_code == _STORE]
+        is_through = end.state in (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED)
+        with self._lock:
+            if failures:
+                self._stores[_schedule_of(run)] = failures[0].code
+            elif is_through and run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:
+                self._stores[_schedule_of(run)] = _REACHED
+        if run.kind is RunKind.TIER:
+            self.metrics.uploaded(size_bytes=total.get("bytes", 0))
+            for error in failures:
+                self.metrics.upload_failed(error.code)
+
+
+_STORE: Final = StoreError.exit_code
+_REACHED: Final = "ok"
+
+
+def _schedule_of(run: Run) -> str | None:
+    kind, _, name = run.origin.partition(":")
+    return name if kind == "schedule" else None

@@ -1,0 +1,356 @@
+"""What the last scan of each source showed, partition by partition, with the answer that follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from resnap.scheduler.job.reports import SIZES
+from resnap.scheduler.jobs.scan import facts_in
+from resnap.scheduler.output.records import plain
+from resnap.scheduler.runs.scan_history import keep_day
+from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.readiness import Judgement, Readiness, Repair, judge
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resnap.scheduler.runs.run import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedPartition:
+    """One partition of a source as it was last seen."""
+
+    source: str
+    topic: str
+    partition: int
+    judgement: Judgement
+    missing: int
+    row: Row
+    """As ``scan_row`` makes it."""
+    scanned_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedSource:
+    """A source, and when it was scanned."""
+
+    source: str
+    scanned_ms: int | None
+    """When a scan last saw anything."""
+    tried_ms: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedTopic:
+    """A topic as it was last seen, over all sources."""
+
+    topic: str
+    counts: Mapping[Readiness, int]
+    """Partitions of each kind."""
+    missing: int
+    """Boundaries without a usable snapshot."""
+    tierable: int
+    """Bytes of closed segments that a broker can tier."""
+    blocked: int
+    """Bytes of closed segments that it would not get to."""
+    shipped: int
+    """Bytes of closed segments that are in a store already."""
+    freeable: int
+    """Bytes that it could delete from its disk once nothing is blocked."""
+
+    @property
+    def closed(self) -> int:
+        """Bytes of all closed segments."""
+        return self.tierable + self.blocked + self.shipped
+
+
+class TopicOrder(StrEnum):
+    """What topics are sorted by; ties by name."""
+
+    NAME = "name"
+    BLOCKED = "blocked"
+    FREEABLE = "freeable"
+    MISSING = "missing"
+    PARTITIONS = "partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFilter:
+    """Which partitions a list is of; empty means all."""
+
+    topic: str | None = None
+    """A glob."""
+    readiness: tuple[Readiness, ...] = ()
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """The tables of partitions, sources and repairs in the service's file."""
+
+    database: Database
+    now_ms: Callable[[], int]
+
+    def keep(
+        self,
+        source: str,
+        rows: Iterable[Row],
+        selects: Callable[[TopicPartition], bool] = lambda _: True,
+        *,
+        unread: str | None = None,
+    ) -> None:
+        """Keep what a scan of ``source`` showed, instead of what the last one did.
+
+        Args:
+            source: as the scan was given it.
+            rows: of the partitions that were seen.
+            selects: whether a partition was selected; of others what is known stays.
+            unread: what of it could not be read, if anything could not.
+
+        """
+        at_ms = self.now_ms()
+        with self.database.write() as connection:
+            for topic, partition in connection.execute(
+                "SELECT topic, partition FROM partitions WHERE source = ?", (source,)
+            ).fetchall():
+                if selects(TopicPartition(topic, partition)):
+                    connection.execute(f"DELETE FROM partitions {_PLACE}", (source, topic, partition))  # noqa: S608
+            for row in rows:
+                self._insert(connection, source, row, at_ms)
+            if unread is None:
+                keep_day(connection, source, at_ms)
+            _tried(connection, source, at_ms, error=unread, was_seen=True)
+
+    def keep_error(self, source: str, error: str) -> None:
+        """Note that ``source`` could not be scanned; what was seen of it before stays."""
+        with self.database.write() as connection:
+            _tried(connection, source, self.now_ms(), error=error, was_seen=False)
+
+    def forget_others(self, sources: Sequence[str]) -> None:
+        """Forget what was seen of any source but these."""
+        others = f"source NOT IN ({', '.join('?' * len(sources))})"
+        with self.database.write() as connection:
+            for table in ("partitions", "sources", "scan_days"):
+                connection.execute(f"DELETE FROM {table} WHERE {others}", tuple(sources))  # noqa: S608
+
+    def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
+        """Note what a run has made of a partition; the answer for it is found again."""
+        kept = {
+            "source": source,
+            "topic": topic,
+            "partition": partition,
+            "how": repair.how,
+            "destination": repair.destination,
+            "offsets": json.dumps(sorted(repair.offsets)),
+            "run_id": repair.run_id,
+            "at_ms": repair.at_ms,
+        }
+        place = (source, topic, partition)
+        with self.database.write() as connection:
+            connection.execute(f"{_DELETE_REPAIR} AND how = ?", (*place, repair.how))
+            inserted(connection, "mendings", kept)
+            query = f"SELECT row, scanned_ms FROM partitions {_PLACE}"  # noqa: S608
+            seen = connection.execute(query, place).fetchone()
+            if seen is not None:
+                connection.execute(f"DELETE FROM partitions {_PLACE}", place)  # noqa: S608
+                self._insert(connection, source, json.loads(seen["row"]), seen["scanned_ms"])
+
+    def page(
+        self, wanted: PartitionFilter, *, limit: int, after: tuple[str, int, str] | None = None
+    ) -> list[ScannedPartition]:
+        """Return up to ``limit`` partitions by topic, number and source, those behind ``after`` if it is given."""
+        where, values = _where(wanted)
+        query = f"""SELECT * FROM partitions WHERE {where} AND (topic, partition, source) > (?, ?, ?)
+                    ORDER BY topic, partition, source LIMIT ?"""  # noqa: S608 - made of our words
+        with self.database.read() as connection:
+            found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
+            return _seen(connection, found)
+
+    def page_by_topic(
+        self, wanted: PartitionFilter, order: TopicOrder, *, limit: int, skip: int = 0
+    ) -> list[ScannedPartition]:
+        """Return up to ``limit`` partitions, topic by topic in ``order``, behind the first ``skip``."""
+        where, values = _where(wanted)
+        query = f"""WITH page AS (
+                        SELECT source, topic, partition, {_ORDERS[order]} OVER (PARTITION BY topic) AS weight
+                        FROM partitions WHERE {where}
+                        ORDER BY weight DESC, topic, partition, source LIMIT ? OFFSET ?)
+                    SELECT partitions.* FROM page JOIN partitions USING (source, topic, partition)
+                    ORDER BY weight DESC, topic, partition, source"""  # noqa: S608 - made of our words
+        with self.database.read() as connection:
+            return _seen(connection, connection.execute(query, (*values, limit, skip)).fetchall())
+
+    def topics(
+        self, wanted: PartitionFilter, *, limit: int, skip: int = 0, order: TopicOrder = TopicOrder.NAME
+    ) -> list[ScannedTopic]:
+        """Return up to ``limit`` topics in ``order`` that have a partition as ``wanted``, behind the first ``skip``."""
+        where, values = _where(wanted)
+        query = f"""SELECT topic FROM partitions WHERE {where} GROUP BY topic
+                    ORDER BY {_ORDERS[order]} DESC, topic LIMIT ? OFFSET ?"""  # noqa: S608 - made of our words
+        with self.database.read() as connection:
+            names = [row["topic"] for row in connection.execute(query, (*values, limit, skip))]
+        found = {one.topic: one for one in self.topics_named(names)}
+        return [found[name] for name in names if name in found]
+
+    def topics_named(self, names: Iterable[str]) -> list[ScannedTopic]:
+        """Return these topics by name, each with all of its partitions."""
+        wanted = sorted(set(names))
+        query = f"""SELECT topic, readiness, COUNT(*) AS n, {_SUMMED} FROM partitions
+                    WHERE topic IN ({", ".join("?" * len(wanted))}) GROUP BY topic, readiness"""  # noqa: S608
+        counts = {name: dict.fromkeys(Readiness, 0) for name in wanted}
+        sums = {name: Counter[str]() for name in wanted}
+        with self.database.read() as connection:
+            for row in connection.execute(query, wanted):
+                counts[row["topic"]][Readiness(row["readiness"])] = row["n"]
+                sums[row["topic"]].update({name: row[name] for name in _SUMS})
+        return [
+            ScannedTopic(topic=name, counts=counts[name], **{one: sums[name][one] for one in _SUMS}) for name in wanted
+        ]
+
+    def freeable(self) -> int:
+        """Return how many bytes of all topics a broker could delete from its disk once nothing is blocked."""
+        with self.database.read() as connection:
+            return int(connection.execute("SELECT TOTAL(freeable_bytes) FROM partitions").fetchone()[0])
+
+    def missing_in(self, source: str) -> int:
+        """Return how many boundaries of a source lack a usable snapshot, those excluded that cannot be tiered."""
+        query = "SELECT TOTAL(missing) FROM partitions WHERE source = ? AND readiness != ?"
+        with self.database.read() as connection:
+            return int(connection.execute(query, (source, Readiness.EXCLUDED.value)).fetchone()[0])
+
+    def find(self, topic: str, partition: int, source: str | None = None) -> list[ScannedPartition]:
+        """Return a partition as it was seen in each source, or in ``source``."""
+        query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
+        with self.database.read() as connection:
+            return _seen(connection, connection.execute(query, (topic, partition, source)).fetchall())
+
+    def repairs(self, seen: ScannedPartition) -> Sequence[Repair]:
+        """Return what runs have made of a partition."""
+        with self.database.read() as connection:
+            return _repairs(connection, seen.source, seen.topic, seen.partition)
+
+    def prepared_by(self, run_id: str) -> list[str]:
+        """Return the directory of one partition of each source for which a run has made what is not installed yet."""
+        query = """SELECT MIN(json_extract(row, '$.path')) AS path FROM mendings JOIN partitions
+                   USING (source, topic, partition)
+                   WHERE run_id = ? AND how = 'regenerated' AND readiness = ? GROUP BY source"""
+        with self.database.read() as connection:
+            return [row["path"] for row in connection.execute(query, (run_id, Readiness.PREPARED.value))]
+
+    def counts(self, wanted: PartitionFilter | None = None) -> dict[Readiness, int]:
+        """Return how many partitions there are of each kind."""
+        where, values = _where(wanted or PartitionFilter())
+        query = f"SELECT readiness, COUNT(*) AS n FROM partitions WHERE {where} GROUP BY readiness"  # noqa: S608
+        with self.database.read() as connection:
+            found = {row["readiness"]: row["n"] for row in connection.execute(query, values)}
+        return {readiness: found.get(readiness.value, 0) for readiness in Readiness}
+
+    def sources(self) -> list[ScannedSource]:
+        """Return every source that was scanned."""
+        with self.database.read() as connection:
+            found = connection.execute("SELECT * FROM sources ORDER BY source")
+            return [loaded(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
+
+    def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
+        topic, partition = str(row["topic"]), int(str(row["partition"]))
+        judgement = judge(facts_in(row), _repairs(connection, source, topic, partition))
+        inserted(
+            connection,
+            "partitions",
+            {
+                "source": source,
+                "topic": topic,
+                "partition": partition,
+                "readiness": judgement.readiness.value,
+                "reason": judgement.reason,
+                "missing": row["lost"],
+                "row": json.dumps(plain(row)),
+                "scanned_ms": at_ms,
+                **_sizes(row, judgement.readiness),
+            },
+        )
+
+
+def _sizes(row: Row, readiness: Readiness) -> dict[str, int]:
+    """Return the bytes of a partition by what tiering would do; what runs have shipped is no longer blocked."""
+    tierable, blocked, shipped, freeable = (int(str(row.get(name) or 0)) for name in SIZES)
+    is_shipped = readiness is Readiness.SHIPPED
+    return {
+        "tierable_bytes": tierable,
+        "blocked_bytes": 0 if is_shipped or readiness is Readiness.EXCLUDED else blocked,
+        "shipped_bytes": shipped + (blocked if is_shipped else 0),
+        "freeable_bytes": freeable,
+    }
+
+
+_SUMS = ("missing", "tierable", "blocked", "shipped", "freeable")
+_SUMMED = ", ".join(f"SUM({one if one == 'missing' else f'{one}_bytes'}) AS {one}" for one in _SUMS)
+_ORDERS = {
+    TopicOrder.NAME: "MAX(0)",
+    TopicOrder.BLOCKED: "SUM(blocked_bytes)",
+    TopicOrder.FREEABLE: "SUM(freeable_bytes)",
+    TopicOrder.MISSING: "SUM(missing)",
+    TopicOrder.PARTITIONS: "COUNT(*)",
+}
+"""Of the partitions of a topic; the largest come first."""
+_Place: TypeAlias = tuple[str, str, int]
+"""Source, topic, partition."""
+_PLACE = "WHERE source = ? AND topic = ? AND partition = ?"
+_DELETE_REPAIR = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
+
+
+def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
+    clauses, values = ["1"], list[object]()
+    for clause, value in (("topic GLOB ?", wanted.topic), ("source = ?", wanted.source)):
+        if value is not None:
+            clauses.append(clause)
+            values.append(value)
+    if wanted.readiness:
+        clauses.append(f"readiness IN ({', '.join('?' * len(wanted.readiness))})")
+        values += [one.value for one in wanted.readiness]
+    return " AND ".join(clauses), values
+
+
+def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[ScannedPartition]:
+    """Return what rows of the table stand for, with two queries whatever their number."""
+    repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
+    found = []
+    for one in kept:
+        row = json.loads(one["row"])
+        judgement = judge(facts_in(row), repairs[one["source"], one["topic"], one["partition"]])
+        found.append(loaded(ScannedPartition, one, judgement=judgement, row=row))
+    return found
+
+
+def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Repair]:
+    """Return what was made of a partition, what was shipped first."""
+    return _repairs_of(connection, [(source, topic, partition)])[source, topic, partition]
+
+
+def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Repair]]:
+    """Return what was made of each partition, what was shipped first."""
+    found: dict[_Place, list[Repair]] = {place: [] for place in places}
+    wanted = ", ".join(["(?, ?, ?)"] * len(places))
+    query = f"SELECT * FROM mendings WHERE (source, topic, partition) IN (VALUES {wanted}) ORDER BY how DESC"  # noqa: S608
+    values = [part for place in places for part in place]
+    for row in connection.execute(query, values) if places else ():
+        repair = loaded(Repair, row, offsets=frozenset(json.loads(row["offsets"])))
+        found[row["source"], row["topic"], row["partition"]].append(repair)
+    return found
+
+
+def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None, was_seen: bool) -> None:
+    scanned = "excluded.scanned_ms" if was_seen else "sources.scanned_ms"
+    connection.execute(
+        f"""INSERT INTO sources (source, scanned_ms, tried_ms, error) VALUES (?, ?, ?, ?) ON CONFLICT (source)
+            DO UPDATE SET scanned_ms = {scanned}, tried_ms = excluded.tried_ms, error = excluded.error""",  # noqa: S608
+        (source, at_ms if was_seen else 0, at_ms, error),
+    )

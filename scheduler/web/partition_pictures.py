@@ -1,0 +1,212 @@
+"""The pictures of one partition: its boundaries in a row of cells, and its segments to scale.
+
+A cell is a boundary, or so many of them, oldest first. A segment is as wide as the time it covers, as high as it is
+large, and coloured by the state of the snapshot at its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.scheduler.output.rendering import human_bytes, some
+from resnap.scheduler.web.svg import LINE_PX, element, picture, rect
+from resnap.scheduler.web.words import Word, moment
+from resnap.tiering.inventory import SnapshotState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from markupsafe import Markup
+
+    from resnap.scheduler.runs.partition_details import ScannedBoundary, ScannedSegment
+
+MOST_CELLS: Final = 120
+MADE: Final = "made"
+BOUNDARIES: Final[Mapping[str, Word]] = {
+    SnapshotState.CORRUPT: Word("corrupt", "!", "stop", "a snapshot that no broker would load"),
+    SnapshotState.ZERO_BYTE: Word("zero-byte", "0", "stop", "what a crash leaves of a snapshot"),
+    SnapshotState.MISSING: Word("missing", "✕", "todo", "no snapshot"),
+    MADE: Word("made", "+", "near", "made by a run, and not beside the segments yet"),
+    SnapshotState.EMPTY: Word("empty", "○", "good", "a snapshot without producers"),
+    SnapshotState.PRESENT: Word("present", "•", "good", "a snapshot with producers"),
+}
+"""What can stand at a boundary, worst first."""
+ACTIVE: Final = Word("active", "…", "none", "a broker appends to it; it is not tiered yet")
+SHIPPED: Final = Word("shipped", "✓", "busy", "in a store already")
+_ORDER: Final = [*BOUNDARIES.values(), SHIPPED, ACTIVE]
+MOST_COLUMNS: Final = 240
+_SIZES: Final = {"wide": (1200, 230), "slim": (360, 230)}
+_TOP: Final = 3 * LINE_PX + 8
+"""Above it stand the names of the offsets that are marked, each in a line of its own."""
+_BOTTOM: Final = 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Boundaries from ``first`` to ``last``, shown as the worst of them."""
+
+    first: int
+    last: int
+    word: Word
+    title: str
+
+
+def state_of(boundary: ScannedBoundary) -> str:
+    """Return what a boundary is shown as."""
+    return MADE if boundary.made else boundary.state
+
+
+def cells(boundaries: Sequence[ScannedBoundary], most: int = MOST_CELLS) -> list[Cell]:
+    """Return at most ``most`` cells, each of as many boundaries as the others; the last may have fewer."""
+    size = max(1, -(-len(boundaries) // most))
+    return [_cell(boundaries[at : at + size]) for at in range(0, len(boundaries), size)]
+
+
+def spread_of(boundaries: Sequence[ScannedBoundary]) -> str:
+    """Return how many boundaries are in each state, worst first."""
+    counts = Counter(map(state_of, boundaries))
+    return ", ".join(f"{counts[state]:,} {word.text}" for state, word in BOUNDARIES.items() if counts[state])
+
+
+def _cell(boundaries: Sequence[ScannedBoundary]) -> Cell:
+    first, last = boundaries[0].offset, boundaries[-1].offset
+    found = set(map(state_of, boundaries))
+    word = next(word for state, word in BOUNDARIES.items() if state in found)
+    where = f"{first}" if first == last else f"{first} to {last}"
+    return Cell(first=first, last=last, word=word, title=f"{where}: {spread_of(boundaries)}")
+
+
+class Mark(NamedTuple):
+    """An offset that is marked with a line."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One segment, or several that follow one another, shown as the first of them in the order of states."""
+
+    first: int
+    end: int | None
+    from_ms: int
+    to_ms: int
+    size_bytes: int
+    word: Word
+    count: int
+
+    @property
+    def title(self) -> str:
+        """What is said of it."""
+        end = "on" if self.end is None else f"to {self.end}"
+        what = f"from offset {self.first} {end}, up to {moment(self.to_ms)}, {human_bytes(self.size_bytes)}"
+        several = f"{some(self.count, 'segment')} " if self.count > 1 else ""
+        return f"{several}{what}: {self.word.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsPicture:
+    """The picture in two forms, what it shows in words, and the states in it."""
+
+    pictures: Sequence[Markup]
+    text: str
+    legend: Sequence[Word]
+
+
+def segments_picture(
+    segments: Sequence[ScannedSegment],
+    boundaries: Sequence[ScannedBoundary],
+    shipped: frozenset[int],
+    marks: Sequence[Mark],
+) -> SegmentsPicture | None:
+    """Return the picture of a partition, with ``shipped`` ends and ``marks``; None where it has no segment."""
+    if not segments:
+        return None
+    ends = {one.offset: BOUNDARIES[state_of(one)] for one in boundaries}
+    words = [_word(one, ends, shipped) for one in segments]
+    columns = _columns(segments, words)
+    counts = Counter(word.text for word in words)
+    said = ", ".join(f"{count:,} {text}" for text, count in counts.items())
+    text = (
+        f"{some(len(segments), 'segment')}, {human_bytes(sum(one.size_bytes for one in segments))}, up to"
+        f" {moment(columns[-1].to_ms)}; by the snapshot at their end: {said}"
+    )
+    return SegmentsPicture(
+        pictures=[_drawn(columns, marks, *size, text, name) for name, size in _SIZES.items()],
+        text=text,
+        legend=[word for word in _ORDER if counts[word.text]],
+    )
+
+
+def _word(segment: ScannedSegment, ends: Mapping[int, Word], shipped: frozenset[int]) -> Word:
+    end = segment.next_base_offset
+    if end is None:
+        return ACTIVE
+    return SHIPPED if end in shipped else ends.get(end, ACTIVE)
+
+
+def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[_Column]:
+    """Return at most ``MOST_COLUMNS`` columns; time never falls, however clients have set it."""
+    size = max(1, -(-len(segments) // MOST_COLUMNS))
+    last_ms = list(accumulate((one.last_ms for one in segments), max))
+    # When the first segment begins is in no index: it is drawn as if it covered as much time as the others on average.
+    from_ms = last_ms[0] - (last_ms[-1] - last_ms[0]) // max(len(segments) - 1, 1)
+    columns = []
+    for at in range(0, len(segments), size):
+        group = segments[at : at + size]
+        to_ms = last_ms[at + len(group) - 1]
+        columns.append(
+            _Column(
+                first=group[0].base_offset,
+                end=group[-1].next_base_offset,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                size_bytes=sum(one.size_bytes for one in group),
+                word=min(words[at : at + size], key=_ORDER.index),
+                count=len(group),
+            )
+        )
+        from_ms = to_ms
+    return columns
+
+
+def _drawn(
+    columns: Sequence[_Column], marks: Sequence[Mark], width: int, height: int, title: str, class_: str
+) -> Markup:
+    first_ms, last_ms = columns[0].from_ms, columns[-1].to_ms
+    scale = width / max(last_ms - first_ms, 1)
+    largest = max(1, *(one.size_bytes for one in columns))
+    room, shapes, places = height - _TOP - _BOTTOM, [], []
+    for column in columns:
+        x = (column.from_ms - first_ms) * scale
+        wide = max((column.to_ms - column.from_ms) * scale, 1.0)
+        high = max(room * column.size_bytes / largest, 2.0)
+        places.append((x, wide))
+        gap = min(0.5, wide / 4)
+        shapes.append(rect(x + gap, height - _BOTTOM - high, wide - 2 * gap, high, column.word.tone, column.title))
+    for line, mark in enumerate(marks):
+        shapes += _marked(mark, _place_of(mark.offset, columns, places), line, width, height)
+    axis = height - 6
+    shapes.append(element("text", moment(first_ms), x=0, y=axis))
+    shapes.append(element("text", moment(last_ms), x=width, y=axis, text_anchor="end"))
+    return picture(width, height, title, shapes, class_=f"segments {class_}")
+
+
+def _place_of(offset: int, columns: Sequence[_Column], places: Sequence[tuple[float, float]]) -> float:
+    """Return where an offset lies, between the ends of its column by its share of the offsets."""
+    for column, (x, wide) in zip(columns, places, strict=True):
+        if column.end is None or offset < column.end:
+            share = 1.0 if column.end is None else (offset - column.first) / (column.end - column.first)
+            return x + wide * max(share, 0.0) if offset > column.first else x
+    return places[-1][0] + places[-1][1]
+
+
+def _marked(mark: Mark, x: float, line: int, width: int, height: int) -> list[Markup]:
+    y, at_end = (line + 1) * LINE_PX, x > width / 2
+    text = f"{mark.name} {mark.offset}"
+    side = {"x": x - 4, "text_anchor": "end"} if at_end else {"x": x + 4}
+    rule = element("line", x1=x, x2=x, y1=y - 10, y2=height - _BOTTOM, class_="mark")
+    return [rule, element("text", text, y=y, **side)]

@@ -1,0 +1,80 @@
+"""Indexes of a segment in the layout ``aiven`` that take the place of others: behind all that is stored already.
+
+A reader who has the old manifest finds every byte where that says it is; who has the new one finds the new indexes. So
+no reader sees a mixture, however long the plugin keeps a manifest. Of the manifest nothing else changes, neither what
+the plugin writes and never reads (``remoteLogSegmentMetadata``), except what that says of the transaction index itself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from resnap.storage.errors import FormatError, VerificationError
+from resnap.storage.layouts.aiven.manifest import IndexRange, read_manifest
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, StoredSegment
+from resnap.storage.layouts.aiven.pieces import stored_piece
+from resnap.storage.layouts.manifest import ObjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resnap.storage.encryption import KeyRing
+
+_IS_EMPTY: Final = "txnIdxEmpty"
+"""What brokers from 4.0 on say of the transaction index."""
+
+
+def with_indexes(
+    manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing
+) -> tuple[bytes, bytes]:
+    """Return the object of the indexes and the manifest with ``bodies`` in the place of those indexes that differ.
+
+    Raises:
+        FormatError: the manifest is damaged, or the object has not all that it names.
+        ConfigurationError: the segment is encrypted, and its key is not at hand.
+
+    """
+    found = read_manifest(manifest)
+    if len(indexes) < found.indexes.end:
+        raise FormatError("indexes", position=0, expected=f"{found.indexes.end} bytes or more", found=len(indexes))
+    segment, stored = StoredSegment.of(found, keys), indexes
+    cipher = segment.cipher
+    new = {kind: body for kind, body in bodies.items() if _stored(segment, stored, kind) != body}
+    if not new:
+        return indexes, manifest
+    document = json.loads(manifest)
+    for kind, body in new.items():
+        name = INDEX_NAMES[kind]
+        # The place says what is repaired and where: no other piece of the segment was ever sealed there.
+        place = f"repaired:{name}:{len(indexes)}"
+        piece = stored_piece(body, place, is_compressed=False, cipher=cipher) if body else b""
+        is_none = kind is ObjectKind.TXN_INDEX and not body
+        document["segmentIndexes"][name] = None if is_none else IndexRange(len(indexes), len(piece))._asdict()
+        indexes += piece
+        _say_whether_empty(document.get("remoteLogSegmentMetadata"), kind, is_empty=is_none)
+    written = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    _check(written, indexes, bodies, keys)
+    return indexes, written
+
+
+def _stored(segment: StoredSegment, indexes: bytes, kind: ObjectKind) -> bytes | None:
+    """Return an index as it is stored, of no bytes where there is none; None where it is damaged."""
+    place = segment.index_range(kind)
+    try:
+        return b"" if place is None else segment.index(indexes[place.position : place.position + place.size], place)
+    except FormatError:
+        return None
+
+
+def _say_whether_empty(metadata: Any, kind: ObjectKind, *, is_empty: bool) -> None:  # noqa: ANN401 - any JSON
+    if kind is ObjectKind.TXN_INDEX and isinstance(metadata, dict) and _IS_EMPTY in metadata:
+        metadata[_IS_EMPTY] = is_empty
+
+
+def _check(manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing) -> None:
+    """Make sure that a reader of ``manifest`` finds ``bodies``: a segment whose manifest cannot be read is lost."""
+    segment = StoredSegment.of(read_manifest(manifest), keys)
+    for kind, body in bodies.items():
+        if _stored(segment, indexes, kind) != body:
+            raise VerificationError(f"the {INDEX_NAMES[kind]} that was stored is read as another one")

@@ -1,0 +1,188 @@
+"""Many values of one frozen dataclass, kept as columns: numbers as numbers, and what all have in common once.
+
+A log of a million segments is held while it is worked on, and a dataclass of ten fields takes half a kilobyte. Here it
+takes eight bytes for each number; a value is made again where one is asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import repeat
+from operator import eq
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_T = TypeVar("_T")
+_NONE: Final = -(1 << 63)
+_MOST_REMEMBERED: Final = 1 << 15
+"""Values of a sequence that are made once for the next passes, too: some 15 MB."""
+_DIGITS: Final = 20
+"""Of an offset in the name of a file."""
+
+
+class Packed(Sequence[_T]):
+    """A sequence of values that are equal to those it was made of, and not the same."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, values: Sequence[_T], number: str, **given: Sequence[Any]) -> None:
+        """Keep ``values``, of which there is one at least.
+
+        Args:
+            values: of one dataclass, which has slots.
+            number: the field with the number that names of files may have in them.
+            given: columns that are kept elsewhere already, by field; they may go on behind the values.
+
+        """
+        kind: Any = type(values[0])
+        numbers = array("q", (getattr(one, number) for one in values))
+        self._columns = _Columns(
+            kind=kind,
+            length=len(values),
+            columns=tuple(
+                given[name] if name in given else _column([getattr(one, name) for one in values], numbers)
+                for name in _names(kind)
+            ),
+        )
+
+    def __len__(self) -> int:
+        return self._columns.length
+
+    @overload
+    def __getitem__(self, index: int) -> _T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[_T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> _T | tuple[_T, ...]:
+        at = range(len(self))[index]
+        if isinstance(at, range):
+            values = self._values()
+            return values[index] if isinstance(values, tuple) else tuple(map(values.value, at))
+        found: _T = self._columns.value(at)
+        return found
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self._values())
+
+    def _values(self) -> tuple[_T, ...] | _Columns:
+        return self._columns if len(self) > _MOST_REMEMBERED else _remembered(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Packed | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Columns:
+    """The fields of values, each of its own."""
+
+    kind: Any
+    length: int
+    columns: tuple[Any, ...]
+
+    def value(self, at: int) -> Any:  # noqa: ANN401 - of any dataclass
+        """Return one value."""
+        return self.kind(**{name: column[at] for name, column in zip(_names(self.kind), self.columns, strict=True)})
+
+    def __iter__(self) -> Iterator[Any]:
+        setters = _setters(self.kind)
+        for _, *values in zip(range(self.length), *self.columns, strict=False):
+            # As ``kind`` made it once: to call it again for each value takes more than twice as long.
+            one = object.__new__(self.kind)
+            for put, value in zip(setters, values, strict=True):
+                put(one, value)
+            yield one
+
+
+@lru_cache(maxsize=8)
+def _remembered(columns: _Columns) -> tuple[Any, ...]:
+    """Return all values: a partition is gone through dozens of times before the next one is."""
+    return tuple(columns)
+
+
+def packed(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:
+    """Return ``values`` as ``Packed`` keeps them; as they are where there are none, or an offset has over 64 bits."""
+    found = tuple(values)
+    try:
+        return Packed(found, number, **given) if found else found
+    except OverflowError:
+        return found
+
+
+def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass
+    return tuple(kind.__dataclass_fields__)
+
+
+@cache
+def _setters(kind: Any) -> tuple[Callable[[Any, Any], None], ...]:  # noqa: ANN401 - a dataclass with slots
+    return tuple(getattr(kind, name).__set__ for name in _names(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """One value for all."""
+
+    value: Any
+
+    def __getitem__(self, _: int) -> Any:  # noqa: ANN401 - whatever it is
+        return self.value
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Optional:
+    """Numbers, some of which are None."""
+
+    numbers: array[int]
+
+    def __getitem__(self, at: int) -> int | None:
+        found = self.numbers[at]
+        return None if found == _NONE else found
+
+    def __iter__(self) -> Iterator[int | None]:
+        return (None if one == _NONE else one for one in self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Texts that differ in an offset alone."""
+
+    before: str
+    offsets: array[int]
+    after: str
+
+    def __getitem__(self, at: int) -> str:
+        return f"{self.before}{self.offsets[at]:0{_DIGITS}d}{self.after}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.before}{one:0{_DIGITS}d}{self.after}" for one in self.offsets)
+
+
+def _column(values: list[Any], offsets: array[int]) -> Any:  # noqa: ANN401 - one of the three, or a sequence
+    first = values[0]
+    if all(one is first or (type(one) is type(first) and one == first) for one in values):
+        return _Same(first)
+    kinds = {type(one) for one in values}
+    if kinds == {str}:
+        before, _, after = first.rpartition(f"{offsets[0]:0{_DIGITS}d}")
+        names = _Names(before, offsets, after)
+        return names if all(map(eq, names, values)) else tuple(values)
+    if kinds <= {int, NoneType} and all(one is None or _NONE < one < -_NONE for one in values):
+        if NoneType not in kinds:
+            return offsets if values == list(offsets) else array("q", values)
+        return _Optional(array("q", (_NONE if one is None else one for one in values)))
+    return tuple(values)

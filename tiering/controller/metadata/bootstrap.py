@@ -1,0 +1,125 @@
+"""The bootstrap metadata of a node that was formatted and never started: the records that its cluster begins with.
+
+``kafka-storage.sh format`` leaves them in ``bootstrap.checkpoint``, from 4.4 on in the checkpoint of offset 0 of the
+metadata log. The controller that becomes active first appends them to the empty log. Records of ours stand in batches
+of their own behind those of the format, which stay as they are, byte by byte.
+
+Source: ``BootstrapDirectory``, ``ActivationRecordsGenerator.recordsForEmptyLog``; KIP-1170 for 4.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.disk import dress_of, is_there, legible, write_file
+from resnap.storage.errors import UsageError
+from resnap.storage.log.control_record import SNAPSHOT_FOOTER
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.record import write_data_batch
+from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, encode_record
+from resnap.tiering.controller.metadata.image import METADATA_VERSION
+from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION, read_checkpoint
+from resnap.tiering.controller.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+)
+from resnap.tiering.controller.metadata.writer import control_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from resnap.storage.disk import Disk
+    from resnap.tiering.controller.metadata.batches import MetadataBatch
+    from resnap.tiering.controller.metadata.records import MetadataRecord
+
+BOOTSTRAP: Final = "bootstrap.checkpoint"
+FIRST_CHECKPOINT: Final = f"{0:020d}-{0:010d}.checkpoint"
+_OF_TOPICS: Final = (ProducerIdsRecord, TopicRecord, PartitionRecord, ConfigRecord)
+_RECORDS_IN_BATCH: Final = 1_000
+"""Some 100 KB: far below what a quorum appends at once."""
+_FORMAT: Final = "format it: kafka-storage.sh format --cluster-id ... --config server.properties"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """What a file of bootstrap metadata holds."""
+
+    path: Path
+    kept: bytes
+    """All before the records of topics, the header included."""
+    offset: int
+    """Of the first record behind that."""
+    timestamp: int
+    """Of the last record of the format, milliseconds."""
+    features: Mapping[str, int]
+    """Levels that the cluster begins with, ``metadata.version`` among them."""
+    records: tuple[MetadataRecord, ...]
+    """Those of topics, and of producer ids, that an earlier run has written."""
+
+    def write(self, records: Sequence[MetadataRecord], disk: Disk) -> None:
+        """Replace the records of topics by ``records``, durably; the file is always the old or the new one.
+
+        Raises:
+            LogDirError: it cannot be written.
+
+        """
+        write_file(disk, self.path, [self.kept, *self._batches(records)], dress_of(self.path))
+
+    def _batches(self, records: Sequence[MetadataRecord]) -> Iterator[bytes]:
+        offset, values = self.offset, iter([encode_record(record) for record in records])
+        while some := list(islice(values, _RECORDS_IN_BATCH)):
+            yield write_data_batch(offset=offset, values=some, timestamps=self.timestamp, leader_epoch=0)
+            offset += len(some)
+        footer = SnapshotFooterRecord(version=0)
+        yield control_batch(SNAPSHOT_FOOTER, footer, offset, self.timestamp, leader_epoch=0)
+
+
+def read_bootstrap(log_dir: Path) -> Bootstrap:
+    """Return the bootstrap metadata in ``log_dir``, the ``metadata.log.dir`` of a node, or the first of its log dirs.
+
+    Raises:
+        UsageError: it was never formatted, or its node was started already.
+        MetadataLogError, FormatError: the file is damaged.
+        LogDirError: it cannot be read.
+
+    """
+    log = log_dir / str(METADATA_PARTITION)
+    if is_there(log / segment_name(0, "log")) or is_there(log / "quorum-state"):
+        raise UsageError(
+            f"{log_dir}: its node was started already, so its cluster has a metadata log of its own",
+            hint="a new cluster gets its topics before its first start: format an empty directory",
+        )
+    path = next((one for one in (log_dir / BOOTSTRAP, log / FIRST_CHECKPOINT) if is_there(one)), None)
+    if path is None:
+        raise UsageError(f"{log_dir} holds no bootstrap metadata of a new cluster", hint=_FORMAT)
+    return _bootstrap(path, list(read_checkpoint(path)))
+
+
+def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
+    footer = batches[-1]
+    first = next((one for one in batches if _is_of_topics(one)), footer)
+    at = batches.index(first)
+    levels = [record.message for batch in batches[:at] for record in batch.records]
+    features = {one.name: one.feature_level for one in levels if isinstance(one, FeatureLevelRecord)}
+    if METADATA_VERSION not in features:
+        raise UsageError(f"{path} does not say which metadata.version the cluster begins with", hint=_FORMAT)
+    with legible(path):
+        kept = path.read_bytes()[: first.position]
+    return Bootstrap(
+        path=path,
+        kept=kept,
+        offset=first.header.base_offset,
+        timestamp=batches[at - 1].timestamp,
+        features=features,
+        records=tuple(record.message for batch in batches[at:-1] for record in batch.records),  # type: ignore[misc]
+    )
+
+
+def _is_of_topics(batch: MetadataBatch) -> bool:
+    return not batch.header.is_control and all(isinstance(one.message, _OF_TOPICS) for one in batch.records)

@@ -1,0 +1,1 @@
+"""Garbage collection and retention: what is deleted from a store, and when."""

@@ -1,0 +1,196 @@
+"""What runs that were killed have left in a store: what no manifest names, deleted only where no run is at work.
+
+Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that was not completed, what lies
+in the folders for staging and probes, what is said of a segment in the layout ``aiven`` that is gone, and the originals
+of what was repaired, each older than a given age by the store's own clock. Never touched is what a manifest names, what
+is not in a form of ours, and a partition of which any manifest cannot be read: it may name anything.
+
+An uploader writes its objects again even where it finds them, so what is old belongs to no run at work. Before
+the first object of a segment goes, a tombstone is put where its manifest would be, on condition that nothing is there:
+from then on nothing can name what is deleted, however late, and who ships the segment again gives it other keys.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError
+from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
+from resnap.storage.layouts.segments import Deletion
+from resnap.storage.sources.registry import SHIPPED
+from resnap.storage.stores.probe import store_clock_ms
+from resnap.tiering.repairing.originals import folders, runs
+from resnap.tiering.shipping.lease import leased
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
+
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PASSING = re.compile(rf"\.staging/{_UUID}/.+|\.resnap/probe/[0-9a-f]{{32}}(?:/[0-9]+)?")
+"""What only lives as long as a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """What may be deleted, and what was left out for a reason."""
+
+    objects: tuple[ObjectInfo, ...]
+    """In order of key."""
+    unfinished: tuple[Unfinished, ...]
+    listed: int
+    """Objects in all, named and strange ones included."""
+    younger: int
+    """Objects and uploads that nothing names and that are not old enough."""
+    unreadable: tuple[FormatError, ...]
+    """Manifests; nothing is touched beside them."""
+    repairs: tuple[str, ...] = ()
+    """Runs of ``repair`` that cannot be undone any more, once the objects are deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The outcome of one thing."""
+
+    key: str
+    size_bytes: int
+    problem: LockedError | None = None
+    """Why the partition of ``key`` was left as it is."""
+
+
+def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = False) -> Garbage:
+    """Return what nothing names in ``store`` and is at least ``older_than_ms`` old.
+
+    Tombstones count where it ``is_alone`` that there is no other run, nor one that was stopped and may go on.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    before_ms = store_clock_ms(store) - older_than_ms
+    listed = list(store.list())
+    unnamed = [info for info in listed if _PASSING.fullmatch(info.key)]
+    unreadable: list[FormatError] = []
+    for layout in SHIPPED:
+        found = layout.unnamed(store, listed)
+        unnamed += found.objects
+        unreadable += found.unreadable
+        unnamed += [info for info in listed if is_alone and layout.is_tombstone(info)]
+    originals = [one for one in folders(listed) if not one.is_unfinished]
+    kept = [one for one in originals if max(info.modified_ms for info in one.infos) > before_ms]
+    ended = [one for one in originals if one not in kept]
+    unnamed += [info for one in ended for info in one.infos]
+    unnamed.sort(key=lambda info: info.key)
+    old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
+    begun = [one for one in store.unfinished() if _is_of_a_run(one)]
+    stale = tuple(one for one in begun if one.begun_ms <= before_ms)
+    return Garbage(
+        objects=old,
+        unfinished=stale,
+        listed=len(listed),
+        younger=len(unnamed) - len(old) + len(begun) - len(stale),
+        unreadable=tuple(unreadable),
+        repairs=tuple(runs(ended)),
+    )
+
+
+def collect(
+    store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int, is_alone: bool = False
+) -> Iterator[Collected]:
+    """Delete ``garbage``, partition by partition, each under its lease and after another look.
+
+    No tombstones are written where it ``is_alone``, as no other run could need them.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    for lease_name, infos in groupby(garbage.objects, key=lambda info: _deletion_of(info.key).lease):
+        found = list(infos)
+        if lease_name is None:
+            yield from (_deleted(store, info) for info in _still_garbage(store, found))
+            continue
+        try:
+            with leased(store, lease_name, who=who, now_ms=now_ms) as lease:
+                lease.hold()
+                buried = cache(partial(_bury, store))
+                for info in _still_garbage(store, found):
+                    deletion = _deletion_of(info.key)
+                    lease.hold()
+                    key = deletion.manifest_key
+                    if is_alone or key is None or buried(key) or not _may_name(store, key, info.key):
+                        lease.hold()
+                        yield _deleted(store, info)
+        except LockedError as error:
+            yield Collected(key=found[0].key, size_bytes=0, problem=error)
+    for unfinished in garbage.unfinished:
+        store.discard(unfinished)
+        yield Collected(key=unfinished.key, size_bytes=0)
+
+
+def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield those of ``found`` that were not named or written again since; what only lives as long as a run, too."""
+    for beside, group in groupby(found, key=lambda info: _deletion_of(info.key).beside):
+        infos = list(group)
+        if not beside:
+            yield from infos
+            continue
+        listed = [info for prefix in beside for info in store.list(prefix)]
+        still: set[str] = set()
+        for layout in SHIPPED:
+            unnamed = layout.unnamed(store, listed)
+            tombstones = [] if unnamed.unreadable else filter(layout.is_tombstone, listed)
+            still |= {info.key for info in (*unnamed.objects, *tombstones)}
+        yield from (info for info in infos if info.key in still and _is_as_it_was(store, info))
+
+
+def _deletion_of(key: str) -> Deletion:
+    """Return how what lies at ``key`` is deleted: as it is, and nothing beside it, if it is of no layout."""
+    found = (layout.deletion_of(key) for layout in SHIPPED)
+    return next((one for one in found if one is not None), Deletion(beside=(), lease=None, manifest_key=None))
+
+
+def _bury(store: ObjectStore, manifest_key: str) -> bool:
+    """Make sure that there will never be a manifest at ``manifest_key``; False if there is one."""
+    with suppress(ObjectExistsError):
+        store.put(manifest_key, TOMBSTONE, if_absent=True)
+    # Also after a success: the store may have ignored the condition, and a manifest may have come since.
+    with suppress(ObjectNotFoundError):
+        return store.get(manifest_key) == TOMBSTONE
+    return False
+
+
+def _may_name(store: ObjectStore, manifest_key: str, key: str) -> bool:
+    """Whether what lies in the place of a manifest may name ``key``; what a repair has replaced it does not."""
+    try:
+        return any(entry.key == key for entry in read_manifest(store.get(manifest_key)).objects)
+    except (FormatError, ObjectNotFoundError):
+        return True
+
+
+def _is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
+    try:
+        now = store.head(info.key)
+    except ObjectNotFoundError:
+        return False
+    return (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000)
+
+
+def _deleted(store: ObjectStore, info: ObjectInfo) -> Collected:
+    store.delete(info.key)
+    return Collected(key=info.key, size_bytes=info.size_bytes)
+
+
+def _is_of_a_run(begun: Unfinished) -> bool:
+    """Whether a run has begun it: an object of ours, or a temporary file of a store that is a directory."""
+    if _PASSING.fullmatch(begun.key):
+        return True
+    deletion = _deletion_of(begun.key)
+    is_object = deletion.manifest_key not in {None, begun.key}
+    return is_object or (not deletion.beside and begun.key.endswith("~"))

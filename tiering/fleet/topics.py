@@ -1,0 +1,232 @@
+"""One answer for each topic of a cluster, merged from what the service beside each broker has seen of its replicas.
+
+A topic is ready only if each of its replicas is: any of them may lead tomorrow, and leaders tier. A broker whose
+service does not answer, or has not scanned a replica, makes the topic unknown, unless another replica blocks it anyway.
+The running cluster says which replicas there are; where it was not asked, a silent broker may have some of every topic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypedDict
+
+from resnap.tiering.readiness import Readiness, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.cluster.replica_comparison import PartitionReplicas
+
+_WORST_LAST: Final = (
+    Readiness.READY, Readiness.SHIPPED, Readiness.EXCLUDED, Readiness.PREPARED, Readiness.BLOCKED, Readiness.UNFIT,
+)  # fmt: skip
+_BLOCKED: Final = frozenset(one for one in Readiness if one.verdict is Verdict.BLOCKED)
+
+
+class Replica(NamedTuple):
+    """What a service has seen of a replica."""
+
+    readiness: Readiness
+    reason: str | None
+    detail: str
+    hint: str
+    missing: int
+    """Boundaries without a usable snapshot."""
+
+    def or_worse(self, other: Replica) -> Replica:
+        """Return the worse of two that were seen of one replica, as in two log dirs."""
+        return max(self, other, key=lambda one: _WORST_LAST.index(one.readiness))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReplicas:
+    """What the service beside one broker says."""
+
+    broker_id: int
+    topics: Mapping[str, Mapping[int, Replica]] = field(default_factory=dict)
+    """Replicas by topic and partition."""
+    error: str | None = None
+    """Why nothing is known of the broker; None where its service has answered."""
+    scanned: str | None = None
+    """When the scan ended that was longest ago, in ISO 8601."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """Why replicas of a topic cannot be tiered, with the words for the first of them."""
+
+    reason: str
+    detail: str
+    hint: str
+    broker_id: int
+    partition: int
+    """Of the first."""
+    replicas: int
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """What is to be said of one topic."""
+
+    topic: str
+    partitions: int
+    readiness: Mapping[Readiness, int]
+    """Replicas of each kind."""
+    missing: int
+    blockers: tuple[Blocker, ...]
+    unknown: tuple[str, ...]
+    """Why replicas are not known."""
+    offline: int | None = None
+    """Partitions without a leader; None where the cluster has not said, as in what follows."""
+    under_replicated: int | None = None
+    blocked_leaders: int | None = None
+    """Partitions that are blocked where they are led now."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether tiering can be turned on; what is blocked counts before what is unknown."""
+        if self.blockers:
+            return Verdict.BLOCKED
+        return Verdict.UNKNOWN if self.unknown else Verdict.READY
+
+
+_Seen: TypeAlias = "Mapping[int, Mapping[int, Replica]]"
+"""Replicas of one topic by broker and partition."""
+_Found: TypeAlias = "tuple[int, int, Replica]"
+"""Broker, partition, and the replica there."""
+
+
+def topic_answers(
+    brokers: Sequence[BrokerReplicas],
+    places: Iterable[PartitionReplicas] | None,
+    *,
+    unanswered: str | None = None,
+    wants: Callable[[str], bool] = lambda _: True,
+) -> Iterator[TopicAnswer]:
+    """Yield the answer for each topic that is wanted, by name.
+
+    Args:
+        brokers: what each service says.
+        places: all partitions of the running cluster; None where it was not asked, or has not answered.
+        unanswered: why a cluster that was asked has not answered.
+        wants: whether a topic is meant.
+
+    """
+    seen: dict[str, dict[int, Mapping[int, Replica]]] = defaultdict(dict)
+    for broker in brokers:
+        for topic, replicas in broker.topics.items() if broker.error is None else ():
+            seen[topic][broker.broker_id] = replicas
+    silent = {broker.broker_id: broker.error for broker in brokers if broker.error is not None}
+    if places is None:
+        unknown = (*((unanswered,) if unanswered is not None else ()), *silent.values())
+        for topic in sorted(filter(wants, seen)):
+            yield _as_seen(topic, seen[topic], unknown)
+        return
+    placed: dict[str, list[PartitionReplicas]] = defaultdict(list)
+    for place in places:
+        placed[place.topic_partition.topic].append(place)
+    asked = {broker.broker_id for broker in brokers}
+    for topic in sorted(filter(wants, placed)):
+        yield _as_placed(topic, placed[topic], seen.get(topic, {}), silent, asked)
+
+
+def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
+    tally = _Tally()
+    for broker, found in sorted(seen.items()):
+        for number, one in found.items():
+            tally.add(broker, number, one)
+    partitions = {number for found in seen.values() for number in found}
+    return TopicAnswer(topic=topic, partitions=len(partitions), unknown=unknown, **tally.fields())
+
+
+def _as_placed(
+    topic: str, places: Sequence[PartitionReplicas], seen: _Seen, silent: Mapping[int, str], asked: set[int]
+) -> TopicAnswer:
+    """Return the answer for the replicas that the cluster has, whatever else lies on disks."""
+    tally, blocked_leaders = _Tally(), 0
+    missed: dict[int, list[TopicPartition]] = defaultdict(list)
+    nothing: Mapping[int, Replica] = {}
+    for place in places:
+        number = place.topic_partition.partition
+        for broker in place.replicas:
+            one = seen.get(broker, nothing).get(number)
+            if one is None:
+                missed[broker].append(place.topic_partition)
+            elif tally.add(broker, number, one) and broker == place.leader:
+                blocked_leaders += 1
+    leaderless = [place.topic_partition for place in places if place.leader is None]
+    unknown = [_why_unknown(broker, missed[broker], silent, asked) for broker in sorted(missed)]
+    return TopicAnswer(
+        topic=topic,
+        partitions=len(places),
+        unknown=(*unknown, *((f"without a leader: {first_of(leaderless)}",) if leaderless else ())),
+        offline=len(leaderless),
+        under_replicated=sum(len(place.in_sync) < len(place.replicas) for place in places),
+        blocked_leaders=blocked_leaders,
+        **tally.fields(),
+    )
+
+
+class _Fields(TypedDict):
+    readiness: Mapping[Readiness, int]
+    missing: int
+    blockers: tuple[Blocker, ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What replicas come to; there may be a million of them."""
+
+    readiness: dict[Readiness, int] = field(default_factory=dict)
+    missing: int = 0
+    blocked: list[_Found] = field(default_factory=list)
+
+    def add(self, broker: int, number: int, one: Replica) -> bool:
+        """Count a replica; return whether it is blocked."""
+        readiness = one.readiness
+        self.readiness[readiness] = self.readiness.get(readiness, 0) + 1
+        self.missing += one.missing
+        if readiness not in _BLOCKED:
+            return False
+        self.blocked.append((broker, number, one))
+        return True
+
+    def fields(self) -> _Fields:
+        """Return what an answer has of it."""
+        return {"readiness": self.readiness, "missing": self.missing, "blockers": _blockers(self.blocked)}
+
+
+def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[int, str], asked: set[int]) -> str:
+    if broker in silent:
+        return silent[broker]
+    if broker not in asked:
+        return f"broker {broker} has no [[fleet]] entry"
+    return f"broker {broker}: its service has not seen {first_of(missed)}"
+
+
+def _blockers(replicas: Sequence[_Found]) -> tuple[Blocker, ...]:
+    """Return what blocks replicas, by reason, that of the most replicas first."""
+    by_reason: dict[str, list[_Found]] = defaultdict(list)
+    for found in replicas:
+        by_reason[found[2].reason or found[2].readiness.value].append(found)
+    return tuple(
+        Blocker(
+            reason=reason,
+            detail=blocked[0][2].detail,
+            hint=blocked[0][2].hint,
+            broker_id=blocked[0][0],
+            partition=blocked[0][1],
+            replicas=len(blocked),
+            brokers=tuple(sorted({broker for broker, _, _ in blocked})),
+        )
+        for reason, blocked in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    )
+
+
+def first_of(partitions: Sequence[TopicPartition]) -> str:
+    """Return the first of several partitions, by name, and how many more there are."""
+    more = f" and {len(partitions) - 1:,} more" if len(partitions) > 1 else ""
+    return f"{min(partitions)}{more}"

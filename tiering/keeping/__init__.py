@@ -1,1 +1,0 @@
-"""What is done with shipped segments: retention, the removal of what no manifest names, and the way back."""

@@ -1,0 +1,184 @@
+"""What a repair has replaced, kept in the store so that it can be put back.
+
+    .resnap/repaired/<run>/<number, 8 digits>/!record      what is replaced by what, in which order
+    .resnap/repaired/<run>/<number, 8 digits>/<n>          the original of the n-th object, where there was one
+    .resnap/repaired/<run>/<number, 8 digits>/done         all of it was replaced
+
+Originals first, then the record, then the replacements, then ``done``. A record without it is of a run that was killed:
+what that has replaced is put back before anything else is done to the segment. Names sort so that a deletion in
+order of keys takes the record first: what then is left is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+REPAIRED: Final = ".resnap/repaired"
+RECORD: Final = "!record"
+DONE: Final = "done"
+_KEY = re.compile(rf"{re.escape(REPAIRED)}/(?P<run>[0-9A-Za-z-]+)/(?P<number>[0-9]{{8}})/(?P<name>!record|done|[0-9]+)")
+_VERSION: Final = 1
+
+
+class Digest(NamedTuple):
+    """What the bytes of an object are."""
+
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, body: bytes) -> Digest:
+        """Return the digest of ``body``."""
+        return cls(len(body), hashlib.sha256(body).hexdigest())
+
+
+class Change(NamedTuple):
+    """One object that is replaced."""
+
+    key: str
+    old: Digest | None
+    """None where there was none."""
+    new: Digest
+    """The same as ``old`` of an object that stays, and that nothing names any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is replaced of one segment."""
+
+    manifest_key: str
+    """What makes the segment visible."""
+    lease: str
+    """Of its partition."""
+    topic: str
+    partition: int
+    base_offset: int
+    changes: tuple[Change, ...]
+    """In the order in which they are made."""
+
+
+class Folder(NamedTuple):
+    """Where a record lies, and what lies beside it, as one listing shows it."""
+
+    path: str
+    infos: tuple[ObjectInfo, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all that is there."""
+        return frozenset(info.key.rpartition("/")[2] for info in self.infos)
+
+    @property
+    def run(self) -> str:
+        """The run that made it."""
+        return self.path.split("/")[-2]
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a run was killed, or is at it."""
+        return RECORD in self.names and DONE not in self.names
+
+
+def folders(infos: Iterable[ObjectInfo]) -> list[Folder]:
+    """Return the folders of records among ``infos``, which are in order of key."""
+    found: dict[str, list[ObjectInfo]] = {}
+    for info in infos:
+        if _KEY.fullmatch(info.key):
+            found.setdefault(info.key.rpartition("/")[0], []).append(info)
+    return [Folder(path, tuple(inside)) for path, inside in found.items()]
+
+
+def folders_in(store: ObjectStore, run: str | None = None) -> list[Folder]:
+    """Return the folders of ``run``, or of all runs, in ``store``.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    return folders(store.list(f"{REPAIRED}/" if run is None else f"{REPAIRED}/{run}/"))
+
+
+def write_record(record: Record) -> bytes:
+    """Return the object that holds ``record``."""
+    values = asdict(record) | {"changes": [_change_values(one) for one in record.changes]}
+    return json.dumps({"version": _VERSION, "record": values, "crc32c": _checksum(values)}).encode()
+
+
+def read_record(store: ObjectStore, folder: str) -> Record:
+    """Return the record in ``folder``.
+
+    Raises:
+        FormatError: it is damaged, or of a later version.
+        ObjectNotFoundError: there is none.
+        StoreError: the store failed.
+
+    """
+    key = f"{folder}/{RECORD}"
+    data = store.get(key)
+    try:
+        values = json.loads(data)
+        if values["version"] == _VERSION and values["crc32c"] == _checksum(values["record"]):
+            fields = values["record"]
+            return Record(**fields | {"changes": tuple(_change(one) for one in fields["changes"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    with in_file(f"{store.url}/{key}"):
+        expected = f"version {_VERSION}, and what its checksum covers"
+        raise FormatError("record of a repair", position=0, expected=expected, found="something else")
+
+
+def current(store: ObjectStore, key: str) -> Version:
+    """Return what is at ``key`` now.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    try:
+        info = store.head(key)
+        return Version(store.get_range(key, 0, info.size_bytes, etag=info.etag), info.etag)
+    except ObjectNotFoundError:
+        return Version(None, None)
+
+
+class Version(NamedTuple):
+    """An object as it was read; both None where there is none."""
+
+    body: bytes | None
+    etag: str | None
+
+    @property
+    def digest(self) -> Digest | None:
+        """What its bytes are."""
+        return None if self.body is None else Digest.of(self.body)
+
+
+def runs(found: Iterable[Folder]) -> Iterator[str]:
+    """Yield the runs that ``found`` are of, each once."""
+    yield from dict.fromkeys(one.run for one in found)
+
+
+def _change_values(change: Change) -> dict[str, Any]:
+    old = None if change.old is None else change.old._asdict()
+    return {"key": change.key, "old": old, "new": change.new._asdict()}
+
+
+def _change(values: Any) -> Change:  # noqa: ANN401 - JSON
+    old = None if values["old"] is None else Digest(**values["old"])
+    return Change(values["key"], old, Digest(**values["new"]))
+
+
+def _checksum(values: Any) -> str:  # noqa: ANN401 - JSON
+    return f"{crc32c(json.dumps(values, sort_keys=True).encode()):08x}"

@@ -1,0 +1,1 @@
+"""What was tiered, written back as a log dir."""

@@ -1,0 +1,111 @@
+"""Which brokers of a new cluster get a replica of what is restored, and which log dirs of this machine.
+
+Every host is given the same: either brokers that each get a replica of every partition, or a file of the form that
+``kafka-reassign-partitions.sh`` takes, where ``log_dirs`` may name the log dir of each replica. A log dir is its
+broker's by the node id in its ``meta.properties``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.disk import is_there
+from resnap.storage.errors import UsageError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.whole_file import read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+ANY: Final = "any"
+_FORM: Final = '{"version": 1, "partitions": [{"topic": "payments", "partition": 0, "replicas": [1, 2]}, ...]}'
+
+
+class Replica(NamedTuple):
+    """A replica of a partition."""
+
+    broker: int
+    log_dir: str = ANY
+    """Path of its log dir; ``any`` for whichever the broker has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Who gets a replica of which partition."""
+
+    brokers: tuple[int, ...] = ()
+    """Each gets one of every partition, where no file says otherwise."""
+    chosen: Mapping[TopicPartition, tuple[Replica, ...]] | None = None
+    """What the file says."""
+
+    def replicas(self, partition: TopicPartition) -> tuple[Replica, ...]:
+        """Return the replicas of ``partition``, the preferred leader first: with brokers alone they take turns.
+
+        Raises:
+            UsageError: the file does not name it.
+
+        """
+        if self.chosen is None:
+            first = partition.partition % len(self.brokers)
+            return tuple(Replica(broker) for broker in (*self.brokers[first:], *self.brokers[:first]))
+        found = self.chosen.get(partition)
+        if found is None:
+            raise UsageError(f"{partition}: --assignment does not say which brokers get a replica",
+                             hint="add it to the file, or leave the topic out (--topic)")  # fmt: skip
+        return found
+
+
+def read_assignment(path: Path) -> Assignment:
+    """Return what a file of ``kafka-reassign-partitions.sh`` says.
+
+    Raises:
+        UsageError: it cannot be read, or is not of the form.
+
+    """
+    try:
+        content = json.loads(read_whole(path))
+        chosen = {}
+        for one in content["partitions"]:
+            brokers = one["replicas"]
+            log_dirs = one.get("log_dirs") or [ANY] * len(brokers)
+            if not (brokers and len(set(brokers)) == len(brokers) == len(log_dirs)) or min(brokers) < 0:
+                raise ValueError(f"replicas {brokers} in log dirs {log_dirs}")  # noqa: TRY301 - said as all else
+            partition = TopicPartition(str(one["topic"]), int(one["partition"]))
+            chosen[partition] = tuple(
+                Replica(int(broker), str(to)) for broker, to in zip(brokers, log_dirs, strict=True)
+            )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path}: no assignment of replicas: {what}", hint=f"expected is {_FORM}") from error
+    return Assignment(chosen=chosen)
+
+
+def placed(
+    partitions: Iterable[tuple[TopicPartition, int]], log_dirs: Sequence[tuple[Path, int | None]], to: Assignment | None
+) -> dict[Path, set[TopicPartition]]:
+    """Return which partitions come into which of ``log_dirs``, given as paths with the node ids of their brokers.
+
+    Of several log dirs of one broker the one that has a partition keeps it; else they fill up evenly, by the sizes that
+    ``partitions`` have. Without an assignment every broker of ``log_dirs`` gets a replica.
+
+    Raises:
+        UsageError: the assignment does not name a partition.
+
+    """
+    by_broker: dict[int | None, dict[Path, int]] = {}
+    for path, broker in log_dirs:
+        by_broker.setdefault(broker, {})[path] = 0
+    found: dict[Path, set[TopicPartition]] = {path: set() for path, _ in log_dirs}
+    for partition, size_bytes in sorted(partitions):
+        chosen = None if to is None else {one.broker: one.log_dir for one in to.replicas(partition)}
+        for broker, filled in by_broker.items():
+            there = ANY if chosen is None else chosen.get(-1 if broker is None else broker)
+            fitting = [path for path in filled if there in {ANY, str(path)}]
+            if fitting:
+                into = min(fitting, key=lambda path: (not is_there(path / str(partition)), filled[path]))
+                filled[into] += size_bytes
+                found[into].add(partition)
+    return found

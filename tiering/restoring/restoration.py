@@ -1,0 +1,182 @@
+"""What the segments of a partition make of its directory, in whatever layout they lie.
+
+Where manifests have digests, each file must be what its digest says. Where they have none, what is written is compared
+with itself, as ``verify --store`` does with what is stored: every batch with its checksum, the indexes with the
+batches, snapshots and leader epochs with their own forms. What was encrypted has been proven byte by byte when it was
+opened.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.disk import is_there
+from resnap.storage.errors import VerificationError
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.segments import SegmentFiles
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.partition_dir import LEADER_EPOCHS
+from resnap.storage.readers import readable
+from resnap.storage.sources.files import PLAIN, STREAM_BYTES
+from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.verifying.content_verification import PartitionSeen, findings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from resnap.storage.disk import FileDigest
+    from resnap.storage.layouts.segments import Vouched
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.sources.files import Sources
+
+HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
+
+
+class ShippedFile(NamedTuple):
+    """A file of a partition directory, and where its bytes come from."""
+
+    name: str
+    source: str
+    """Key or locator, for messages."""
+    size_bytes: int
+    open: Callable[[], AbstractContextManager[Iterator[bytes]]]
+    digest: FileDigest | None
+    """What its manifest says of it; None where no manifest does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """One partition that is to be made of what was shipped."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    start_offset: int
+    end_offset: int
+    """The log end."""
+    segments: int
+    files: tuple[ShippedFile, ...]
+    """All that come from the store; the leader epochs are those of the last segment, with all."""
+    passed_over: tuple[int, ...] = ()
+    """Base offsets of segments that lie beside the others, and that no manifest names."""
+    log_start: int | None = None
+    """Where the log starts, if that is inside one of the segments."""
+    open_transactions: tuple[ProducerEntry, ...] = ()
+    """Those whose markers were not shipped."""
+    check: Callable[[Path], None] | None = None
+    """Judges the directory of all files before it gets its name; raises an error of ours."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files that come from the store."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class _Member(NamedTuple):
+    """A file that is to be, by the locator of what it is made of."""
+
+    name: str
+    locator: str
+    size_bytes: int
+
+
+class Replaced(NamedTuple):
+    """What takes the place of a snapshot that is not restored."""
+
+    path: str | None
+    """Of the file; None for nothing."""
+    why: VerificationError
+
+
+def restoration_of(
+    partition: PartitionDir,
+    vouched: Vouched,
+    sources: Sources,
+    topic_id: str | None,
+    replaced: Mapping[str, Replaced],
+) -> Restoration:
+    """Return what the segments of ``partition``, of which there is one at least, make of it.
+
+    ``topic_id`` is what the topic's id is now; None to use the manifests. ``replaced`` says by their locators which
+    snapshots are not to be restored as they are.
+
+    Raises:
+        ConfigurationError: the segments are encrypted, and their key is not at hand.
+        StoreError: the store failed.
+
+    """
+    members = _members(partition, sources, replaced)
+    return Restoration(
+        topic_partition=partition.topic_partition,
+        topic_id=topic_id or partition.topic_id,
+        start_offset=partition.segments[0].base_offset,
+        end_offset=partition.boundaries[-1],
+        segments=len(partition.segments),
+        files=tuple(
+            ShippedFile(*one, partial(_opened, sources, one.locator), vouched.digests.get(one.locator))
+            for one in members
+        ),
+        passed_over=vouched.passed_over,
+        check=None if vouched.digests else partial(_check, partition),
+    )
+
+
+def _members(partition: PartitionDir, sources: Sources, replaced: Mapping[str, Replaced]) -> Iterator[_Member]:
+    for segment in partition.segments:
+        sizes = {
+            ObjectKind.LOG: segment.size_bytes,
+            ObjectKind.INDEX: segment.index_bytes,
+            ObjectKind.TIME_INDEX: segment.timeindex_bytes,
+            ObjectKind.TXN_INDEX: segment.txnindex_bytes,
+        }
+        for kind, size in sizes.items():
+            if size is not None:
+                yield _Member(segment_name(segment.base_offset, kind), segment.sibling(kind), size)
+    for snapshot in partition.snapshots:
+        name, instead = segment_name(snapshot.offset, ObjectKind.SNAPSHOT), replaced.get(snapshot.path)
+        if instead is None:
+            yield _Member(name, snapshot.path, snapshot.size_bytes)
+        elif instead.path is not None:
+            yield _Member(name, instead.path, sources.facts(instead.path).size_bytes)
+    if partition.leader_epochs is not None:
+        size = sources.facts(partition.leader_epochs).size_bytes
+        yield _Member(LEADER_EPOCHS, partition.leader_epochs, size)
+
+
+@contextmanager
+def _opened(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
+    with readable(locator):
+        opened = sources.open_body(locator)
+    with opened as body:
+        yield iter(partial(body.read, STREAM_BYTES), b"")
+
+
+def _check(partition: PartitionDir, folder: Path) -> None:
+    """Judge the files of ``partition`` that were written into ``folder``.
+
+    Raises:
+        VerificationError: one of them is damaged.
+
+    """
+    seen = PartitionSeen(TransactionHistory())
+    for segment in partition.segments:
+        for problem in findings_of(_written(segment, folder), seen, PLAIN).problems:
+            stored = segment.path.rpartition("#")[0] or segment.path
+            raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
+
+
+def _written(segment: Segment, folder: Path) -> SegmentFiles:
+    """Return the files of ``segment`` as they were written; the leader epochs stand once, beside all segments."""
+    end = segment.next_base_offset or 0  # closed, as all that is shipped
+    snapshot = folder / segment_name(end, ObjectKind.SNAPSHOT)
+    return SegmentFiles(
+        segment=replace(segment, path=str(folder / segment_name(segment.base_offset, ObjectKind.LOG))),
+        snapshot=str(snapshot) if is_there(snapshot) else None,  # else it was left out
+        leader_epochs=str(folder / LEADER_EPOCHS),
+    )

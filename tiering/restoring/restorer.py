@@ -1,0 +1,201 @@
+"""Makes partition directories of what was shipped, each whole or not at all, in a log dir whose lock the caller holds.
+
+A directory is made under the name that Kafka gives to one of a deleted topic, and gets its own name when every file of
+it is durable and has been compared with its manifest; where manifests say no digests, when what was written was held
+against itself. What a crash leaves is thus what a broker removes by itself when it starts, and what the next run
+removes before it begins again: the name follows from the partition alone. What executors write lies in a directory of
+such a name, too, until it is taken into the other one.
+
+Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name; ``LogLoader`` for the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid5
+
+from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
+from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small, readable
+from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
+from resnap.storage.log.survey import LOG_START_OFFSETS
+from resnap.tiering.restoring.file_copies import Copier, write_apart, write_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from resnap.storage.disk import Disk, Dress
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.restoring.file_copies import Flow
+    from resnap.tiering.restoring.restoration import Restoration, ShippedFile
+
+FILE_MODE: Final = 0o644
+_NAMESPACE: Final = UUID("0d0f8a34-65f3-4f0c-9d6b-0b7b1e6f2f11")
+_NAME_BYTES: Final = 255
+
+
+class Restored(StrEnum):
+    """The outcome of a partition; the values are codes that users and programs see, and never change."""
+
+    RESTORED = "restored"
+    ALREADY_THERE = "already-there"
+    """Every file of it is there, byte for byte."""
+    OCCUPIED = "occupied"
+    """A directory of this name holds something else; it is never touched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restorer:
+    """Makes directories in ``log_dir``; several threads may do so at once."""
+
+    log_dir: Path
+    disk: Disk
+    copier: Copier = field(default_factory=Copier)
+    _turn: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    def look(self, restoration: Restoration) -> Restored:
+        """Tell what would become of a partition, by what stands in its place; nothing is changed.
+
+        Raises:
+            LogDirError: it cannot be read.
+            ResnapError: what is shipped cannot be, where no manifest has a digest of it.
+
+        """
+        target = self._target(restoration)
+        if not is_there(target):
+            return Restored.RESTORED
+        same = all(self.copier.each(partial(_are_there, target), restoration.files))
+        return Restored.ALREADY_THERE if same else Restored.OCCUPIED
+
+    def restore(self, restoration: Restoration, done: Callable[[int], None]) -> Restored:
+        """Make the directory of a partition unless its place is taken; ``done`` is called with the bytes written.
+
+        Raises:
+            VerificationError: an object is not what its manifest says, or not what it must be; nothing has come into
+                being.
+            LogDirError, StoreError: a file cannot be written, an object not be read.
+
+        """
+        found = self.look(restoration)
+        if found is not Restored.RESTORED:
+            return found
+        unfinished = self.log_dir / unfinished_name(restoration.topic_partition)
+        self._remove(unfinished)
+        self._fill(unfinished, restoration, done)
+        if restoration.check is not None:
+            self.copier.run(partial(_checked, restoration.check, unfinished), restoration.size_bytes)
+        self._make_durable(unfinished)
+        with self._turn:
+            self._keep_log_start(restoration)
+        self._publish(unfinished, self._target(restoration))
+        return found
+
+    def _fill(self, folder: Path, restoration: Restoration, done: Callable[[int], None]) -> None:
+        dress = replace(dress_of(self.log_dir), mode=FILE_MODE, mtime_ns=None)
+        self._make(folder)
+        if self.copier.elsewhere is None:
+            for size_bytes in self.copier.each(partial(write_files, folder, dress, self.disk), restoration.files):
+                done(size_bytes)
+        else:
+            self._fill_elsewhere(folder, restoration, dress, done)
+        if restoration.topic_id is not None:
+            metadata = write_partition_metadata(PartitionMetadata(version=0, topic_id=restoration.topic_id))
+            write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], dress)
+
+    def _fill_elsewhere(
+        self, folder: Path, restoration: Restoration, dress: Dress, done: Callable[[int], None]
+    ) -> None:
+        """Have executors write into another directory, and take each file from there once it is whole."""
+        apart = self.log_dir / unfinished_name(restoration.topic_partition, "of executors")
+        self._remove(apart)
+        self._make(apart)
+        for written in self.copier.each(partial(write_apart, apart, dress), restoration.files):
+            with writable(folder):
+                for name, file in written:
+                    self.disk.rename(apart / name, folder / file.name)
+            done(sum(file.size_bytes for _, file in written))
+        self._remove(apart)
+
+    def _make(self, folder: Path) -> None:
+        with writable(folder):
+            self.disk.make_directory(folder)
+            self.disk.dress_directory(folder, replace(dress_of(self.log_dir), mtime_ns=None))
+
+    def _keep_log_start(self, restoration: Restoration) -> None:
+        """Write the log start where a broker looks for it, unless a later one is there; before the log has its name."""
+        start, path = restoration.log_start, self.log_dir / LOG_START_OFFSETS
+        if start is None:
+            return
+        with readable(self.log_dir):
+            known = read_small(path, read_offset_checkpoint) or {}
+        if known.get(restoration.topic_partition, -1) < start:
+            dress = replace(dress_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
+            content = write_offset_checkpoint({**known, restoration.topic_partition: start})
+            write_file(self.disk, path, [content], dress)
+
+    def _make_durable(self, unfinished: Path) -> None:
+        """Make the names in the directory durable; what they name is so already."""
+        with writable(unfinished):
+            self.disk.sync_directory(unfinished)
+
+    def _publish(self, unfinished: Path, target: Path) -> None:
+        with writable(target):
+            self.disk.rename(unfinished, target)
+            self.disk.sync_directory(self.log_dir)
+
+    def _remove(self, folder: Path) -> None:
+        """Remove what a run that did not come to its end has left."""
+        if not os.path.lexists(folder):
+            return
+        with writable(folder):
+            if folder.is_symlink():  # what it leads to is not ours to clear
+                self.disk.remove(folder)
+            else:
+                for path in folder.iterdir():
+                    self.disk.remove(path)
+                self.disk.remove_directory(folder)
+
+    def _target(self, restoration: Restoration) -> Path:
+        return self.log_dir / str(restoration.topic_partition)
+
+
+def unfinished_name(topic_partition: TopicPartition, part: str = "") -> str:
+    """Return the name of a directory while a partition is made: to a broker, one that waits to be removed.
+
+    ``part`` says which one, if it is not that of the partition itself.
+    """
+    suffix = f".{uuid5(_NAMESPACE, str(topic_partition) + part).hex}-delete"
+    number = f"-{topic_partition.partition}"
+    return f"{topic_partition.topic[: _NAME_BYTES - len(number) - len(suffix)]}{number}{suffix}"
+
+
+def _are_there(target: Path, files: tuple[ShippedFile, ...], _: Flow) -> bool:
+    return all(_is_there(target / file.name, file) for file in files)
+
+
+def _checked(check: Callable[[Path], None], folder: Path, _: Flow) -> None:
+    check(folder)
+
+
+def _is_there(path: Path, file: ShippedFile) -> bool:
+    """Whether ``path`` holds the very bytes of ``file``, which is read only where nothing cheaper says."""
+    found = digest_of_file(path)
+    if found is None or found.size_bytes != file.size_bytes:
+        return False
+    return found == (file.digest or _digest(file))
+
+
+def _digest(file: ShippedFile) -> FileDigest:
+    size_bytes, sha256 = 0, hashlib.sha256()
+    with file.open() as chunks:
+        for chunk in chunks:
+            size_bytes += len(chunk)
+            sha256.update(chunk)
+    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())

@@ -1,0 +1,52 @@
+"""Making a segment visible that was copied: the manifest last, if nothing speaks against it any more.
+
+**No manifest, no segment.** A crash at any point leaves objects that nothing names, and what a manifest names is never
+overwritten. A segment that has a manifest is done, whatever T is now: listing the topic shows it, before anything is
+replayed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resnap.storage.crc32c import crc32c
+from resnap.storage.errors import ObjectExistsError, VerificationError
+from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.layouts.segments import length_of
+
+if TYPE_CHECKING:
+    from resnap.storage.layouts.segments import ShippedSegment
+    from resnap.tiering.shipping.delivery import Delivery
+    from resnap.tiering.shipping.segment_copy import CopiedSegment
+
+
+def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
+    """Make a segment visible whose objects are there, if it is still what it was, and no other run has shipped it.
+
+    Another run may be at work on the same segment: it was asked for before the first object, and is again. Should both
+    pass at the same instant there are two manifests, each of them true; readers take the one made last.
+
+    Raises:
+        ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
+        DeletedMeanwhileError: what ``upload`` wrote was deleted.
+
+    """
+    store, layout, objects = delivery.store, copied.layout, copied.objects
+    copied.listed.check_unchanged()
+    for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
+        store.put(torn, TOMBSTONE)
+    lengths = delivery.each(lambda one: length_of(store, one.key), objects.files)
+    for one, length in zip(objects.files, lengths, strict=True):
+        if length != one.size_bytes:
+            raise VerificationError(f"{one.key}: gone or changed after it was verified", hint="run again")
+    for one in objects.beside:
+        delivery.deliver(one)
+    key, body = objects.manifest_key, objects.manifest
+    try:
+        store.put(key, body, if_absent=True)
+    except ObjectExistsError:
+        # Another run, or our own attempt whose answer was lost: the key comes from the content.
+        layout.check_same(key, store.get(key), body)
+    else:
+        delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
+    return layout.read_manifest(key, body)

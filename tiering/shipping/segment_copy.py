@@ -1,0 +1,221 @@
+"""Copying one segment into a store: its snapshot chosen, its files checked, its objects written and each verified.
+
+The same function runs in a thread of this process and in a task on an executor. What goes in and what comes out are
+plain values, so that both can travel. Nothing is visible afterwards: that is up to the publication of the segment, in
+one process for all segments of a partition (``publication``). Keys come from the content, so a copy that is done twice
+does no harm.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from resnap.storage.disk import unread_error
+from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, ResnapError, VerificationError
+from resnap.storage.layouts.segments import NewSegment
+from resnap.storage.once import made_once
+from resnap.storage.stores.throttle import Throttle
+from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.segment_bundle import make_bundle
+from resnap.tiering.shipping.snapshot_choice import choose_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
+
+    from resnap.replay.results import BoundaryResult
+    from resnap.replay.window import ReplayRules
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import Provenance, SegmentObjects
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+    from resnap.tiering.shipping.delivery import Verification
+    from resnap.tiering.shipping.segment_bundle import ListedSegment, SegmentBundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOrder:
+    """One segment that is to be copied."""
+
+    provenance: Provenance
+    listed: ListedSegment
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those that begin below the end of the segment, with all history."""
+    rebuilt: BoundaryResult
+    """What the replay gave at its end."""
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedSegment:
+    """A segment whose objects are in the store, and which nothing names yet; without the bodies of its files."""
+
+    layout: Layout
+    listed: ListedSegment
+    segment: NewSegment
+    objects: SegmentObjects
+    size_bytes: int
+    """Of its files."""
+    aborted: tuple[AbortedTxn, ...]
+    """The entries of its transaction index."""
+    transactions: SegmentTransactions
+    """What its batches say of them."""
+    warnings: tuple[str, ...] = ()
+    """What the copying process has found out about the store, if that is another one."""
+
+
+def copy_segment(
+    order: CopyOrder,
+    delivery: Delivery,
+    *,
+    layout: Layout,
+    staged: ObjectStore,
+    rules: ReplayRules,
+    hold_lease: Callable[[], None] = lambda: None,
+) -> CopiedSegment:
+    """Read a segment and write its objects; ``hold_lease`` is called before the first one.
+
+    Args:
+        order: what is to be copied.
+        delivery: writes objects.
+        layout: says where they lie.
+        staged: where the replay left its snapshots.
+        rules: of the replay, which the manifest names.
+        hold_lease: raises if another run is at work on the partition.
+
+    Raises:
+        ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
+        SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
+        FormatError, LogDirError: the segment is damaged, or cannot be read.
+        VerificationError, TopicIdUnknownError, TopicNameTooLongError, ConfigurationError, StoreError: as ``upload``.
+
+    """
+    delivery.check_going_on()
+    chosen = choose_snapshot(
+        order.provenance.topic_partition,
+        order.rebuilt,
+        rules,
+        staged,
+        order.listed.sources,
+        as_found=layout.keeps_snapshots_as_found,
+    )
+    bundle = make_bundle(order.listed, order.leader_epochs, chosen.body)
+    hold_lease()
+    return upload(delivery, layout, order.provenance, bundle, chosen.origin, created_at_ms=order.created_at_ms)
+
+
+def upload(
+    delivery: Delivery,
+    layout: Layout,
+    provenance: Provenance,
+    bundle: SegmentBundle,
+    origin: SnapshotOrigin,
+    *,
+    created_at_ms: int,
+) -> CopiedSegment:
+    """Put the objects of one segment into the store; several segments may be on their way at once.
+
+    Raises:
+        ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
+        SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
+        VerificationError: an object came back different from what was written.
+        TopicIdUnknownError, TopicNameTooLongError, ConfigurationError: the layout has no place for it.
+        StoreError: the store refused or failed.
+
+    """
+    listed = bundle.listed
+    segment = NewSegment(
+        provenance=provenance,
+        path=listed.segment.path,
+        base_offset=listed.segment.base_offset,
+        next_base_offset=bundle.next_base_offset,
+        last_offset=bundle.last_offset,
+        max_timestamp_ms=bundle.max_timestamp_ms,
+        leader_epochs=bundle.leader_epochs,
+        files=bundle.files,
+        origin=origin,
+        created_at_ms=created_at_ms,
+    )
+    with _blaming_the_segment(listed):
+        objects = layout.objects_of(segment, delivery.store)
+    layout.check_missing(segment, delivery.store, objects.manifest_key)
+    with _blaming_the_segment(listed):
+        delivery.each(delivery.deliver, objects.files)
+    return CopiedSegment(
+        layout=layout,
+        listed=listed,
+        segment=replace(segment, files=()),
+        objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
+        size_bytes=sum(one.size_bytes for one in bundle.files),
+        aborted=bundle.indexes.aborted,
+        transactions=bundle.indexes.transactions,
+    )
+
+
+def _copied_already() -> BinaryIO:
+    raise AssertionError("the object is in the store already")
+
+
+@contextmanager
+def _blaming_the_segment(listed: ListedSegment) -> Iterator[None]:
+    """Report what goes wrong as a change of the segment, if that is what it comes from."""
+    try:
+        yield
+    except OSError as error:
+        listed.check_unchanged()
+        raise unread_error(listed.segment.path, error, hint="check the disk") from error
+    except (VerificationError, ObjectNotFoundError, ObjectChangedError):
+        # The body was not what it had been a moment ago: say so, if it is the segment that changed.
+        listed.check_unchanged()
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTask:
+    """What an executor does with an order: everything that ``copy_segment`` needs, as it is opened there."""
+
+    store_url: str
+    staged_url: str
+    layout: Layout
+    rules: ReplayRules
+    sources: Sources
+    verification: Verification
+    parallel: int
+    """Objects of one segment at once."""
+    bytes_per_s: int | None
+    """What one process may send and read back."""
+
+    def __call__(self, order: CopyOrder) -> CopiedSegment | ResnapError:
+        """Return what was copied, or why it was not: an error of ours is no failure of the task."""
+        delivery, said = _delivery(self.store_url, self.sources, self.verification, self.parallel, self.bytes_per_s)
+        try:
+            staged = self.sources.store(self.staged_url)
+            copied = copy_segment(order, delivery, layout=self.layout, staged=staged, rules=self.rules)
+            return replace(copied, warnings=tuple(said))
+        except ResnapError as error:
+            return error
+
+
+@made_once(maxsize=4)
+def _delivery(
+    store_url: str, sources: Sources, verification: Verification, parallel: int, bytes_per_s: int | None
+) -> tuple[Delivery, list[str]]:
+    """Return what delivers to a store, and what it has said of it by now.
+
+    There is one for each process, which asks the store once what its checks are worth.
+    """
+    said: list[str] = []
+    delivery = Delivery(
+        store=sources.store(store_url),
+        verification=verification,
+        parallel=parallel,
+        throttle=Throttle(bytes_per_s=bytes_per_s),
+        complain=said.append,
+    )
+    return delivery, said

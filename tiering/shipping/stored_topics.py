@@ -1,0 +1,106 @@
+"""How the topics of what was shipped are configured: an object of its own for each, beside the leases.
+
+    <key prefix, up to its last slash>.resnap/topic/<topic>/<topic id>.json
+
+What lies in segments says nothing of it, and who restores a cluster wants it again: the number of partitions, and
+the settings of the topic itself, not those that it has from its brokers. A file that an operator gives has the same
+form, by topic: ``{"payments": {"partitions": 6, "config": {"retention.ms": "-1"}}}``.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from resnap.storage.errors import ObjectNotFoundError, UsageError
+from resnap.storage.log.names import MAX_PARTITION
+from resnap.storage.stores.key_part import key_part
+from resnap.storage.whole_file import read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from resnap.storage.stores.protocol import ObjectStore
+
+_FOLDER: Final = ".resnap/topic"
+_FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, of which either part may be left out'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """How a topic is configured; None is what is not known."""
+
+    partitions: int | None = None
+    """How many it has."""
+    config: Mapping[str, str] | None = None
+    """Its own settings."""
+
+    def over(self, other: TopicSettings) -> TopicSettings:
+        """Return this, with what is not known here as ``other`` has it."""
+        return TopicSettings(
+            partitions=other.partitions if self.partitions is None else self.partitions,
+            config=other.config if self.config is None else self.config,
+        )
+
+
+UNKNOWN: Final = TopicSettings()
+
+
+def topic_key(topic: str, topic_id: str, key_prefix: str = "") -> str:
+    """Return where the settings of a topic lie."""
+    folder, slash, _ = key_prefix.rpartition("/")
+    return f"{folder}{slash}{_FOLDER}/{key_part(topic)}/{key_part(topic_id)}.json"
+
+
+def read_topic(store: ObjectStore, key: str) -> TopicSettings:
+    """Return what the object at ``key`` says; nothing is known where there is none, or none in a form of ours.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with suppress(ObjectNotFoundError, ValueError, RecursionError):
+        return _settings(json.loads(store.get(key)))
+    return UNKNOWN
+
+
+def keep_topic(store: ObjectStore, key: str, settings: TopicSettings) -> None:
+    """Put ``settings`` at ``key``, unless they are there; what is not known now stays as it was known before.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    there = read_topic(store, key)
+    now = settings.over(there)
+    if now != there:
+        store.put(key, json.dumps(asdict(now), sort_keys=True).encode())
+
+
+def topics_in_file(path: Path) -> dict[str, TopicSettings]:
+    """Return the settings in the file at ``path``, by topic.
+
+    Raises:
+        UsageError: it cannot be read, or is not of the form.
+
+    """
+    try:
+        content = json.loads(read_whole(path))
+        return {topic: _settings(given) for topic, given in content.items()}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: no settings of topics: {what}", hint=f"expected is {_FORM}") from error
+
+
+def _settings(given: Any) -> TopicSettings:  # noqa: ANN401 - whatever JSON holds
+    if not isinstance(given, dict) or given.keys() - {"partitions", "config"}:
+        raise ValueError(f"found {json.dumps(given)[:80]}")
+    partitions, config = given.get("partitions"), given.get("config")
+    if partitions is not None and (type(partitions) is not int or not 0 < partitions <= MAX_PARTITION):
+        raise ValueError(f"found {partitions!r} partitions")
+    if config is not None and not (isinstance(config, dict) and all(isinstance(one, str) for one in config.values())):
+        raise ValueError("settings that are not text")
+    return TopicSettings(partitions=partitions, config=config)

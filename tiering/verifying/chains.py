@@ -1,0 +1,116 @@
+"""What the manifests of a store say together: a chain of segments per partition, its gaps and its overlaps.
+
+A chain is what a reader can follow: segments in offset order, each beginning where the one before it ends. It breaks
+off where there are further segments, but none that begins where it ends. An overlap is of one lineage where the leader
+epochs of both segments agree in the offsets that they share: the same log, cut at other boundaries by another replica.
+Otherwise two histories claim the same offsets, as after an unclean election.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from resnap.storage.layouts.lineage import chain_of, is_one_lineage
+from resnap.storage.log.names import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from resnap.storage.layouts.segments import ManifestFacts
+
+
+class Gap(NamedTuple):
+    """Offsets [start, end) that no segment of a chain has, though there are some on either side."""
+
+    start: int
+    end: int
+
+
+class Overlap(NamedTuple):
+    """Offsets [start, end) that two segments have."""
+
+    start: int
+    end: int
+    is_one_lineage: bool
+    """Whether the leader epochs of both agree there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The segments of one partition of one topic, in all [start, end)."""
+
+    cluster_id: str | None
+    topic_id: str | None
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    segments: int
+    gaps: tuple[Gap, ...]
+    overlaps: tuple[Overlap, ...]
+    breaks: tuple[Gap, ...]
+    """Offsets that the chain lacks though there are segments with them: none of those begins where another ends."""
+    layout: str = ""
+    """Name of the layout whose manifests or keys name its segments; a store may hold several."""
+
+
+class _Topic(NamedTuple):
+    cluster_id: str
+    topic_partition: TopicPartition
+    topic_id: str
+
+
+def chains_of(manifests: Iterable[ManifestFacts]) -> list[Chain]:
+    """Return the chains that ``manifests`` make, by cluster, partition and topic id."""
+    found: dict[_Topic, list[ManifestFacts]] = {}
+    for one in manifests:
+        key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
+        found.setdefault(key, []).append(one)
+    return [_chain(found[key]) for key in sorted(found)]
+
+
+def _chain(manifests: list[ManifestFacts]) -> Chain:
+    """Return the chain of one partition; segments with the same offsets count once."""
+    by_range = {(one.base_offset, one.next_base_offset): one for one in manifests}
+    ordered = [by_range[offsets] for offsets in sorted(by_range)]
+    last = ordered[-1]
+    return Chain(
+        cluster_id=last.cluster_id,
+        topic_id=next((one.topic_id for one in ordered if one.topic_id is not None), None),
+        topic_partition=TopicPartition(last.topic, last.partition),
+        start=ordered[0].base_offset,
+        end=max(one.next_base_offset for one in ordered),
+        segments=len(ordered),
+        gaps=tuple(_gaps(ordered)),
+        overlaps=tuple(_overlaps(ordered)),
+        breaks=tuple(_breaks(ordered)),
+    )
+
+
+def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
+    reached = ordered[0].base_offset
+    for one in ordered:
+        if one.base_offset > reached:
+            yield Gap(reached, one.base_offset)
+        reached = max(reached, one.next_base_offset)
+
+
+def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
+    gaps = set(_gaps(ordered))
+    start, end = ordered[0].base_offset, max(one.next_base_offset for one in ordered)
+    links = [(one.base_offset, one.next_base_offset) for one in chain_of(ordered)]
+    for below, above in pairwise([(start, start), *links, (end, end)]):
+        between = Gap(below[1], above[0])
+        if between.start < between.end and between not in gaps:
+            yield between
+
+
+def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
+    """Yield what each segment shares with the one below it that reaches farthest."""
+    farthest = ordered[0]
+    for one in ordered[1:]:
+        if one.base_offset < farthest.next_base_offset:
+            start, end = one.base_offset, min(one.next_base_offset, farthest.next_base_offset)
+            yield Overlap(start, end, is_one_lineage(farthest, one))
+        farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)

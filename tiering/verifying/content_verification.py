@@ -1,0 +1,202 @@
+"""Reads segments back whose manifests have no digests: whether a broker, and a replica that restores, could use them.
+
+Their manifests carry no digests. So what is stored is held against itself: every chunk and every index is turned back
+into what it was, which for encrypted ones proves each byte; every batch against its checksum; indexes, leader epochs
+and what the manifest says of the segment against the batches; the snapshot against its own form.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
+from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
+from resnap.tiering.shipping.segment_indexes import load_indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from resnap.storage.layouts.segments import SegmentFiles
+    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.sources.files import Sources
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+    from resnap.tiering.shipping.transaction_history import TransactionHistory
+
+NOT_READABLE: Final = ": cannot be read: "
+"""What stands behind the name of an object that may not be read, in what is said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSeen:
+    """What was seen of the segments of a partition that were judged so far, upwards."""
+
+    transactions: TransactionHistory
+    epochs: EpochsSeen = field(default_factory=EpochsSeen)
+
+
+class Findings(NamedTuple):
+    """What was found in the files of a segment."""
+
+    problems: tuple[str, ...]
+    undecided: tuple[str, ...]
+    """What may be wrong or right, since what it depends on was not read."""
+
+
+class BatchesSeen(NamedTuple):
+    """What reading a segment for its indexes showed, without the indexes themselves."""
+
+    epochs: tuple[LeaderEpoch, ...]
+    """Leader epochs of the batches, each time another one appears."""
+    has_legacy: bool
+    """Messages are there that have no batch header."""
+    end_offset: int
+    max_timestamp_ms: int
+    aborted: tuple[AbortedTxn, ...]
+    transactions: SegmentTransactions
+
+
+@dataclass(slots=True, kw_only=True)
+class SegmentContent:
+    """What was read of the files of a segment, each by itself; a plain value, so that executors may read them."""
+
+    of_log: list[str] = field(default_factory=list)
+    """What is wrong with the log."""
+    of_indexes: list[str] = field(default_factory=list)
+    """What is wrong with offset and time index; with any where ``batches`` is None."""
+    beside: list[str] = field(default_factory=list)
+    """What is wrong with the snapshot and the leader epochs."""
+    batches: BatchesSeen | None = None
+    checkpoint: tuple[LeaderEpoch, ...] | None = None
+    """Leader epochs; None where they cannot be read."""
+
+
+def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> Findings:
+    """Return what is wrong with a segment's files, each of which is judged by itself.
+
+    ``seen`` is of its partition, whose segments come in ascending order.
+
+    Raises:
+        ConfigurationError: they are encrypted, and their key is not at hand.
+        StoreError: the store failed.
+
+    """
+    return judge(files, read_content(files, sources), seen)
+
+
+def read_content(
+    files: SegmentFiles, sources: Sources, check_wanted: Callable[[], None] = lambda: None
+) -> SegmentContent:
+    """Read all files of a segment; ``check_wanted`` is called now and then, and raises where that is not wanted more.
+
+    Raises:
+        ConfigurationError: they are encrypted, and their key is not at hand.
+        StoreError: the store failed.
+
+    """
+    segment, content = files.segment, SegmentContent()
+    with _noted(segment.path, content.of_log):
+        _read_log(segment, sources, check_wanted)
+    with _noted(segment.sibling("index"), content.of_indexes):
+        _read_indexes(segment, sources, content)
+    if files.snapshot is not None:
+        with _noted(files.snapshot, content.beside):
+            read_snapshot_array(sources.read(files.snapshot))
+    with _noted(files.leader_epochs, content.beside):
+        content.checkpoint = tuple(read_leader_epochs(sources.read(files.leader_epochs)))
+    return content
+
+
+def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> Findings:
+    """Return what is wrong with what was read of a segment's files, by what was ``seen`` of those below, too.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    problems, undecided = list(content.of_log), tuple[str, ...]()
+    if content.batches is not None:
+        problems += _said_otherwise(files, content.batches, content.checkpoint, seen)
+        if not content.of_indexes:
+            with _noted(files.segment.sibling("index"), problems):
+                undecided = seen.transactions.check(files.segment, content.batches)
+    problems += (*content.of_indexes, *content.beside)
+    return Findings(tuple(dict.fromkeys(problems)), undecided)  # a damaged manifest damages every file
+
+
+@contextmanager
+def _noted(locator: str, problems: list[str]) -> Iterator[None]:
+    """Add to ``problems`` what is wrong with a file, and go on."""
+    try:
+        with in_file(locator):
+            yield
+    except StoreAccessError as error:
+        problems.append(not_readable(locator, error))
+    except (FormatError, LogDirError, ObjectNotFoundError) as error:
+        problems.append(str(error))
+
+
+def not_readable(where: str, error: StoreAccessError) -> str:
+    """Return what to say of an object that the store does not let us read, which need not be damaged."""
+    return f"{where}{NOT_READABLE}{error}"
+
+
+def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -> None:
+    """Make sure that the indexes are of the batches: what would be made again on the way to a store is not."""
+    good = load_indexes(segment, sources)
+    content.batches = BatchesSeen(
+        epochs=good.epochs,
+        has_legacy=good.has_legacy,
+        end_offset=good.facts.end_offset,
+        max_timestamp_ms=good.facts.max_timestamp_ms,
+        aborted=good.aborted,
+        transactions=good.transactions,
+    )
+    for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
+        if sources.read(segment.sibling(suffix)) != body:
+            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
+                              found="others")  # fmt: skip
+
+
+def _read_log(segment: Segment, sources: Sources, check_wanted: Callable[[], None]) -> None:
+    whole = SegmentRange.whole(segment, verify_crc=True)
+    with sources.open(segment.path) as reader:
+        for _ in read_blocks(reader, whole, ScanFacts()):
+            check_wanted()
+
+
+def _said_otherwise(
+    files: SegmentFiles, batches: BatchesSeen, checkpoint: tuple[LeaderEpoch, ...] | None, seen: PartitionSeen
+) -> Iterator[str]:
+    """Yield what the checkpoint of leader epochs, or the manifest, says that the batches contradict."""
+    segment, said = files.segment, files.said
+    if checkpoint is None:
+        return  # judged by itself
+    end = segment.next_base_offset or batches.end_offset
+    found = seen.epochs.check(segment, batches, checkpoint)
+    expected = segment_leader_epochs(checkpoint, segment.base_offset, end)
+    if found is not None:
+        yield f"{files.leader_epochs}: {found.format('it')}"
+    elif not expected:
+        yield f"{files.leader_epochs}: no leader epoch of the segment"
+    if said is None:
+        return
+    if checkpoint and checkpoint[-1].start_offset >= end:
+        last = checkpoint[-1]
+        yield f"{files.leader_epochs}: leader epoch {last.epoch} from {last.start_offset} on, past the segment"
+    if found is None and said.leader_epochs != expected:
+        yield (f"{segment.path}: its manifest says leader epochs {_shown(said.leader_epochs)}, the checkpoint"
+               f" {_shown(expected)}")  # fmt: skip
+    if batches.max_timestamp_ms not in {-1, said.max_timestamp_ms}:
+        yield (f"{segment.path}: its manifest says the largest timestamp {said.max_timestamp_ms}, the batches"
+               f" {batches.max_timestamp_ms}")  # fmt: skip
+
+
+def _shown(epochs: Iterable[LeaderEpoch]) -> str:
+    return ", ".join(f"{one.epoch} from {one.start_offset}" for one in epochs) or "none"

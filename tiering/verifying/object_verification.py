@@ -1,0 +1,129 @@
+"""Objects that have digests, and the transaction index of their segment, which its batches must bear out.
+
+That digests are right says that a store has kept what was shipped, and not that this was right. Each object is read
+once, as one stream: the batch headers of a log are looked at while its digests are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.replay.scan.header_scan import SegmentRange
+from resnap.storage.errors import FormatError, in_file
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.log.indexes import read_transaction_index
+from resnap.storage.log.partition_dir import Segment
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError
+from resnap.tiering.shipping.segment_pass import transactions_in
+from resnap.tiering.verifying.content_verification import Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.storage.layouts.manifest import ManifestObject
+    from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+    from resnap.tiering.shipping.log_digest import DigestingReader
+    from resnap.tiering.verifying.content_verification import PartitionSeen
+
+_BLOCK_BYTES: Final = 1 << 20
+"""Who scans headers reads no further back than this from where it has read last."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectContents:
+    """What was read of the objects of a segment; a plain value, so that executors may read them."""
+
+    base_offset: int
+    next_base_offset: int
+    problems: tuple[str, ...] = ()
+    transactions: SegmentTransactions | None = None
+    """What the batches say of transactions; None where the log is damaged."""
+    aborted: tuple[AbortedTxn, ...] | None = ()
+    """The entries of the transaction index, which there need not be; None where it is damaged."""
+
+    def read_log(self, reader: DigestingReader) -> None:
+        """Take in what the batches of a log say; what damages them, a replay names."""
+        segment = SegmentRange(
+            locator=reader.locator, base_offset=self.base_offset, next_base_offset=self.next_base_offset
+        )
+        try:
+            self.transactions = transactions_in(reader, segment)
+        except FormatError:
+            self.transactions = None
+
+    def read_small(self, entry: ManifestObject, body: bytes) -> Iterator[str]:
+        """Take in a small object whose digests are right, and yield what is wrong with its form."""
+        try:
+            with in_file(entry.key):
+                if entry.kind is ObjectKind.SNAPSHOT:
+                    read_snapshot_array(body)
+                elif entry.kind is ObjectKind.TXN_INDEX:
+                    self.aborted = None
+                    self.aborted = tuple(read_transaction_index(body))
+        except FormatError as error:
+            yield str(error)
+
+
+class _Known(NamedTuple):
+    transactions: SegmentTransactions
+    aborted: tuple[AbortedTxn, ...]
+
+
+class ChunkReader:
+    """A ``RangeReader`` of an object that arrives in chunks; what lies far below the last position read is dropped."""
+
+    def __init__(self, entry: ManifestObject, chunks: Iterator[bytes], check_wanted: Callable[[], None]) -> None:
+        self.locator, self.size_bytes = entry.key, entry.size_bytes
+        self._chunks, self._check_wanted = chunks, check_wanted
+        self._kept, self._kept_from = bytearray(), 0
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        below = position - _BLOCK_BYTES - self._kept_from
+        if below > _BLOCK_BYTES:
+            del self._kept[:below]
+            self._kept_from += below
+        while self._kept_from + len(self._kept) < position + length:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._check_wanted()
+            self._kept += chunk
+        if position < self._kept_from:
+            raise AssertionError(f"{self.locator}: byte {position} is no longer kept")
+        start = position - self._kept_from
+        return bytes(memoryview(self._kept)[start : start + length])
+
+
+def judge_objects(found: StoredManifest, contents: ObjectContents, seen: PartitionSeen, store_url: str) -> Findings:
+    """Return what is wrong with the objects of a segment, by what was ``seen`` of those below, too.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    keys = {entry.kind: f"{store_url}/{entry.key}" for entry in found.objects}
+    if contents.transactions is None or contents.aborted is None or ObjectKind.LOG not in keys:
+        return Findings(contents.problems, ())
+    segment = Segment(
+        base_offset=found.facts.base_offset,
+        next_base_offset=found.facts.next_base_offset,
+        path=keys[ObjectKind.LOG],
+        size_bytes=found.facts.log_bytes,
+        mtime_ns=0,
+        inode=0,
+        index_bytes=None,
+        timeindex_bytes=None,
+        txnindex_bytes=None,
+        transaction_index=keys.get(ObjectKind.TXN_INDEX),
+    )
+    try:
+        # What is not known of transactions that began below is no doubt: the digest says that the index is as shipped.
+        seen.transactions.check(segment, _Known(contents.transactions, contents.aborted))
+    except IndexUnusableError as error:
+        return Findings((*contents.problems, str(error)), ())
+    return Findings(contents.problems, ())

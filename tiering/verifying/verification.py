@@ -1,0 +1,261 @@
+"""Reads a store back, whatever its layout: what makes a segment visible, and each object that it names.
+
+Where manifests have digests, each object must be what its digest says, and the transaction index what the batches say
+(``object_verification``). Where they have none, what is stored is compared with itself (``content_verification``).
+Objects that nothing names are not of a reader's concern: an upload may be under way. All manifests are read, since what
+they say together (``chains``) is judged, too; the objects only of those that are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, StoreAccessError, in_file
+from resnap.storage.layouts.lineage import is_one_lineage
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.sources.files import PLAIN
+from resnap.tiering.shipping.log_digest import DigestingReader
+from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.verifying.content_verification import (
+    Findings,
+    PartitionSeen,
+    SegmentContent,
+    judge,
+    not_readable,
+    read_content,
+)
+from resnap.tiering.verifying.object_verification import ChunkReader, ObjectContents, judge_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.storage.layouts.manifest import ManifestObject
+    from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.sources.files import Sources
+    from resnap.storage.stores.protocol import ObjectStore
+
+
+Contents: TypeAlias = SegmentContent | ObjectContents
+"""What was read of files that have no digests, or of objects that have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedSegment:
+    """What reading one shipped segment back showed, whatever its layout."""
+
+    manifest_key: str
+    manifest: ManifestFacts | None
+    """None where it could not be read."""
+    problems: tuple[str, ...]
+    """Empty if all is well."""
+    undecided: tuple[str, ...] = ()
+    """What may be wrong or right, since what it depends on was not read."""
+    size_bytes: int = 0
+    """Size of the objects that were read."""
+    objects_read: int = 0
+    is_retained_away: bool = False
+    """Whether the retention of brokers, who know nothing of manifests, has taken it; ``manifest`` is None then."""
+    was_read: bool = True
+    """Whether its objects were read; else its manifest alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSegment:
+    """What was read of a segment, before it is judged."""
+
+    manifest: StoredManifest | None
+    is_asked_for: bool
+    """Whether its objects were to be read."""
+    unread: str = ""
+    """Why the manifest could not be read."""
+    content: Contents | None = None
+    """What was read of its files, or what is wrong with its objects; None where they were not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReader:
+    """Verifies the segments of a store; they may be read at the same time, and are judged one after the other."""
+
+    store: ObjectStore
+    listing: Listing
+    sources: Sources = PLAIN
+    """Which open what was encrypted, too."""
+    read_elsewhere: Callable[[StoredManifest], Contents] | None = None
+    """Has the objects of a segment read by another process; None for the thread that asks."""
+    first_at: dict[tuple[str, int], tuple[str, StoredManifest]] = field(default_factory=dict)
+    """The first manifest of each segment that was met, by the folder it belongs into and base offset."""
+    logs: set[str] = field(default_factory=set)
+    """Keys of the logs that manifests name."""
+    seen: dict[str, PartitionSeen] = field(default_factory=dict)
+    """What was seen of each partition, by its folder."""
+
+    def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
+        """Return what the manifest at ``key`` is worth; raises as ``read`` does, and keys come as for ``judge``."""
+        return self.judge(key, self.read(key, reads_objects=reads_objects))
+
+    def read(self, key: str, *, reads_objects: bool, check_wanted: Callable[[], None] = lambda: None) -> ReadSegment:
+        """Read the manifest at ``key``, and the objects that it names if they are wanted; from any thread.
+
+        ``check_wanted`` is called now and then, and raises to end that.
+
+        Raises:
+            ConfigurationError: the segment is encrypted, and its key is not at hand.
+            StoreError: the store itself failed.
+
+        """
+        try:
+            with in_file(key):
+                found = self.listing.read(key)
+        except FormatError as error:
+            return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=str(error))
+        except StoreAccessError as error:
+            return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=not_readable(key, error))
+        except ObjectNotFoundError as error:
+            return ReadSegment(
+                manifest=None, is_asked_for=reads_objects, unread=f"{error}: it was there when the store was listed"
+            )
+        if not (reads_objects and (found.objects or found.files)):
+            return ReadSegment(manifest=found, is_asked_for=reads_objects)
+        if self.read_elsewhere is not None:
+            return ReadSegment(manifest=found, is_asked_for=reads_objects, content=self.read_elsewhere(found))
+        return ReadSegment(
+            manifest=found,
+            is_asked_for=reads_objects,
+            content=read_stored(found, self.store, self.sources, check_wanted),
+        )
+
+    def judge(self, key: str, read: ReadSegment) -> VerifiedSegment:
+        """Return what the manifest at ``key`` is worth, by what was ``read``; keys are to come in ascending order.
+
+        Raises:
+            StoreError: the store itself failed.
+
+        """
+        found = read.manifest
+        if found is None:
+            return VerifiedSegment(manifest_key=key, manifest=None, problems=(read.unread,))
+        self.logs.update(one.key for one in found.objects if one.kind is ObjectKind.LOG)
+        findings = self._findings(key, found, read)
+        if findings.problems and self.listing.is_retained_away(found):
+            return VerifiedSegment(manifest_key=key, manifest=None, problems=(), is_retained_away=True)
+        twice = tuple(self._contradictions(key, found))
+        was_read = read.is_asked_for and bool(found.objects or found.files or found.missing)
+        return VerifiedSegment(
+            manifest_key=key,
+            manifest=found.facts,
+            problems=(*findings.problems, *found.problems, *twice),
+            undecided=findings.undecided,
+            size_bytes=found.size_bytes if was_read else 0,
+            objects_read=len(found.objects) if was_read else 0,
+            was_read=was_read,
+        )
+
+    def _findings(self, key: str, found: StoredManifest, read: ReadSegment) -> Findings:
+        """Return what is wrong with the objects of a segment; what those above it need of it is kept in any case."""
+        findings = Findings(found.missing if read.is_asked_for else (), ())
+        seen = self.seen.setdefault(self.listing.folder(key), PartitionSeen(TransactionHistory(sources=self.sources)))
+        snapshot: str | None = f"{self.store.url}/{found.facts.snapshot_key}"
+        if found.files is not None:
+            snapshot = found.files.snapshot
+            if isinstance(read.content, SegmentContent):
+                findings = judge(found.files, read.content, seen)
+        elif isinstance(read.content, ObjectContents):
+            findings = judge_objects(found, read.content, seen, self.store.url)
+        if snapshot is not None:
+            seen.transactions.snapshots[found.facts.next_base_offset] = snapshot
+        return findings
+
+    def _contradictions(self, key: str, found: StoredManifest) -> Iterator[str]:
+        """Yield what an earlier manifest of the same segment has that is of another log."""
+        first_key, first = self.first_at.setdefault((self.listing.folder(key), found.facts.base_offset), (key, found))
+        if not _may_stand_together(first, found):
+            yield f"{key}: the same segment has another manifest, of another log: {first_key}"
+
+
+def _may_stand_together(first: StoredManifest, other: StoredManifest) -> bool:
+    """Whether both describe the same log: two runs at the same instant may leave two manifests, and both are true.
+
+    So may two replicas, which end the segment at other offsets. Where no digests say, nothing does.
+    """
+    if not first.objects or not other.objects:
+        return True
+    if first.facts.next_base_offset != other.facts.next_base_offset:
+        return is_one_lineage(first.facts, other.facts)
+    return _log_digest(first) == _log_digest(other)
+
+
+def _log_digest(manifest: StoredManifest) -> str | None:
+    return next((one.sha256 for one in manifest.objects if one.kind is ObjectKind.LOG), None)
+
+
+def read_stored(
+    found: StoredManifest, store: ObjectStore, sources: Sources, check_wanted: Callable[[], None] = lambda: None
+) -> Contents:
+    """Read the objects of a segment; ``check_wanted`` is called now and then, and raises to end that.
+
+    Raises:
+        ConfigurationError: the segment is encrypted, and its key is not at hand.
+        StoreError: the store failed.
+
+    """
+    if found.files is not None:
+        return read_content(found.files, sources, check_wanted)
+    contents = ObjectContents(base_offset=found.facts.base_offset, next_base_offset=found.facts.next_base_offset)
+    contents.problems = tuple(
+        problem for entry in found.objects for problem in _object_problems(store, entry, check_wanted, contents)
+    )
+    return contents
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What an executor does with a manifest: ``read_stored``, of the store at ``store_url``."""
+
+    store_url: str
+    sources: Sources
+
+    def __call__(self, found: StoredManifest) -> Contents | ResnapError:
+        """Return what was read, or why it was not: an error of ours is no failure of the task."""
+        try:
+            return read_stored(found, self.sources.store(self.store_url), self.sources)
+        except ResnapError as error:
+            return error
+
+
+def _object_problems(
+    store: ObjectStore, entry: ManifestObject, check_wanted: Callable[[], None], contents: ObjectContents
+) -> Iterator[str]:
+    problem: str | None
+    try:
+        with store.open(entry.key) as chunks:
+            read = DigestingReader(ChunkReader(entry, chunks, check_wanted))
+            body = b""
+            if entry.kind is ObjectKind.LOG:
+                contents.read_log(read)
+            elif entry.kind in {ObjectKind.SNAPSHOT, ObjectKind.TXN_INDEX}:
+                body = read.read(0, entry.size_bytes)
+            read.finish()
+    except ObjectNotFoundError:
+        problem = f"{entry.key}: missing"
+    except StoreAccessError as error:
+        problem = not_readable(entry.key, error)
+    else:
+        problem = _by_digest(entry, read)
+    if problem is None:
+        yield from contents.read_small(entry, body)
+        return
+    yield problem
+    if entry.kind is ObjectKind.LOG:
+        contents.transactions = None
+    elif entry.kind is ObjectKind.TXN_INDEX:
+        contents.aborted = None
+
+
+def _by_digest(entry: ManifestObject, read: DigestingReader) -> str | None:
+    if read.digested_bytes != entry.size_bytes:
+        return f"{entry.key}: expected {entry.size_bytes} bytes, found {read.digested_bytes}"
+    if read.crc32c != entry.crc32c or read.sha256 != entry.sha256:
+        return f"{entry.key}: other bytes than the manifest says: CRC-32C {entry.crc32c:08x}, found {read.crc32c:08x}"
+    return None
