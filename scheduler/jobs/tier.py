@@ -145,10 +145,8 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:
-        key_prefix = settings.key_prefix if settings.layout == "aiven" else ""
-        keep_topics(
-            tiering.store, (one.selected for one in orders if one.candidates.segments), request.scope, key_prefix
-        )
+        shipped = (one.selected for one in orders if one.candidates.segments)
+        keep_topics(tiering.store, shipped, request.scope, uploading.layout.key_prefix)
     return chain(
         [Selected(orders=tuple(orders))],
         unread(selection),

@@ -227,6 +227,11 @@ class Layout(Shipped, Protocol):
     """How segments are shipped, found again and read back."""
 
     @property
+    def key_prefix(self) -> str:
+        """What all keys of brokers begin with."""
+        ...
+
+    @property
     def may_overlap(self) -> bool:
         """Whether readers find their way where segments overlap."""
         ...

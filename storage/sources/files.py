@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
+from resnap.storage.layouts.inner_files import inner_facts, is_inner, open_inner
 from resnap.storage.once import made_once
 from resnap.storage.readers import (
     DELETED_HINT,
@@ -25,7 +26,6 @@ from resnap.storage.readers import (
     readable,
 )
 from resnap.storage.sources.cut_log import CutReader, uncut
-from resnap.storage.sources.inner_files import inner_facts, is_inner, open_inner
 from resnap.storage.stores.protocol import StoredBody
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url

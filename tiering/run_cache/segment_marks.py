@@ -12,9 +12,9 @@ import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.layouts.inner_files import is_inner
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from resnap.storage.log.record_batch import HEADER
-from resnap.storage.sources.inner_files import is_inner
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:

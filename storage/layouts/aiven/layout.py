@@ -110,6 +110,11 @@ class Aiven:
     remedy: str = REMEDY
     remedy_when_verified: str = REMEDY
 
+    @property
+    def key_prefix(self) -> str:
+        """The plugin's setting of that name."""
+        return self.form.key_prefix
+
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is one that the plugin could have made, without a key prefix."""
         found = keys.parse_key(key)
@@ -165,7 +170,7 @@ class Aiven:
         contents = _contents(segment, self.form)
         segment_id = _segment_id(segment, contents)
         place = keys.AivenKey(
-            prefix=self.form.key_prefix,
+            prefix=self.key_prefix,
             topic=segment.provenance.topic_partition.topic,
             topic_id=topic_id,
             partition=segment.provenance.topic_partition.partition,
@@ -199,7 +204,7 @@ class Aiven:
 
     def topic_prefix(self, cluster_id: str | None, topic: str) -> str:  # noqa: ARG002 - keys do not have it
         """Return what all keys of a topic begin with; another topic's may, too."""
-        return f"{self.form.key_prefix}{topic}-"
+        return f"{self.key_prefix}{topic}-"
 
     def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
         """Return what all keys of a partition begin with."""
@@ -285,11 +290,11 @@ class Aiven:
 
     def _segment_prefix(self, segment: NewSegment, topic_id: str) -> str:
         place, base_offset = segment.provenance.topic_partition, segment.base_offset
-        return keys.segment_prefix(place, topic_id, base_offset, prefix=self.form.key_prefix)
+        return keys.segment_prefix(place, topic_id, base_offset, prefix=self.key_prefix)
 
     def _parsed(self, key: str) -> keys.AivenKey | None:
         """Return the parts of the key of a manifest; None for every other key."""
-        parsed = keys.parse_key(key.removeprefix(self.form.key_prefix))
+        parsed = keys.parse_key(key.removeprefix(self.key_prefix))
         return parsed if parsed is not None and parsed.suffix == keys.MANIFEST else None
 
 

@@ -82,6 +82,7 @@ class Flat:
     name: str = "flat"
     object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
     """Gives the key of an object that a manifest names."""
+    key_prefix: str = ""
     folders: int = 4
     is_plain_copy: bool = False
     may_overlap: bool = True
