@@ -1,4 +1,4 @@
-"""What the use cases take and give, partition by partition: what a look showed, what is planned, what came of it."""
+"""What jobs take and give, partition by partition: what a look showed, what is planned, what came of it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from resnap.storage.log.properties import read_properties
 from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.active_producers import Cleaner
-from resnap.tiering.quota.quota_metrics import all_series
+from resnap.tiering.quota.quota_metrics import series
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -236,7 +236,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
         config=settings.quota_config(),
         remembering=settings.remembering(),
     )
-    observation.metrics.quota(partial(all_series, admission.manager))
+    observation.metrics.quota(partial(series, admission.manager))
     execution = Execution(
         configuration=configuration,
         saved_plan=plans.text,

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
-from resnap.tiering.quota.quota_metrics import all_series
+from resnap.tiering.quota.quota_metrics import series
 from tests.cases import each
 from tests.deploy.promql import parse
 from tests.tiering.quota.quotas import ALICE, manager, sequential
@@ -40,7 +40,7 @@ def there_are() -> dict[str, dict[str, set[str]]]:
     watched = Watched(sources=(("c1", "/data"),), schedules=("hourly",), queue_limit=10)
     metrics = Metrics(watched, version="1", revision="")
     metrics.routes([("GET", "/v1/runs")])
-    metrics.quota(lambda: all_series(quota))
+    metrics.quota(lambda: series(quota))
     found: dict[str, dict[str, set[str]]] = {name: {} for name in OF_PROMETHEUS}
     for family in metrics.registry.collect():
         for sample in family.samples:
@@ -50,7 +50,7 @@ def there_are() -> dict[str, dict[str, set[str]]]:
     return found
 
 
-FREE: Final = {"cluster", "log_dir", "schedule", "principal", "user", "route", "version", "revision", "le"}
+FREE: Final = {"cluster", "log_dir", "schedule", "user", "route", "version", "revision", "le"}
 """Labels whose values come from the configuration; of all others the values are known."""
 
 

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 GROUP: Final = "ProducerIds"
-MOST_PRINCIPALS: Final = 20
 MOST_USERS: Final = 1_000
 """Most users that have a label of their own; the further ones, by name, are among the others."""
 OTHER: Final = "other"
-_TOKENS: Final = "Tokens left; below 0 new ids wait."
-_THROTTLED: Final = "Answers with a throttle time."
 
 
 class KafkaMetric(NamedTuple):
@@ -71,16 +68,11 @@ def kafka_metrics(manager: ProducerIdQuotaManager) -> Iterator[KafkaMetric]:
                 yield KafkaMetric(GROUP, metric, name, value)
 
 
-def all_series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
-    """Yield the series of users, and those from before there were any, which go with the next release."""
-    yield from user_series(manager)
-    yield from series(manager)
-
-
-def user_series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
+def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
     """Yield the KIP's metrics, and counters, of each user with a quota of its own, and of all others together.
 
-    Of several users the rate is the sum, the tokens are the fewest, and the throttle time is the mean of all.
+    Of several users the rate is the sum, the tokens are the fewest, and the throttle time is the mean of all. Then come
+    the totals of what the quota keeps in memory.
     """
     rates = manager.rates
     own = sorted(rates.users)[:MOST_USERS]
@@ -97,6 +89,10 @@ def user_series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
         rest.throttled_ms += one.throttled_ms
     of_all = None if rates.default is None else manager.config.burst(rates.default)
     yield from _of_user(OTHER, others, rest, of_all, now_ms)
+    population = manager.active.population()
+    yield _gauge("principals", "Principals with active producer ids.", len(manager.active))
+    yield _gauge("remembered", "Producer ids in all layers.", population.items)
+    yield _gauge("memory_bytes", "Memory of all layers.", population.size_bytes)
 
 
 def _label(name: str) -> str:
@@ -116,34 +112,12 @@ def _of_user(label: str, entries: list[Entry], charges: Charges, full: float | N
     user = ("user", label)
     yield _gauge("rate", "New producer ids per hour.", rates, user)
     if tokens:
-        yield _gauge("tokens", _TOKENS, min(tokens), user)
+        yield _gauge("tokens", "Tokens left; below 0 new ids wait.", min(tokens), user)
     average_s = throttle_ms / throttles / 1000 if throttles else 0.0
     yield _gauge("throttle_time_seconds", "Average throttle time of the last minute.", average_s, user)
     yield _counter("new", "New producer ids that were charged.", charges.ids, user)
-    yield _counter("throttled_answers", _THROTTLED, charges.throttled, user)
+    yield _counter("throttled_answers", "Answers with a throttle time.", charges.throttled, user)
     yield _counter("throttled_seconds", "All throttle times together.", charges.throttled_ms / 1000, user)
-
-
-def series(manager: ProducerIdQuotaManager, most: int = MOST_PRINCIPALS) -> Iterator[Series]:
-    """Yield totals, and tokens and throttled answers of the ``most`` principals that were throttled most often."""
-    population, now_ms = manager.active.population(), manager.now_ms()
-    entries = manager.active.entries().items()
-    known = [(name, entry.lock, entry.sensors) for name, entry in entries if entry.sensors is not None]
-    yield _gauge("principals", "Principals with active producer ids.", len(manager.active))
-    yield _gauge("remembered", "Producer ids in all layers.", population.items)
-    yield _gauge("memory_bytes", "Memory of all layers.", population.size_bytes)
-    yield _gauge(
-        "charged", "New ids charged to the principals that are known.", sum(one.charges.ids for _, _, one in known)
-    )
-    yield _gauge(
-        "throttled", "Answers with a throttle time to them.", sum(one.charges.throttled for _, _, one in known)
-    )
-    known.sort(key=lambda one: (-one[2].charges.throttled, one[0]))
-    for name, lock, sensors in known[:most]:
-        with lock:
-            tokens = sensors.bucket.tokens(sensors.rate, now_ms)
-        yield _gauge("tokens", _TOKENS, tokens, ("principal", name))
-        yield _gauge("principal_throttled", _THROTTLED, sensors.charges.throttled, ("principal", name))
 
 
 def _gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> Series:

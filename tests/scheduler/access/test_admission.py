@@ -158,8 +158,8 @@ def test_many_principals_at_once_each_get_what_is_theirs_while_one_floods(servic
         floods = [threads.submit(service.passed, "flood", 500, first=500 * number) for number in range(8)]
         assert set(threads.map(calm, names)) == {10}
     assert sum(one.result() for one in floods) == FREE_AT_1
-    told = {one.name: one.value for one in series(service.admission.manager) if not one.labels}
+    told = {one.name: one.value for one in series(service.admission.manager)}
     assert told["resnap_producer_ids_principals"] == 1_001
-    assert told["resnap_producer_ids_charged"] == 5_000 + FREE_AT_1
-    assert told["resnap_producer_ids_throttled"] == 8 * 500 - FREE_AT_1
+    assert told["resnap_producer_ids_new"] == 5_000 + FREE_AT_1
+    assert told["resnap_producer_ids_throttled_answers"] == 8 * 500 - FREE_AT_1
     assert told["resnap_producer_ids_memory_bytes"] < 1_001 * 4_096

@@ -175,15 +175,15 @@ def test_openmetrics_is_negotiated_and_can_be_parsed_strictly() -> None:
     assert families["resnap_run_duration_seconds"] == "histogram"
 
 
-def test_the_quota_is_told_with_its_totals_and_a_bounded_number_of_principals() -> None:
+def test_the_quota_is_told_with_its_totals_and_no_label_for_a_user_without_a_quota_of_its_own() -> None:
     found, quota = made(), manager()
-    found.quota(lambda: series(quota, most=2))
+    found.quota(lambda: series(quota))
     assert value(found, "resnap_producer_ids_principals") == 0
     for principal in (ALICE, "User:bob", "User:carol"):
         quota.admit_request(principal, sequential(5))
     assert value(found, "resnap_producer_ids_principals") == 3
-    told = [name for name in samples(found) if "principal=" in name]
-    assert len(told) == 4, told
+    assert value(found, "resnap_producer_ids_new_total", user="other") == 15
+    assert not [name for name in samples(found) if "alice" in name]
 
 
 def test_nothing_goes_to_the_registry_that_all_of_a_process_share() -> None:
