@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-import numpy as np
-
 from resnap.replay.scratch import scratch_directory
 from resnap.storage.crc32c import crc32c
 from resnap.storage.disk import Disk, make_directories, writable
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import (
-    ENTRY_DTYPE,
     SnapshotDigest,
     snapshot_array_bytes,
     snapshot_array_parts,
@@ -143,27 +140,6 @@ class DiscardSink:
             path = directory / "snapshot"
             with writable(path):
                 return store_snapshot_arrays(path, parts, count)
-
-
-class MemorySink:
-    """Snapshots as values in this process: for looking, not for keeping."""
-
-    def __init__(self) -> None:
-        self.snapshots: dict[tuple[TopicPartition, int], Array] = {}
-
-    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
-        """Remember a copy of the entries."""
-        self.snapshots[topic_partition, offset] = np.array(entries, dtype=ENTRY_DTYPE)
-        return digest_of(snapshot_array_bytes(entries))
-
-    def write_parts(
-        self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
-    ) -> SnapshotDigest:
-        """Remember the entries of all parts together."""
-        entries = np.concatenate([np.zeros(0, dtype=ENTRY_DTYPE), *parts]).astype(ENTRY_DTYPE)
-        if len(entries) != count:
-            raise AssertionError(f"{len(entries)} entries came, {count} were announced")
-        return self.write(topic_partition, offset, entries)
 
 
 def digest_of(*parts: Buffer) -> SnapshotDigest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -32,25 +31,6 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return seconds since some moment."""
         return time.monotonic()
-
-
-@dataclass(slots=True)
-class FixedClock:
-    """A clock that stands still until it is moved on: for tests and for runs that must repeat exactly."""
-
-    at_ms: int
-
-    def now_ms(self) -> int:
-        """Return the time it was set to."""
-        return self.at_ms
-
-    def monotonic_s(self) -> float:
-        """Return the same time in seconds."""
-        return self.at_ms / 1000
-
-    def advance(self, ms: int) -> None:
-        """Move on by ``ms``."""
-        self.at_ms += ms
 
 
 def instant(at_ms: int) -> str:

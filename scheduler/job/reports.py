@@ -1,4 +1,4 @@
-"""Results of the use cases as rows: plain mappings under Kafka's own names, the same for people and for programs."""
+"""Results of jobs as rows: plain mappings under Kafka's own names, the same for people and for programs."""
 
 from __future__ import annotations
 

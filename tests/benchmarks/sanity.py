@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.staging import MemorySink
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_array_bytes
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
 from tests.fixture_sets import unpack
+from tests.replay.memory_sink import MemorySink
 from tests.replay.truth import TRUTHS, Truth, unexplained, written_by_the_broker
 
 if TYPE_CHECKING:

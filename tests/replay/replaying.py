@@ -10,9 +10,9 @@ from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
+from tests.replay.memory_sink import MemorySink
 from tests.replay.specification import as_entries
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from resnap.replay.plan import Coverage, plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
 from tests.builders import a_partition
 from tests.cases import mostly_slow
 from tests.examples import examples
+from tests.replay.memory_sink import MemorySink
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
 from tests.replay.test_window import check_beyond, check_inside

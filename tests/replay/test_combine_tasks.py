@@ -27,11 +27,12 @@ from resnap.replay.results import partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import TASK_BYTES
 from resnap.replay.spark.job import _assembled, next_wave
-from resnap.replay.staging import DirectorySink, MemorySink
+from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
 from tests.cases import mostly_slow
 from tests.examples import examples
+from tests.replay.memory_sink import MemorySink
 from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
 from tests.replay.simulation import Simulation, moves, write

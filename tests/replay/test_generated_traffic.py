@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.producer_snapshot import snapshot_array_bytes
@@ -16,6 +15,7 @@ from resnap.tiering.inventory import take_inventory
 from resnap.tiering.planning import load_facts, plan_replay
 from tests.logs.bulk_log import BulkPartitionWriter
 from tests.logs.traffic import Traffic
+from tests.replay.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import scan_split
 from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary
-from resnap.replay.staging import MemorySink
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
+from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, planned
 from tests.replay.specification import join
 from tests.strategies import (

@@ -13,13 +13,14 @@ from resnap.replay.plan import Coverage
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
-from resnap.replay.staging import DirectorySink, MemorySink
+from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.logs.log_writer import PartitionWriter
+from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import DAY_MS, HOUR_MS, planned, replayed
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 

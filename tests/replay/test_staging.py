@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.replay.staging import DISCARD, DirectorySink, MemorySink, open_sink, snapshot_key
+from resnap.replay.staging import DISCARD, DirectorySink, open_sink, snapshot_key
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot
+from tests.replay.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,9 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.job import SparkRebuild
 from resnap.replay.spark.settings import SparkSettings
-from resnap.replay.staging import DISCARD, MemorySink
+from resnap.replay.staging import DISCARD
 from tests.builders import a_partition
+from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, planned
 from tests.replay.test_spark_job import NOW_MS, transactions
 

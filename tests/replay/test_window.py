@@ -15,9 +15,9 @@ from resnap.replay.plan import Coverage, plan_partition
 from resnap.replay.producer_state import NO_COORDINATOR_EPOCH
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from tests.examples import examples
+from tests.replay.memory_sink import MemorySink
 from tests.replay.simulation import EXPIRY, HOUR_MS, MINUTE_MS, Move, Simulation, Written, moves, write
 from tests.replay.specification import as_entries
 

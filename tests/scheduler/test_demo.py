@@ -15,7 +15,6 @@ import pytest
 
 import resnap.scheduler.jobs.demo.acts as demonstration
 from resnap.scheduler import cli
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.store_check import store_check
@@ -30,6 +29,7 @@ from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.refusal import Reason
 from resnap.tiering.verifying.verification_journal import VerificationJournal
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

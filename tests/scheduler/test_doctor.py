@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock, SystemClock
+from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.jobs.doctor import examine
 from resnap.scheduler.jobs.findings import Finding, Health
 from resnap.scheduler.jobs.store_probe import probe_store
@@ -18,6 +18,7 @@ from resnap.storage.errors import StoreError
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ SCRIPT = """
 import json, os, signal
 from contextlib import suppress
 from pathlib import Path
-from resnap.scheduler.clock import FixedClock
+from tests.clocks import FixedClock
 from resnap.scheduler.jobs.regenerate import Request, run
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.job.sources import Scope

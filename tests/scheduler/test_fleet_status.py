@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.fleet import collecting
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.settings.service import FleetEntry
 from tests import schemas
+from tests.clocks import FixedClock
 from tests.kafka.brokers import free_port
 from tests.scheduler.api.whole import whole
 from tests.scheduler.services import Script, fleet_table, row, scripted, send

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.cli import run
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.output.progress import Progress
@@ -25,6 +24,7 @@ from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from tests.clocks import FixedClock
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
 from tests.scheduler.installed import SET, check_install, copied, look, regenerate, staged_in

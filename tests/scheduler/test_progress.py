@@ -13,7 +13,7 @@ from resnap.scheduler.output.progress import (
     TrackedProgress,
     progress_row,
 )
-from tests.scheduler.test_rendering import FixedClock
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock, instant
+from resnap.scheduler.clock import instant
 from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, Progress, show_progress
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import (
@@ -22,6 +22,7 @@ from resnap.scheduler.output.rendering import (
 )
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.log.properties import MetaProperties
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import plan_partition
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome, PartitionResult, blind_outcome
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
@@ -31,6 +30,7 @@ from resnap.tiering.eligibility import (
 from resnap.tiering.inventory import take_inventory, take_partition_inventory
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
+from tests.replay.memory_sink import MemorySink
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.staging import MemorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.errors import FormatError, StalePlanError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
@@ -31,6 +30,7 @@ from resnap.tiering.planning import (
     write_saved_plan,
 )
 from tests.builders import a_partition
+from tests.replay.memory_sink import MemorySink
 from tests.strategies import PlainEvent
 from tests.tiering.shipping import ROLL, UPGRADED
 

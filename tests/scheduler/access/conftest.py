@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.tokens import Tokens
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.state.database import Database
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from resnap.tiering.quota.user_quotas import QuotaFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.scheduler.clock import FixedClock
+    from tests.clocks import FixedClock
 
 HOUR_MS = 3_600_000
 FREE_AT_1 = 12

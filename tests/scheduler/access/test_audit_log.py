@@ -13,8 +13,8 @@ from resnap.storage.errors import UsageError
 from tests.cases import each
 
 if TYPE_CHECKING:
-    from resnap.scheduler.clock import FixedClock
     from resnap.scheduler.state.database import Database
+    from tests.clocks import FixedClock
 
 SECRET = "hV7/x+Qz0123456789abcdefghijklmnopqrstu"
 

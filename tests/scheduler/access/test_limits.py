@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from resnap.scheduler.access.attempt_limit import NO_ADDRESS, AttemptLimit, site_of
 from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
 from resnap.scheduler.access.hosts import Hosts, check_listening
-from resnap.scheduler.clock import FixedClock
 from resnap.storage.errors import ConfigurationError
+from tests.clocks import FixedClock
 
 
 def test_attempts_come_back_with_time_and_never_add_up_beyond_the_burst(clock: FixedClock) -> None:

@@ -18,7 +18,7 @@ from resnap.storage.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.scheduler.clock import FixedClock
+    from tests.clocks import FixedClock
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import AuthMode, Hosts
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.app import guard
 from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.state.database import Database
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.service.services import Services, services_of
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import StoreAccessError
+from tests.clocks import FixedClock
 from tests.scheduler.api.serving import START_MS, listening
 from tests.scheduler.runs.working import history_of
 

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunState
@@ -21,6 +20,7 @@ from resnap.scheduler.service.services import Services, services_of
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.user_quotas import QuotaFile
+from tests.clocks import FixedClock
 from tests.scheduler.api.serving import START_MS, listening
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import services_of
+from tests.clocks import FixedClock
 from tests.scheduler.api.role_table import OWN_ROUTES, check_route, routes_of
 from tests.scheduler.api.serving import START_MS, Served, listening, secrets_of
 

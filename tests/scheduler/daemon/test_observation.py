@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.run import ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.storage.errors import StoreError
+from tests.clocks import FixedClock
 
 
 @pytest.mark.parametrize("kind", list(RunKind))

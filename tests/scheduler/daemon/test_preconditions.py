@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.preconditions import warnings
 from resnap.scheduler.service.services import services_of
 from resnap.storage.errors import ConfigurationError
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.service.services import Services, services_of
 from resnap.scheduler.settings.settings import AT_START, SETTING_NAMES, Settings, taken_over
 from resnap.storage.errors import ConfigurationError
+from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock, SystemClock, milliseconds
+from resnap.scheduler.clock import SystemClock, milliseconds
 from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
 from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.service import ScheduleSpec
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
+from tests.clocks import FixedClock
 from tests.scheduler.files import BALLAST, fill
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 

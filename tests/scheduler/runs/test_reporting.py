@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.clock import FixedClock
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import CancelledError, DataError
+from tests.clocks import FixedClock
 from tests.scheduler.runs.working import history_of
 
 if TYPE_CHECKING:
