@@ -40,11 +40,6 @@ class OpenTransactions:
         self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
 
     @property
-    def has_unreplicated(self) -> bool:
-        """Whether a decided transaction waits for the high watermark."""
-        return bool(self._unreplicated)
-
-    @property
     def oldest_producer_id(self) -> int | None:
         """Producer of the oldest undecided transaction."""
         return self.ongoing[min(self.ongoing)] if self.ongoing else None
