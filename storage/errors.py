@@ -125,6 +125,23 @@ def _restored_format_error(fields: dict[str, object]) -> FormatError:
 
 
 @contextmanager
+def hinted(hint: str) -> Iterator[None]:
+    """Give ``hint`` to a ``FormatError`` that passes through without one."""
+    try:
+        yield
+    except FormatError as error:
+        error.hint = error.hint or hint
+        raise
+
+
+def parser_says(error: Exception) -> str:
+    """Return what a parser of another project has against its input, on one short line."""
+    if isinstance(error, KeyError):
+        return f"nothing under {error}"
+    return ascii(str(error)[:120])[1:-1] or type(error).__name__
+
+
+@contextmanager
 def in_file(file: str | Path) -> Iterator[None]:
     """Give the name of ``file`` to a ``FormatError`` that passes through without one."""
     try:

@@ -19,7 +19,7 @@ from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.proven_window import proven
 from resnap.replay.window import DEFAULT_EXPIRATION_MS, AsOf, ReplayRules, SegmentSpan
-from resnap.storage.errors import FormatError, StalePlanError
+from resnap.storage.errors import FormatError, StalePlanError, parser_says
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.inventory import Compaction, PartitionInventory
@@ -220,7 +220,7 @@ def read_saved_plan(text: str) -> SavedPlan:
             remote=None if content.get("remote") is None else _typed(str, content["remote"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        found = f"{type(error).__name__}: {error}"
+        found = parser_says(error)
         hint = "plans are made by `resnap plan --save FILE`"
         raise FormatError("saved plan", position=0, expected="the JSON of a plan", found=found, hint=hint) from error
 

@@ -68,7 +68,10 @@ def cache_directory() -> Path | None:
 def is_empty() -> bool:
     """Whether machine code is yet to be made, which takes seconds: none of these sources is kept."""
     directory = cache_directory()
-    return directory is None or not any(directory.glob("*.nbc"))
+    try:
+        return directory is None or not any(path.suffix == ".nbc" for path in directory.iterdir())
+    except OSError:  # what cannot be listed is not loaded, either
+        return True
 
 
 def _candidates() -> Iterator[Path]:

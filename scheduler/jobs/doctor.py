@@ -5,6 +5,7 @@ Nothing is changed: a broker's lock is asked about and not taken, and what a pro
 
 import importlib
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
-from resnap.storage.stores.urls import open_store
+from resnap.storage.stores.urls import local_path, open_store
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 MIN_PYTHON: Final = (3, 11)
@@ -182,6 +183,11 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
         store = open_store(url, settings.s3())
     except ResnapError as error:
         yield failed("store", error)
+        return
+    path = local_path(url)
+    if path is not None and path.parent.is_dir() and not path.exists():
+        yield warn("store", f"{path} is not there yet, so nothing was tried",
+                   f"check the path; if it is right, `mkdir {shlex.quote(str(path))}`, and ask again")  # fmt: skip
         return
     yield from probe_store(store, clock)
 

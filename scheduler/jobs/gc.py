@@ -66,9 +66,13 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
 
     """
     store = open_store(request.url, context.settings.s3())
-    if request.delete and not request.no_other_writers:
-        _check_alone(store, request.older_than_ms)
+    is_guarded = request.delete and not request.no_other_writers
+    if is_guarded and request.older_than_ms < LEAST_AGE_MS:
+        raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
+                         hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=request.no_other_writers)
+    if is_guarded and (garbage.objects or garbage.unfinished):
+        _check_alone(store)
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
     ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
@@ -87,11 +91,8 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
         yield Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
 
 
-def _check_alone(store: ObjectStore, age_ms: int) -> None:
+def _check_alone(store: ObjectStore) -> None:
     """Refuse to delete where a run at work could not be distinguished from one that was killed."""
-    if age_ms < LEAST_AGE_MS:
-        raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
-                         hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
     found = condition(store)
     if found is not Condition.KEPT:
         raise UsageError(

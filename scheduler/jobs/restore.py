@@ -196,7 +196,7 @@ class _Run:
             work = list(self._placed(found, targets, selected, faults, lost))
             warnings = tuple(incomplete_warning(selected.incomplete, request.scope.sources[0]))
             yield Unread(faults=tuple(faults), warnings=warnings)
-            self.progress.expect(len(work), sum(one.size_bytes for one, _ in work))
+            self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
             highest: dict[TopicPartition, int] = {}
             copier = Copier()
             if copying is not None:
@@ -290,10 +290,11 @@ class _Run:
     def _restored(self, one: Restoration, restorer: Restorer) -> RestoredPartition | Unread:
         dry_run = self.request.dry_run
         try:
-            outcome = restorer.look(one) if dry_run else restorer.restore(one, partial(self.progress.advance, 0))
+            outcome = restorer.look(one) if dry_run else restorer.restore(one, self.progress.advance)
         except ResnapError as error:
             return Unread(faults=(error,))
-        self.progress.advance(1, 0)
+        if dry_run or outcome is not Restored.RESTORED:
+            self.progress.advance(one.segments, one.size_bytes)
         result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
         if outcome is Restored.OCCUPIED:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"

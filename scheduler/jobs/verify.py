@@ -187,11 +187,14 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
 
     Raises:
         StoreError: the store failed.
+        UsageError: nothing that was shipped lies there.
 
     """
     store = open_store(request.url, context.settings.s3())
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
     checks = store_checks(planner_of(context), store, request.scope, journal, request.since_ms)
+    if not any(check.listing.manifests or check.listing.incomplete for check in checks):
+        raise _nothing_shipped(request.url)
     return chain([Begun(checks=checks)], _verify(checks, request.url, context))
 
 

@@ -39,7 +39,7 @@ class ProgressState:
         segments: done, of ``segments_expected``.
         size_bytes: of segments done, of ``bytes_expected``; those of a segment count as done whatever of it is read.
         elapsed_s: since the work began.
-        rate_bytes_s: since the first of it was done; None until then.
+        rate_bytes_s: since work on segments, or the first after machine code was made, began; None until then.
         left_s: at that rate; None where it is not known.
 
     """
@@ -102,6 +102,8 @@ class TrackedProgress(Progress):
         self._began_s = clock.monotonic_s()
         self._first_s: float | None = None
         """When work on segments began, which is later than the start of an engine."""
+        self._first_bytes = 0
+        """What was done by then: all that was read while machine code was made."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
         """Add to what there is to do in all."""
@@ -115,10 +117,10 @@ class TrackedProgress(Progress):
         with self._lock:
             if self._first_s is None:
                 self._first_s = self._began_s
-            if self._phase == "compiling":
-                self._phase, self._first_s = "scanning", self._clock.monotonic_s()
             self._segments += segments
             self._size_bytes += size_bytes
+            if self._phase == "compiling":
+                self._phase, self._first_s, self._first_bytes = "scanning", self._clock.monotonic_s(), self._size_bytes
             self._report(self._state())
 
     def at_work(self, phase: Phase, tasks: int) -> None:
@@ -137,7 +139,8 @@ class TrackedProgress(Progress):
     def _state(self) -> ProgressState:
         now_s = self._clock.monotonic_s()
         worked_s = 0.0 if self._first_s is None else now_s - self._first_s
-        rate = self._size_bytes / worked_s if worked_s > 0 and self._size_bytes else None
+        worked_bytes = self._size_bytes - self._first_bytes
+        rate = worked_bytes / worked_s if worked_s > 0 and worked_bytes else None
         return ProgressState(
             task=self._task,
             phase=self._phase,

@@ -25,7 +25,7 @@ import fastavro
 from fastavro.schema import to_parsing_canonical_form
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, hinted, parser_says
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import topic_name_problem
 from resnap.storage.messages.wire import uuid_text
@@ -46,6 +46,7 @@ _ORIGIN: Final = fastavro.parse_schema(
 _SYNC_MARKER: Final = b"io.resnap.v1.man"
 """Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
 _CHECKSUM: Final = "resnap.crc32c"
+TIER_AGAIN: Final = "delete the manifest, and tier the segment again"
 _UPGRADE: Final = "it may come from a newer Resnap: use that version, or another prefix"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -211,6 +212,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     return stream.getvalue()
 
 
+@hinted(TIER_AGAIN)
 def read_manifest(data: bytes) -> Manifest:
     """Return the manifest that ``data`` holds.
 
@@ -273,7 +275,7 @@ def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
         schema, codec = to_parsing_canonical_form(blocks.writer_schema), blocks.codec
     except Exception as error:
         raise FormatError("manifest header", position=0, expected="an Avro object container file",
-                          found=_shown(error)) from error  # fmt: skip
+                          found=f"other bytes ({parser_says(error)})") from error  # fmt: skip
     if schema not in _READABLE or codec != "null":
         raise FormatError("manifest schema", position=0, expected=f"{_SCHEMA['name']}, uncompressed",
                           found=f"another schema, codec {codec}", hint=_UPGRADE)  # fmt: skip
@@ -281,7 +283,7 @@ def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
         found = [(block, record) for block in blocks for record in block]
     except Exception as error:
         raise FormatError("manifest record", position=stream.tell(), expected="a whole record",
-                          found=_shown(error)) from error  # fmt: skip
+                          found=f"other bytes ({parser_says(error)})") from error  # fmt: skip
     if len(found) != 1 or found[0][0].offset + found[0][0].size != len(data):
         raise FormatError("manifest file", position=stream.tell(), expected="one record and nothing else",
                           found=f"{len(found)} in {len(data)} bytes")  # fmt: skip
@@ -375,8 +377,3 @@ def _build(cls: type[T], record: Mapping[str, Any], **converted: object) -> T:
 def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
-
-
-def _shown(error: Exception) -> str:
-    """Tell what went wrong in another's parser, on one short line."""
-    return ascii(f"{type(error).__name__}: {error}"[:120])[1:-1]

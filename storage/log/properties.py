@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, hinted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,6 +81,7 @@ def write_properties(properties: Mapping[str, str]) -> bytes:
     return "".join(lines).encode("ascii")
 
 
+@hinted("no broker starts with it: write it again, as in another log dir of the same broker")
 def read_meta_properties(text: bytes) -> MetaProperties:
     """Return what a ``meta.properties`` says.
 
@@ -89,6 +90,9 @@ def read_meta_properties(text: bytes) -> MetaProperties:
 
     """
     found = {entry.key: entry for entry in _properties(text)}
+    if found.keys().isdisjoint({"version", "broker.id", "cluster.id"}):
+        raise FormatError("meta.properties", position=0, expected="version, broker.id or cluster.id",
+                          found="none of them")  # fmt: skip
     version = found.get("version", _Property("version", "0", 0))
     if version.value not in META_PROPERTIES_VERSIONS:
         raise FormatError("meta.properties version", position=version.position,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.kernel.code_cache import is_ours
+from resnap.replay.kernel import code_cache
+from resnap.replay.kernel.code_cache import is_empty, is_ours
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -161,3 +162,10 @@ def test_without_numba_python_runs_the_same_fold_and_it_equals_the_specification
 
 def test_the_command_line_starts_without_numba() -> None:
     assert run("import sys, resnap.scheduler.cli; print('numba' in sys.modules)") == "False"
+
+
+def test_machine_code_that_cannot_be_listed_is_yet_to_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        code_cache, "cache_directory", lambda: tmp_path / ("a" * 256)
+    )  # an error to everybody, also to root
+    assert is_empty()

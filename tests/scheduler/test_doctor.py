@@ -208,3 +208,9 @@ def test_a_store_that_refuses_ends_the_probe_and_is_left_clean() -> None:
 def test_a_url_of_no_store_fails() -> None:
     assert the(findings(store_url="ftp://x"), "store").health is Health.FAIL
     assert the(findings(store_url=f"file://{Path('/nowhere/at/all')}"), "store").health is Health.FAIL
+
+
+def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
+    found = the(findings(store_url=f"{tmp_path.as_uri()}/mistyped"), "store")
+    assert (found.health, found.detail) == (Health.WARN, f"{tmp_path}/mistyped is not there yet, so nothing was tried")
+    assert list(tmp_path.iterdir()) == []

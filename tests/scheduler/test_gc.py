@@ -88,6 +88,8 @@ def test_a_place_that_holds_nothing_is_not_taken_for_a_clean_store(command: Resn
     assert ran.code == 0
     assert "holds no object at all" in ran.err
     assert "holds no object" not in command("gc", store.as_uri()).err
+    assert command("gc", store.as_uri() + "-mistyped", "--delete").code == 0
+    assert [path.name for path in store.parent.glob("*-mistyped")] == []
 
 
 def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_goes_where_nobody_else_writes(

@@ -140,6 +140,25 @@ def test_what_is_restored_can_be_shipped_again_and_nothing_is_missing(
     assert {row["verdict"] for row in ran.document["boundaries"]} == {"proven"}
 
 
+def test_the_progress_counts_segments_and_bytes(store: Path, log_dir: Path) -> None:
+    class Counted(Progress):
+        expected = done = (0, 0)
+
+        def expect(self, segments: int, size_bytes: int) -> None:
+            self.expected = (self.expected[0] + segments, self.expected[1] + size_bytes)
+
+        def advance(self, segments: int, size_bytes: int) -> None:
+            self.done = (self.done[0] + segments, self.done[1] + size_bytes)
+
+    request = Request(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
+    logs = len(list(store.rglob("*.log")))
+    for again in (False, True):
+        progress = Counted()
+        assert [fault for one in restored(request, Sources(), progress) for fault in one.faults] == []
+        assert progress.done == progress.expected, again
+        assert progress.done[0] == logs, again
+
+
 def test_a_dry_run_writes_nothing(command: Resnap, store: Path, log_dir: Path) -> None:
     before = tree(log_dir)
     ran = command("restore", store.as_uri(), "--into", log_dir, "--dry-run", *JSON)

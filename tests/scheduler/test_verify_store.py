@@ -376,6 +376,23 @@ def test_what_was_damaged_before_it_was_shipped_is_found_where_checksums_of_reco
     assert command(*verify, "--verify-crc").code == 13
 
 
+def test_of_a_store_that_holds_nothing_only_that_is_said(command: Resnap, tmp_path: Path) -> None:
+    ran = command("verify", "--store", f"{tmp_path.as_uri()}/mistyped", "--engine", "local")
+    assert (ran.code, ran.out) == (2, "")
+    assert "mistyped holds no shipped segment" in ran.err
+
+
+def test_a_damaged_manifest_is_answered_with_the_same_step_wherever_it_is_read(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    manifest_paths(store)[0].write_bytes(b"{")
+    verified = command("verify", "--store", store.as_uri(), *JSON)
+    restored = command("restore", store.as_uri(), "--into", tmp_path / "log", *JSON)
+    assert verified.error["hint"] == restored.error["hint"] == "delete the manifest, and tier the segment again"
+    for ran in (verified, restored):
+        assert "expected an Avro object container file, found other bytes (cannot read header" in ran.error["message"]
+
+
 def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap, store: Path) -> None:
     flags = ("verify", "--store", store.as_uri(), "--engine", "local", "--as-of", "roll")
     ran = command(*flags)

@@ -16,7 +16,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError
@@ -73,6 +73,9 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
         StoreError: the store failed.
 
     """
+    if not any(True for _ in chain(store.list(), store.unfinished())):
+        # A mistyped path is not made, as asking for the store's clock would.
+        return Garbage(objects=(), unfinished=(), listed=0, younger=0, unreadable=())
     before_ms = store_clock_ms(store) - older_than_ms
     listed = list(store.list())
     unnamed = [info for info in listed if _PASSING.fullmatch(info.key)]

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, parser_says
 from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 
@@ -205,7 +205,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         indexes = tuple(_index(item) for item in _typed(list, content.get("transactionIndexes", [])))
         lacks_records = _typed(bool, content.get("lacksRecords", False))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        found = f"{type(error).__name__}: {error}"
+        found = parser_says(error)
         raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
                           found=found, hint=hint) from error  # fmt: skip
     return Fingerprint(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.disk import Dress, FileDigest
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, parser_says
 from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def read_manifest(text: bytes) -> UndoManifest:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FormatError(
             "undo manifest", position=0, expected="what `resnap install` has written",
-            found=f"{type(error).__name__}: {error}", hint="give the manifest.json that `resnap install` named",
+            found=parser_says(error), hint="give the manifest.json that `resnap install` named",
         ) from error  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from resnap.storage.disk import TEMPORARY, Disk, write_new_file
 from resnap.storage.errors import CancelledError, FormatError, ResnapError, VerificationError
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.once import made_once
 from resnap.storage.sources.files import GONE
 from resnap.storage.stores.throttle import Throttle
@@ -127,8 +128,8 @@ def groups(files: Iterable[ShippedFile]) -> Iterator[tuple[ShippedFile, ...]]:
         yield tuple(group)
 
 
-def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile, ...], flow: Flow) -> int:
-    """Write ``files`` into ``folder``, which is not visible yet, and return their size.
+def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile, ...], flow: Flow) -> tuple[int, int]:
+    """Write ``files`` into ``folder``, which is not visible yet, and return their ``amount``.
 
     Raises:
         VerificationError: an object is not what its manifest says.
@@ -137,7 +138,13 @@ def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile
     """
     for file in files:
         _write(disk, file, folder / file.name, dress, flow)
-    return sum(file.size_bytes for file in files)
+    return amount(files)
+
+
+def amount(files: Iterable[ShippedFile]) -> tuple[int, int]:
+    """Return of how many segments the logs are among ``files``, and how large all are."""
+    counted = [(file.name.endswith(f".{ObjectKind.LOG}"), file.size_bytes) for file in files]
+    return sum(is_log for is_log, _ in counted), sum(size for _, size in counted)
 
 
 def write_apart(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import is_there
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import UsageError, parser_says
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.whole_file import read_whole
 
@@ -78,7 +78,7 @@ def read_assignment(path: Path) -> Assignment:
                 Replica(int(broker), str(to)) for broker, to in zip(brokers, log_dirs, strict=True)
             )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        what = getattr(error, "strerror", None) or parser_says(error)
         raise UsageError(f"{path}: no assignment of replicas: {what}", hint=f"expected is {_FORM}") from error
     return Assignment(chosen=chosen)
 

@@ -25,7 +25,7 @@ from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_
 from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small, readable
 from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
-from resnap.tiering.restoring.file_copies import Copier, write_apart, write_files
+from resnap.tiering.restoring.file_copies import Copier, amount, write_apart, write_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +74,10 @@ class Restorer:
         same = all(self.copier.each(partial(_are_there, target), restoration.files))
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
-    def restore(self, restoration: Restoration, done: Callable[[int], None]) -> Restored:
-        """Make the directory of a partition unless its place is taken; ``done`` is called with the bytes written.
+    def restore(self, restoration: Restoration, done: Callable[[int, int], None]) -> Restored:
+        """Make the directory of a partition unless its place is taken.
+
+        ``done`` is called with how many segments, and how many bytes, were written.
 
         Raises:
             VerificationError: an object is not what its manifest says, or not what it must be; nothing has come into
@@ -97,12 +99,12 @@ class Restorer:
         self._publish(unfinished, self._target(restoration))
         return found
 
-    def _fill(self, folder: Path, restoration: Restoration, done: Callable[[int], None]) -> None:
+    def _fill(self, folder: Path, restoration: Restoration, done: Callable[[int, int], None]) -> None:
         dress = replace(dress_of(self.log_dir), mode=FILE_MODE, mtime_ns=None)
         self._make(folder)
         if self.copier.elsewhere is None:
-            for size_bytes in self.copier.each(partial(write_files, folder, dress, self.disk), restoration.files):
-                done(size_bytes)
+            for written in self.copier.each(partial(write_files, folder, dress, self.disk), restoration.files):
+                done(*written)
         else:
             self._fill_elsewhere(folder, restoration, dress, done)
         if restoration.topic_id is not None:
@@ -110,7 +112,7 @@ class Restorer:
             write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], dress)
 
     def _fill_elsewhere(
-        self, folder: Path, restoration: Restoration, dress: Dress, done: Callable[[int], None]
+        self, folder: Path, restoration: Restoration, dress: Dress, done: Callable[[int, int], None]
     ) -> None:
         """Have executors write into another directory, and take each file from there once it is whole."""
         apart = self.log_dir / unfinished_name(restoration.topic_partition, "of executors")
@@ -120,7 +122,7 @@ class Restorer:
             with writable(folder):
                 for name, file in written:
                     self.disk.rename(apart / name, folder / file.name)
-            done(sum(file.size_bytes for _, file in written))
+            done(*amount(file for _, file in written))
         self._remove(apart)
 
     def _make(self, folder: Path) -> None:

@@ -25,6 +25,7 @@ from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTEN
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
+    TIER_AGAIN,
     TOMBSTONE,
     Manifest,
     ManifestObject,
@@ -89,7 +90,7 @@ class Flat:
     """Readers take one chain."""
     keeps_snapshots_as_found: bool = False
     tells_digests: bool = True
-    remedy_when_verified: str = "delete the manifest, and tier the segment again"
+    remedy_when_verified: str = TIER_AGAIN
     remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped again"
 
     def is_key(self, key: str) -> bool:
