@@ -6,21 +6,31 @@ from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.settings.declaration import declared_in
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.settings.values import parse_as_of
 
 Place = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 PartitionName = Annotated[str, StringConstraints(min_length=3, max_length=260, pattern=r"^[a-zA-Z0-9._-]+-[0-9]+$")]
 Glob = Annotated[str, StringConstraints(min_length=1, max_length=260)]
 DurationText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$")]
 _DATE, _TIME = "20[0-9]{2}-[01][0-9]-[0-3][0-9]", "[0-2][0-9]:[0-5][0-9](:[0-5][0-9])?"
+
+
+def _checked_moment(text: str) -> str:
+    """Return ``text``, if the calendar has the day."""
+    parse_as_of(text)
+    return text
+
+
 Moment = Annotated[
     str,
     StringConstraints(pattern=rf"^(now|roll|{_DATE}T{_TIME}(Z|[+-][01][0-9]:[0-5][0-9]))$"),
+    AfterValidator(_checked_moment),
 ]
 """`now`, `roll`, or an ISO 8601 time with a zone."""
 

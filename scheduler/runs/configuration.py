@@ -11,15 +11,16 @@ from resnap.scheduler.access.places import Places
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.loading import load_settings, settings_file
 from resnap.storage.disk import is_directory
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
-from resnap.storage.stores.urls import is_store_url, local_path
+from resnap.storage.stores.urls import check_form, is_store_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.settings.declaration import SettingFiles
+    from resnap.scheduler.settings.service import ScheduleSpec
     from resnap.scheduler.settings.settings import Settings
 
 
@@ -52,7 +53,18 @@ class Configuration:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
-        return load_settings(self.flags, environment=self.environment, directory=self.directory, places=())
+        settings = load_settings(self.flags, environment=self.environment, directory=self.directory, places=())
+        for spec in settings.schedules:
+            self._check(spec, settings)
+        return settings
+
+    def _check(self, spec: ScheduleSpec, settings: Settings) -> None:
+        """Make sure that the settings of a schedule can be used, and not only when its first run is due."""
+        flags = {**self.flags, **spec.settings}
+        try:
+            load_settings(flags, environment=self.environment, directory=self.directory, files=settings.files)
+        except UsageError as error:
+            raise ConfigurationError(f"schedule {spec.name}: {error}", hint=error.hint) from error
 
     def put_in_force(self, settings: Settings) -> None:
         """Have runs use the files that ``settings`` were loaded from."""
@@ -94,6 +106,8 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
             *([] if settings.remote is None else _absolute([settings.remote])),
         ],
     )
+    if asked.kind is RunKind.TIER and asked.destination is not None:
+        check_form(asked.destination)
     remote = asked.settings.get("remote")
     targets = [spec.to for spec in settings.schedules if spec.to is not None]
     destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])

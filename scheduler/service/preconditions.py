@@ -37,13 +37,13 @@ def check_places(settings: Settings, state_directory: Path) -> None:
                 f"schedule {spec.name}: to {spec.to!r} is forgotten when the run ends",
                 hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
             )
-        for place in (*spec.sources, *filter(None, [spec.to])):
+        for place in filter(is_store_url, spec.sources):
             _check_url(spec.name, place, settings)
+        if spec.to is not None and (spec.run != "regenerate" or is_store_url(spec.to)):
+            _check_url(spec.name, spec.to, settings)
 
 
 def _check_url(name: str, place: str, settings: Settings) -> None:
-    if not is_store_url(place):
-        return
     try:
         open_store(place, settings.s3())
     except UsageError as error:

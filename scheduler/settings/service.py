@@ -94,7 +94,8 @@ class ScheduleSpec(BaseModel):
         if only_reads and self.to is not None:
             raise ValueError(f"schedule {self.name}: a {self.run} takes no `to`: it writes nothing")
         if not only_reads and self.to is None:
-            raise ValueError(f"schedule {self.name}: a {self.run} needs `to`, a directory or URL")
+            what = "a directory or URL" if self.run == "regenerate" else "a URL"
+            raise ValueError(f"schedule {self.name}: a {self.run} needs `to`, {what}")
         return self
 
 

@@ -12,6 +12,8 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Cookie, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.errors import AccessError, TooManyFailuresError
@@ -44,7 +46,11 @@ def show_login(request: Request, session: Session = None, next: str = "/") -> Re
 async def log_in(request: Request) -> Response:
     """Begin a session, and send the browser on."""
     access, context = access_of(request), context_of(request)
-    fields = _fields(await request.body())
+    try:
+        body = await request.body()
+    except ClientDisconnect as error:  # as everywhere; it is no fault of the service
+        raise HTTPException(400, "the client hung up before its request was whole") from error
+    fields = _fields(body)
     secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
     try:
         context.principal, session = await run_in_threadpool(access.enter, secret, address_in(request.scope))

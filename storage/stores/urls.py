@@ -39,17 +39,30 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
         ConfigurationError: the S3 settings cannot be used.
 
     """
-    scheme, separator, rest = url.partition("://")
+    scheme, _, rest = url.partition("://")
     if "@" in rest and not {"@", ":"}.isdisjoint(rest.partition("/")[0]):
         # Not repeated: what is printed here is kept in logs.
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         raise UsageError("a store URL with credentials in it: expected none", hint=hint)
-    opener = _OPENERS.get(scheme.lower()) if separator else None
-    if opener is None:
-        of_path = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
-        hint = _BY_S3.get(scheme.lower(), FORMS) if separator else of_path
-        raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
-    return opener(url, rest, s3 or S3Settings())
+    check_form(url)
+    return _OPENERS[scheme.lower()](url, rest, s3 or S3Settings())
+
+
+def check_form(url: str) -> None:
+    """Make sure that ``url`` has a form that ``open_store`` knows.
+
+    Raises:
+        UsageError: it has not, as a path has not.
+
+    """
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme.lower() in _OPENERS:
+        return
+    if url.removesuffix(":").lower() in _OPENERS:
+        raise UsageError(f"store URL '{url}//': a name is missing after ://", hint=FORMS)
+    of_path = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
+    hint = _BY_S3.get(scheme.lower(), FORMS) if separator else of_path
+    raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
 
 
 def split_object_url(url: str) -> tuple[str, str]:

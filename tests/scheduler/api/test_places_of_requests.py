@@ -77,6 +77,16 @@ def test_a_destination_elsewhere_is_refused_and_kept_with_who_asked(
     assert entries[0].detail["code"] == "place-not-allowed"
 
 
+def test_what_every_run_of_a_request_would_refuse_is_refused_at_once(client: httpx.Client, allowed: Path) -> None:
+    answer = ask(client, kind="tier", destination=str(allowed / "store"))
+    assert (answer.status_code, answer.json()["hint"].partition(";")[0]) == (
+        400, f"for this directory give file://{allowed}/store"
+    )  # fmt: skip
+    answer = ask(client, destination=str(allowed), window={"asOf": "2026-02-30T10:00Z"})
+    assert (answer.status_code, answer.json()["errors"][0]["at"]) == (422, "/window/asOf")
+    assert client.get("/v1/runs").json()["runs"] == []
+
+
 def test_what_was_allowed_once_is_judged_anew_when_it_is_tried_again(
     client: httpx.Client, services: Services, allowed: Path
 ) -> None:

@@ -48,7 +48,8 @@ def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
         ('to = "file://relative/path"', "absolute path"),
         ('to = "https://bucket.s3.amazonaws.com/x"', "unknown form"),
         ('to = "s3://key:secret@bucket"', "credentials"),
-        ('to = "/srv/store"\nsources = ["hdfs://x/y"]', "unknown form"),
+        ('to = "/srv/store"', "unknown form"),
+        ('to = "s3://bucket"\nsources = ["hdfs://x/y"]', "unknown form"),
     ],
 )
 def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str, said: str) -> None:

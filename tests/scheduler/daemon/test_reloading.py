@@ -75,6 +75,10 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
         ('allow-destinations = ["out"]\n', "allow-destinations: 'out': expected an absolute path"),
         ('encryption-private-key = { id = "nowhere.pem" }\n', r"nowhere\.pem"),
         ('[[schedules]]\nname = "a"\nrun = "scan"\ncron = "61 * * * *"\n', "schedule a: cron"),
+        (
+            '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\nsettings = { as-of = "tomorrow" }\n',
+            "schedule a: as-of .*: expected now, roll or a time such as .*, found 'tomorrow'",
+        ),
         ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "forgotten when the run ends"),
     ],
 )

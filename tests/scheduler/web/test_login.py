@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from resnap.scheduler.access.sessions import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, Viewer
 from resnap.scheduler.web import login
 from tests.scheduler.api.serving import Served, served
+from tests.scheduler.daemon.process import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +54,18 @@ def test_who_opens_a_page_is_asked_to_sign_in_and_sent_on(service: Served) -> No
     assert (entered.status_code, entered.headers["location"]) == (303, "/partitions?state=not-ready&topic=a%26b")
     assert open_page(service).text == "<h1>Hello viewer</h1>"
     assert service.client.get("/login?next=/partitions").headers["location"] == "/partitions"
+
+
+def test_who_hangs_up_within_the_form_is_no_failure_of_the_service(
+    service: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection((service.client.base_url.host, service.client.base_url.port or 0)) as caller:
+        caller.sendall(
+            b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok"
+        )
+    assert eventually(service.audited, bool) == [("anonymous", "POST /login", "400")]
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_program_is_not_sent_to_a_form(service: Served) -> None:
