@@ -160,7 +160,7 @@ def test_threads_that_begin_at_once_begin_one_and_those_that_close_it_end_it_onc
 
 
 MANY = """
-import gc, json, os, threading
+import gc, json, os, threading, time
 from pathlib import Path
 from resnap.replay.spark.failures import jvm_of
 from resnap.replay.spark.job import SparkRebuild
@@ -176,12 +176,24 @@ plan = planned(directory, now_ms=NOW_MS, full=True)
 def resident(pid):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+def files():
+    return sum(len(files) for _, _, files in os.walk(os.environ["TMPDIR"]))
+
+def collected(context):
+    # Spark deletes the files of a shuffle some time after its objects were collected.
+    counts = []
+    while len(counts) < 4 or len(set(counts[-4:])) > 1:
+        gc.collect()
+        context._jvm.java.lang.System.gc()
+        time.sleep(1)
+        counts.append(files())
+    return counts[-1]
+
 def measured(context):
-    gc.collect()
+    left = collected(context)
     runtime = context._jvm.java.lang.Runtime.getRuntime()
-    context._jvm.java.lang.System.gc()
     return {
-        "files": sum(len(files) for _, _, files in os.walk(os.environ["TMPDIR"])),
+        "files": left,
         "threads": threading.active_count(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "jvm descriptors": len(os.listdir(f"/proc/{jvm_of(context).pid}/fd")),
