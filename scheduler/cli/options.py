@@ -47,7 +47,8 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
             failures: Failures = context.obj
             given = {name: arguments.pop(name) for name in flags}
             learns = "producer_id_expiration_ms" in flags
-            places = _places(arguments) if learns else None
+            # By what the metadata log says topics are judged, too; where one is named it must be there.
+            places = _places(arguments) if learns or {"topics", "metadata_log"} <= flags.keys() else None
             invocation = _invocation(
                 given,
                 failures,

@@ -384,3 +384,16 @@ def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap,
     [blocker] = row["blockers"]
     assert (ran.code, row["topic"], row["readiness"]) == (4, "__remote_log_metadata", {"excluded": 1})
     assert (blocker["reason"], row["freeableBytes"]) == ("internal-topic", 0)
+
+
+def test_a_metadata_log_that_is_named_must_be_there_and_one_that_is_found_is_not_passed_over_in_silence(
+    command: Resnap, ready_log: Path
+) -> None:
+    """A topic that it calls compacted, and that was not compacted yet, would be ready."""
+    ran = command("check", ready_log, "--metadata-log", ready_log / "mistyped")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{ready_log / 'mistyped'}: no such directory" in ran.err
+    (ready_log / "__cluster_metadata-0").mkdir()
+    (ready_log / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"\1" * 100)
+    ran = command("check", ready_log)
+    assert "the metadata log is not used" in ran.err
