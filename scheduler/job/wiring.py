@@ -23,7 +23,7 @@ from resnap.scheduler.settings.running_cluster import connect
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
-from resnap.storage.stores.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.run_cache import RunCache
@@ -223,7 +223,7 @@ def remote_of(settings: Settings) -> str | None:
         return None
     url = settings.remote if is_store_url(settings.remote) else Path(settings.remote).absolute().as_uri()
     folder = settings.key_prefix.rpartition("/")[0]
-    return f"{url.rstrip('/')}/{folder}".rstrip("/")
+    return without_slash(f"{without_slash(url)}/{folder}")
 
 
 def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None) -> Scope:

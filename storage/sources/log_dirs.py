@@ -16,7 +16,7 @@ from resnap.storage.log.names import is_segment_name
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import live_partition
 from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
-from resnap.storage.stores.urls import is_store_url, local_path
+from resnap.storage.stores.urls import is_store_url, local_path, without_slash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def open_source(
     """
     if not is_store_url(source):
         return open_log_dir_or_partition(Path(source), topics=topics)
-    url = source.rstrip("/")
+    url = without_slash(source)
     path = local_path(url)
     listed = iter(sources.store(url).list())
     seen: list[ObjectInfo] = []
@@ -106,7 +106,7 @@ def open_tiered(
         raise nothing_tiered(url) from error
     if not found.is_shipped or len(there) < 2:  # noqa: PLR2004 - one layout, or several
         return found
-    store = sources.store(url.rstrip("/"))
+    store = sources.store(without_slash(url))
     return _united(
         [
             layout.log_dir(store, (info for info in store.list() if counts(info.key)), topics, topic_ids=topic_ids)
@@ -160,7 +160,7 @@ def tiered_part(url: str, sources: Sources) -> TieredPart:
         StoreError: the store failed.
 
     """
-    store, within = sources.store(url.rstrip("/")), ""
+    store, within = sources.store(without_slash(url)), ""
     for layouts in (SHIPPED, READABLE_BY_KEYS_ALONE):
         found = (_match(store.url, info.key, layouts) for info in store.list())
         layout, depth = next((pair for pair in found if pair[0] is not None), (None, 0))

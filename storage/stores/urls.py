@@ -58,8 +58,6 @@ def check_form(url: str) -> None:
     scheme, separator, _ = url.partition("://")
     if separator and scheme.lower() in _OPENERS:
         return
-    if url.removesuffix(":").lower() in _OPENERS:
-        raise UsageError(f"store URL '{url}//': a name is missing after ://", hint=FORMS)
     of_path = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
     hint = _BY_S3.get(scheme.lower(), FORMS) if separator else of_path
     raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
@@ -94,6 +92,12 @@ def local_path(url: str) -> Path | None:
     if parts.query or parts.fragment or "\0" in unquote(parts.path):
         raise UsageError(f"store URL {url!r}: expected nothing but a path; write ? as %3F and # as %23", hint=FORMS)
     return Path(unquote(parts.path))
+
+
+def without_slash(url: str) -> str:
+    """Return ``url`` without slashes at its end, those that make it a URL aside."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rstrip('/')}"
 
 
 def is_store_url(text: str) -> bool:

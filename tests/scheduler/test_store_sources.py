@@ -315,3 +315,16 @@ def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(
     made = {key.removeprefix("logs/"): body for key, body in bucket.objects().items() if key.endswith(".snapshot")}
     expected = files_of(tmp_path / "local")
     assert made == {name: body for name, body in expected.items() if name.endswith(".snapshot")} != {}
+
+
+def test_of_a_url_without_a_name_that_is_said_wherever_it_stands(command: Resnap, broker_log: Path) -> None:
+    """As where a shell's variable is not set."""
+    for arguments in (
+        ("scan", "s3://"),
+        ("check", broker_log, "--remote", "s3://"),
+        ("verify", "--store", "s3://", "--engine", "local"),
+        ("restore", "s3://", "--into", broker_log),
+    ):
+        ran = command(*arguments)
+        assert ran.code == 2, arguments
+        assert "store URL 's3://': a name is missing after ://" in ran.err, arguments

@@ -57,13 +57,6 @@ def test_what_is_no_store_url_is_refused_with_advice(url: str) -> None:
     assert raised.value.exit_code == 2
 
 
-@each("url", ["s3://", "s3:"])
-def test_of_a_url_without_a_name_just_that_is_said(url: str) -> None:
-    """As where a shell's variable is not set, also once trailing slashes were taken off."""
-    with pytest.raises(UsageError, match=r"^store URL 's3://': a name is missing after ://$"):
-        open_store(url)
-
-
 def test_the_url_of_a_directory_is_given_where_its_path_is() -> None:
     with pytest.raises(UsageError, match="unknown form") as raised:
         open_store("/srv/store")
