@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
 from resnap.tiering.eligibility import before_replay
@@ -52,17 +52,9 @@ class Readiness(StrEnum):
     """Compacted, or a topic of the brokers' own: it cannot be tiered."""
 
     @property
-    def is_good(self) -> bool:
-        """Whether nothing is left to be made."""
-        return self in _GOOD
-
-    @property
     def verdict(self) -> Verdict:
         """Whether tiering can be turned on as things are."""
         return Verdict.READY if self in {Readiness.READY, Readiness.SHIPPED} else Verdict.BLOCKED
-
-
-_GOOD: Final = frozenset({Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

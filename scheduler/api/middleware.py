@@ -54,6 +54,18 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _TOO_LARGE: Final = f"the body is longer than {BODY_BYTES} bytes"
 
 
+class HeadMiddleware:
+    """Has HEAD answered as GET, as load balancers and ``curl -I`` ask; the server leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
 class MetricsMiddleware:
     """Counts requests by route; a stream counts from its first to its last byte."""
 

@@ -20,6 +20,7 @@ from resnap.scheduler.api.middleware import (
     AuditMiddleware,
     CheckMiddleware,
     HeadersMiddleware,
+    HeadMiddleware,
     MetricsMiddleware,
 )
 from resnap.scheduler.api.openapi import describe, operation_id
@@ -70,6 +71,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     metrics = services.observation.metrics
     metrics.routes(_routes(app))
     app.add_middleware(MetricsMiddleware, metrics=metrics)
+    app.add_middleware(HeadMiddleware)
     return app
 
 

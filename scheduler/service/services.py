@@ -43,6 +43,7 @@ from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.active_producers import Cleaner
 from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -169,7 +170,7 @@ class Services:
     def measure(self) -> None:
         """Set the metrics that are measured when they are read."""
         counts = self.scans.counts()
-        ready = sum(count for readiness, count in counts.items() if readiness.is_good)
+        ready = sum(count for readiness, count in counts.items() if readiness.verdict is Verdict.READY)
         metrics = self.observation.metrics
         metrics.queue(waiting=self.worker.waiting, running=self.worker.running)
         metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)

@@ -48,7 +48,7 @@ def _of_what_was_seen(counts: Mapping[Readiness, int]) -> Answer:
         sentence = f"{some(everything, 'partition')}, all of compacted topics, which cannot be tiered."
         return Answer(word="Nothing to tier", tone="none", sentence=sentence)
     if stops:
-        sentence = f"A broker would stop at {stops:,} of {some(all_in, 'partition')}."
+        sentence = f"A broker would stop at {stops + waits:,} of {some(all_in, 'partition')}."
         return Answer(word="Not yet", tone="todo", sentence=sentence, steps=_steps(counts))
     if waits:
         sentence = f"Nothing is left to be made; {some(waits, 'partition')} of {all_in:,} wait for an installation."

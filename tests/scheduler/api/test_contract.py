@@ -124,3 +124,14 @@ def test_rows_of_runs_plans_and_partitions_are_as_the_description_says(service: 
             check_row(documents.PlanRow, row)
         assert shapes["PlanAnswer"]["properties"]["partitions"]["items"]["title"] == "PlanRow"
         check_row(documents.ScanRow, client.get("/v1/partitions/payments/0").json()["row"])
+
+
+def test_head_is_answered_as_get_without_a_body(service: Whole) -> None:
+    """As load balancers ask whether the service is there."""
+    with service.client() as client:
+        for path in ("/livez", "/readyz", "/metrics", "/v1/partitions", "/", "/static/page.css"):
+            answer, whole_answer = client.head(path), client.get(path)
+            assert (answer.status_code, answer.content) == (200, b""), path
+            assert answer.headers["content-type"] == whole_answer.headers["content-type"]
+        assert client.head("/v1/nowhere").status_code == 404
+        assert 'resnap_http_requests_total{method="GET",route="/livez"' in client.get("/metrics").text

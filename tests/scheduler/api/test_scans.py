@@ -10,6 +10,7 @@ import pytest
 
 from resnap.scheduler.job.sources import Scope, look
 from resnap.storage.stores.local import LocalObjectStore
+from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(serv
         [seen] = service.services.scans.find("payments", 0)
         assert (before.judgement.readiness, seen.judgement.readiness) == ("blocked", "prepared")
         assert seen.source == before.source
+        counts = service.services.scans.counts()
+        ready = counts[Readiness.READY] + counts[Readiness.SHIPPED]
+        assert f'resnap_partitions{{state="ready"}} {ready}.0' in client.get("/metrics").text, "it is not installed"
 
 
 def test_what_is_not_there_is_refused_at_once_and_what_is_not_configured_is_not_kept(service: Whole) -> None:

@@ -9,7 +9,7 @@ import pytest
 from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
-from resnap.tiering.readiness import Readiness, Repair, judge
+from resnap.tiering.readiness import Readiness, Repair, Verdict, judge
 from tests.cases import each
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_the_answer(seen: Row, repairs: Sequence[Repair], answer: Readiness, rea
     judgement = judge(facts_in(seen), repairs)
     assert (judgement.readiness, judgement.reason) == (answer, reason)
     assert judgement.next_step
-    assert judgement.readiness.is_good == (answer in {Readiness.READY, Readiness.SHIPPED, Readiness.PREPARED})
+    assert (judgement.readiness.verdict is Verdict.READY) == (answer in {Readiness.READY, Readiness.SHIPPED})
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_what_stops_a_broker_is_said_whatever_else_could_not_be_read() -> None:
 
 def test_the_answer_says_how_many_and_what_is_left_to_do() -> None:
     answer = answer_of(counts(ready=1000, blocked=478, unfit=1, prepared=2, excluded=9))
-    assert answer.sentence == "A broker would stop at 479 of 1,481 partitions."
+    assert answer.sentence == "A broker would stop at 481 of 1,481 partitions."
     assert [step.split(":")[0] for step in answer.steps][:2] == [
         "look first at 1 partition with something in the way of a replay", "replay 478 partitions",
     ]  # fmt: skip
