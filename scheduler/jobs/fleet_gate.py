@@ -56,7 +56,7 @@ def run(request: Request, context: Context) -> Iterator[Against]:
 
     Raises:
         ConfigurationError: no service is named, or no cluster, or it cannot be asked as is said.
-        UsageError: no ``[[fleet]]`` table is of the broker.
+        UsageError: no ``[[fleet]]`` table is of the broker, or no topic is meant.
         ClusterError: the cluster does not answer.
 
     """
@@ -69,6 +69,7 @@ def run(request: Request, context: Context) -> Iterator[Against]:
         # What takes longest comes first, so that where replicas are is as it was a moment ago.
         findings = _findings(cluster, request.broker_id, context)
         places = _places(cluster, context)
+        check_topics(settings.topics, places)
         topics = {place.topic_partition.topic for place in places if request.broker_id in place.replicas}
         described = cluster.topic_settings(topics)
         facts = GateFacts(
@@ -81,6 +82,19 @@ def run(request: Request, context: Context) -> Iterator[Against]:
             wants=is_meant(settings.topics),
         )
     yield from results(gate(facts))
+
+
+def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> None:
+    """Make sure that ``globs``, where there are any, mean a topic of the cluster: else no snapshot would be asked for.
+
+    Raises:
+        UsageError: they mean none.
+
+    """
+    wants = is_meant(globs)
+    if globs and not any(wants(place.topic_partition.topic) for place in places):
+        named = " ".join(f"--topic {glob}" for glob in globs)
+        raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all count")
 
 
 def results(answer: GateAnswer) -> Iterator[Against]:

@@ -14,7 +14,11 @@ import pytest
 
 from resnap.scheduler.fleet import collecting
 from resnap.scheduler.fleet.collecting import Collector
+from resnap.scheduler.jobs.fleet_gate import check_topics
 from resnap.scheduler.settings.service import FleetEntry
+from resnap.storage.errors import UsageError
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.cluster.replica_comparison import PartitionReplicas
 from tests import schemas
 from tests.clocks import FixedClock
 from tests.kafka.brokers import free_port
@@ -222,3 +226,13 @@ def test_a_fleet_table_is_judged_when_it_is_read(command: Resnap, tmp_path: Path
         configuration.write_text(table)
         ran = command("fleet", "status", "--config", configuration)
         assert (ran.code, why in ran.err, "hush" in ran.err) == (10, True, False), ran.err
+
+
+def test_a_gate_for_a_mistyped_topic_lets_no_broker_go() -> None:
+    """It would ask for no snapshot at all."""
+    places = [PartitionReplicas(TopicPartition("payments", 0), 1, 0, (1,), (1,))]
+    for globs in ((), ("pay*",), ("other", "payments")):
+        check_topics(globs, places)
+    check_topics((), [])
+    with pytest.raises(UsageError, match="no topic of the cluster matches --topic paymnts"):
+        check_topics(("paymnts",), places)
