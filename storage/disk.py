@@ -256,7 +256,7 @@ def is_there(path: Path) -> bool:
         return path.exists()
 
 
-def refuse_unwritable(path: Path) -> None:
+def refuse_unwritable(path: Path, hint: str = "give another place, or run as another user") -> None:
     """Refuse a directory in which, or in the nearest of those above that is there, nothing could be written.
 
     Raises:
@@ -274,9 +274,7 @@ def refuse_unwritable(path: Path) -> None:
     if found.errno == errno.ENOTDIR:
         where = "" if str(path) == found.filename else f"{path}: "
         raise UsageError(f"{where}{found.filename} is not a directory", hint="give another place")
-    raise UsageError(
-        f"{path}: {found.filename} cannot be written to", hint="give another place, or run as another user"
-    )
+    raise UsageError(f"{path}: {found.filename} cannot be written to", hint=hint)
 
 
 def why_unwritable(path: Path) -> OSError | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.output.rendering import some
-from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory
+from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 UNDO_SUFFIX: Final = ".undo"
 """Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""
+_ELSEWHERE: Final = "give --undo-dir, a directory that this user may write to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,8 @@ def preview(request: Request, s3: S3Settings) -> Installed:
     selection = _select(request, _area(request, s3))
     result = selection.result(manifest=None, error=None)
     try:
+        if any(one.installation.changes for one in selection.surveyed):
+            refuse_unwritable(_undo_root(request), _ELSEWHERE)
         refuse_running(selection.log_dir)
         shutdown_mark(selection.log_dir)
     except ResnapError as obstacle:
@@ -117,6 +120,7 @@ def install_staged(
         selection = _select(request, area)
         if not any(one.installation.changes for one in selection.surveyed):
             return selection.result(manifest=None, error=None)
+        refuse_unwritable(undo_root, _ELSEWHERE)
         installer = Installer(log_dir=selection.log_dir, area=area, disk=disk)
         now_ms = clock.now_ms()
         undo_dir = _new_folder(disk, undo_root, now_ms)

@@ -107,6 +107,21 @@ def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
     assert (ran.code, "was not shut down cleanly" in ran.err) == (0, True)
 
 
+def test_a_place_for_the_undo_that_cannot_be_written_is_named_before_a_broker_is_stopped(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    """As where another user has staged; root, who writes everywhere, meets a file in the place of the directory."""
+    closed = staged.parent / "closed"
+    closed.write_bytes(b"")
+    undo = ("--undo-dir", closed / "undo")
+    tried = command("install", staged, broker_log, *undo, "--dry-run")
+    assert f"nothing could be installed now: {closed / 'undo'}: {closed} is not a directory" in tried.err
+    ran = command("install", staged, broker_log, *undo)
+    assert (ran.code, ran.out) == (2, "")
+    assert "give another place" in ran.err
+    assert "run as the user that the broker runs as" not in ran.err
+
+
 def test_a_dry_run_ends_with_the_code_of_the_run(command: Resnap, broker_log: Path, staged: Path) -> None:
     (broker_log / "payments-0" / f"{0:020d}.log.swap").touch()
     tried = command("install", staged, broker_log, "--dry-run", *JSON)
