@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, in_file
+from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, hinted, in_file
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, DirKind, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, PartitionDir, Place
@@ -34,6 +34,9 @@ LOG_DIR_MARKS: Final = frozenset(
     {META_PROPERTIES, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, CLEANER_OFFSETS}
 )
 """Names of files that only a log dir has."""
+_read_checkpoint = hinted("it is this broker's own, and no other replica has it: a running broker writes it again")(
+    read_offset_checkpoint
+)
 _T = TypeVar("_T")
 
 
@@ -120,10 +123,10 @@ class Survey:
     def read_checkpoints(self) -> Checkpoints:
         """Return what the four offset checkpoints say; a damaged one says nothing."""
         return Checkpoints(
-            high_watermarks=self.read(HIGH_WATERMARKS, read_offset_checkpoint) or {},
-            log_start_offsets=self.read(LOG_START_OFFSETS, read_offset_checkpoint) or {},
-            recovery_points=self.read(RECOVERY_POINTS, read_offset_checkpoint) or {},
-            cleaner_offsets=self.read(CLEANER_OFFSETS, read_offset_checkpoint) or {},
+            high_watermarks=self.read(HIGH_WATERMARKS, _read_checkpoint) or {},
+            log_start_offsets=self.read(LOG_START_OFFSETS, _read_checkpoint) or {},
+            recovery_points=self.read(RECOVERY_POINTS, _read_checkpoint) or {},
+            cleaner_offsets=self.read(CLEANER_OFFSETS, _read_checkpoint) or {},
         )
 
     def add_partition(self, path: Place, load: Callable[[], PartitionDir]) -> None:

@@ -299,6 +299,7 @@ def test_a_damaged_checkpoint_is_a_problem_and_leaves_its_values_unknown(tmp_pat
     assert problem.path == damaged
     assert isinstance(problem.error, FormatError)
     assert problem.error.file == str(damaged)
+    assert "no other replica has it" in str(problem.error.hint)
 
 
 @pytest.mark.parametrize("name", ["cleaner-offset-checkpoint", "log-start-offset-checkpoint", "meta.properties"])
