@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -94,7 +95,8 @@ def run(arguments: Sequence[str]) -> int:
     if code and is_interrupted():  # whatever else went wrong on the way out
         code = INTERRUPTED
     if code == INTERRUPTED:
-        sys.stderr.write("interrupted\n")
+        with suppress(OSError):  # of a terminal that was closed
+            sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else OK
 
 

@@ -1,4 +1,6 @@
-"""SIGINT and SIGTERM: the first asks the run to end in order, and the second, or too long a wait, ends it as it stands.
+"""SIGINT, SIGTERM, SIGHUP: the first asks the run to end in order; a second, or too long a wait, ends it as it stands.
+
+A terminal that closes sends SIGHUP twice, by the shell and by the kernel: all hangups together count as one signal.
 
 In order means that what is on its way is let go, and leases and scratch directories with it. What waits, for another
 try or for ``--bwlimit``, wakes up; but a thread in the middle of a request can take minutes over it. What a run leaves
@@ -27,6 +29,7 @@ from resnap.scheduler.cli.failures import INTERRUPTED
 from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
 
@@ -38,7 +41,7 @@ _WAKES_UP: Final = signal.SIGURG
 """Ends the main thread's wait for a lock, and means nothing else: by default it is ignored."""
 
 _AGAIN_S: Final = 0.1
-_INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+_INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _MOST_BYTES: Final = 512
 _HEARD: Final[list[int]] = []
 _LOST: Final[list[BaseException]] = []
@@ -51,7 +54,7 @@ def is_interrupted() -> bool:
 
 
 def heed_interrupts() -> None:
-    """Make the two signals mean the same in this process; SIGINT stays ignored where the caller had it so.
+    """Make the signals mean the same in this process; what the caller has ignored, as ``nohup`` does, stays ignored.
 
     Raises:
         RuntimeError: no thread can be started to wait for them.
@@ -69,8 +72,9 @@ def heed_interrupts() -> None:
     signal.signal(_WAKES_UP, _raise_again)
     sys.unraisablehook = _keep_if_interrupt
     signal.signal(signal.SIGTERM, interrupted)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells start what goes to the background
-        signal.signal(signal.SIGINT, interrupted)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # SIGINT by shells, of what they start in the background
+            signal.signal(number, interrupted)
     threading.Thread(target=_watch, args=(read,), name="resnap-signals", daemon=True).start()
 
 
@@ -89,12 +93,12 @@ def _raise_again(_number: int, _frame: FrameType | None) -> None:
 
 def _watch(read: int) -> None:
     """Wake up the main thread until it has heard; end the process at a second signal, or when the grace is over."""
-    heard = _interrupts(read, None)
+    heard: list[int] = []
     while not heard:
         heard = _interrupts(read, None)
     end_pauses()
     end = time.monotonic() + GRACE_S
-    while heard < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
+    while _count(heard) < 2 and time.monotonic() < end:  # noqa: PLR2004 - the second
         if not _HEARD or _LOST:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
@@ -102,10 +106,14 @@ def _watch(read: int) -> None:
     _end_as_it_stands()
 
 
-def _interrupts(read: int, seconds: float | None) -> int:
-    """Count the interrupts that have come; wait for any signal, so long at most."""
+def _count(heard: Sequence[int]) -> int:
+    return len(heard) - max(0, heard.count(signal.SIGHUP) - 1)
+
+
+def _interrupts(read: int, seconds: float | None) -> list[int]:
+    """Return the interrupts that have come; wait for any signal, so long at most."""
     ready, _, _ = select.select([read], [], [], seconds)
-    return sum(number in _INTERRUPTS for number in os.read(read, _MOST_BYTES)) if ready else 0
+    return [number for number in os.read(read, _MOST_BYTES) if number in _INTERRUPTS] if ready else []
 
 
 def forget_the_interrupt() -> None:

@@ -95,6 +95,17 @@ def test_a_first_signal_is_heard_and_a_second_one_ends_the_process(
             process.send_signal(signal.SIGINT)
 
 
+def test_hangups_of_one_terminal_are_one_signal() -> None:
+    """A terminal that closes sends it twice: the shell does, and the kernel once the shell has gone."""
+    with waiting() as (process, out):
+        process.send_signal(signal.SIGHUP)
+        assert out.readline() == "heard\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGTERM)
+
+
 def test_two_signals_that_come_together_end_the_process() -> None:
     for _ in range(TIMES):
         with waiting() as (process, _):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -174,6 +175,27 @@ def test_shipping_that_is_interrupted_ends_with_130_and_leaves_nothing_half_made
     assert tree(broker_log) == before
     assert command(*arguments).code == 0
     assert check_store(files_of(store), strict=False) == must
+
+
+@pytest.mark.parametrize("command_line", [(), ("nohup",)])
+def test_a_terminal_that_closes_ends_shipping_in_order_and_under_nohup_not_at_all(
+    resnap: Resnap, broker_log: Path, tmp_path: Path, command_line: tuple[str, ...]
+) -> None:
+    store = tmp_path / "store"
+    arguments = ("-m", "resnap", "tier", broker_log, "--to", store.as_uri(), *ROLL, "--bwlimit", "100000")
+    process_id, terminal = pty.fork()
+    if not process_id:  # the leader of a session, as a shell is, that writes to the terminal
+        os.chdir(tmp_path)  # where nohup writes
+        words = [*command_line, sys.executable, *map(str, arguments)]
+        os.execvpe(words[0], words, resnap.environment({"TMPDIR": str(tmp_path)}))  # noqa: S606 - no shell
+    deadline = time.monotonic() + PATIENCE_S
+    while files_in(store)() < 2:
+        assert time.monotonic() < deadline
+        time.sleep(TICK_S)
+    os.close(terminal)
+    _, status = os.waitpid(process_id, 0)
+    assert os.waitstatus_to_exitcode(status) == (0 if command_line else 130)
+    assert [key for key in files_of(store) if key.startswith(".resnap/lease/") or is_temporary(key)] == []
 
 
 @pytest.mark.s3
