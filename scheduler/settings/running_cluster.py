@@ -16,7 +16,8 @@ from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.log.properties import read_properties
 from resnap.tiering.cluster.broker_settings import BrokerSettings, describe_brokers
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, client_settings, setup_timeout_s, stores
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, client_settings, setup_timeout_s
+from resnap.tiering.cluster.tls import check_stores
 from resnap.tiering.controller.expiration import CHECK_INTERVAL, EXPIRATION, TRANSACTIONAL_EXPIRATION
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def _connected(bootstrap_server: str, command_config: Path | None) -> Cluster:
         with legible(command_config), in_file(command_config):
             properties = read_properties(command_config.read_bytes())
     known = client_settings(properties)
-    for path in stores(properties):
-        _check_readable(path)
+    check_stores(known)
     setup_s = setup_timeout_s(properties)
     return Cluster(bootstrap_server, known, setup_timeout_s=SETUP_TIMEOUT_S if setup_s is None else setup_s)
 

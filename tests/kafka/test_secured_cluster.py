@@ -109,3 +109,4 @@ def test_a_cluster_behind_tls_and_scram_is_reached_as_kafkas_own_tools_reach_it(
             refused = command("remote", "status", *by(properties))
             assert (refused.code, what in refused.error["message"]) == (code, True), refused.err
             assert refused.error["hint"]
+            assert ("must hold the certificate" in refused.error["hint"]) == ("certificate" in what)

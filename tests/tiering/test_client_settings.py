@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import subprocess
+from typing import TYPE_CHECKING
+
 import pytest
 
 from resnap.storage.errors import ConfigurationError
 from resnap.tiering.cluster.connecting import client_settings, setup_timeout_s
+from resnap.tiering.cluster.tls import check_stores
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="pass";'
 
@@ -65,3 +72,25 @@ def test_what_only_tunes_a_client_is_passed_over() -> None:
 def test_what_is_needed_and_cannot_be_had_is_refused_by_name(properties: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         client_settings(properties)
+
+
+def test_files_that_hold_no_key_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
+    key, certificate, own = (tmp_path / name for name in ("key", "certificate", "own.pem"))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=me", "-passout", "pass:secret",
+         "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    own.write_bytes(key.read_bytes() + certificate.read_bytes())
+    right = {"ssl_cafile": str(certificate), "ssl_certfile": str(own), "ssl_password": "secret"}
+    check_stores(right)
+    for wrong, named in (
+        ({"ssl_cafile": str(key)}, f"ssl.truststore.location: {key}: cannot be read"),
+        ({"ssl_cafile": str(tmp_path / "none")}, "none: cannot be read: No such file or directory"),
+        ({"ssl_certfile": str(certificate)}, f"ssl.keystore.location: {certificate}: cannot be read"),
+        ({"ssl_password": "wrong"}, f"ssl.keystore.location: {own}: cannot be read"),
+        ({"ssl_password": None}, f"ssl.keystore.location: {own}: cannot be read"),
+    ):
+        with pytest.raises(ConfigurationError, match=named) as caught:
+            check_stores(right | wrong)
+        assert caught.value.hint

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from resnap.storage.errors import ClusterError, UsageError
+from resnap.tiering.cluster import tls
 from resnap.tiering.cluster.client import Cluster
 
 OPEN_FILES = Path("/proc/self/fd")
@@ -66,3 +67,14 @@ def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:
             broker.join()
         assert (len([*OPEN_FILES.iterdir()]), "kafka" in str(threading.enumerate())) == (files, False)
     assert "wrong credentials" in (caught.value.hint or "")
+
+
+def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one does whose process is stopped."""
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*no answer within 0.3 s$"):
+            Cluster(address, {"security_protocol": "SSL"}, patience_ms=PATIENCE_MS)

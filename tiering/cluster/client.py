@@ -19,6 +19,7 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.tiering.cluster.tls import bound_handshakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,6 +74,7 @@ class Cluster:
                 hint=install_hint("kafka", "kafka-python"),
             ) from error
         self._kafka = kafka
+        bound_handshakes()
         servers = bootstrap.split(",")
         self._config = {"bootstrap_servers": servers, **settings}
         self._patience_ms = patience_ms

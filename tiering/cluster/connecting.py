@@ -18,7 +18,6 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from resnap.storage.errors import ClusterError, ConfigurationError, UsageError
@@ -87,14 +86,6 @@ def setup_timeout_s(properties: Mapping[str, str]) -> float | None:
     return None if setup_ms is None else setup_ms / 1000
 
 
-def stores(properties: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the files with keys and certificates that ``properties`` name."""
-    for name in _STORE_TYPES:
-        location = properties.get(name.replace(".type", ".location"))
-        if location is not None:
-            yield Path(location)
-
-
 def _milliseconds(properties: Mapping[str, str], name: str) -> int | None:
     given = properties.get(name)
     if given is not None and not (given.isdecimal() and int(given) > 0):
@@ -141,6 +132,10 @@ _BY_PROPERTY: Final = (
     "look at --bootstrap-server, and whether the broker runs and a firewall lets you through;"
     " socket.connection.setup.timeout.ms in --command-config waits longer"
 )
+_BY_CERTIFICATE: Final = (
+    "ssl.truststore.location in --command-config must hold the certificate of the authority that signed the broker's;"
+    " that must be valid today, and name the host that --bootstrap-server and the broker's advertised.listeners name"
+)
 _BY_PROTOCOL: Final = (
     "look at --bootstrap-server and --command-config: brokers hang up on who gives another"
     " security.protocol than theirs, or wrong credentials"
@@ -186,7 +181,8 @@ def connected(
                 break
     what = next((why for why in failures.why if _SAYS_NOTHING not in why), None)
     what = what or next(iter(failures.why), f"{type(last).__name__}: {last}")
-    raise ClusterError(f"cannot connect to {bootstrap}: {what}", hint=_BY_PROTOCOL) from last
+    hint = _BY_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in what else _BY_PROTOCOL
+    raise ClusterError(f"cannot connect to {bootstrap}: {what}", hint=hint) from last
 
 
 def _place(server: str) -> tuple[str, int]:
