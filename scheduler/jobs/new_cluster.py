@@ -147,8 +147,8 @@ def begin_cluster(
 def _left_out(topic: str) -> VerificationError:
     return VerificationError(
         f"{topic}: not given to the new cluster, since not all of it was restored",
-        hint="repair the store and run the same command again before the cluster starts; a broker sets directories of"
-        " topics that its cluster does not have aside (-stray)",
+        hint="remedy what is named of it, and run the same command again before the cluster starts; a broker sets"
+        " directories of topics that its cluster does not have aside (-stray)",
     )
 
 

@@ -297,7 +297,7 @@ class _Run:
             self.progress.advance(one.segments, one.size_bytes)
         result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
         if outcome is Restored.OCCUPIED:
-            what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds something else"
+            what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
             hint = "move it out of the log dir, or leave the topic out (--topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
         if outcome is Restored.RESTORED:

@@ -174,6 +174,24 @@ def test_a_topic_that_is_not_whole_is_left_out_until_the_store_is(command: Resna
     assert [one.name for one in records(data, TopicRecord)] == ["payments"]
 
 
+@pytest.mark.parametrize("content", ["version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAABA", None])
+def test_a_directory_of_another_topic_id_which_a_broker_would_set_aside_is_not_taken_for_restored(
+    command: Resnap, store: Path, tmp_path: Path, content: str | None
+) -> None:
+    data = formatted(tmp_path / "data")
+    bootstrap = data / FORMS[0]
+    before = bootstrap.read_bytes()
+    arguments = ("restore", store.as_uri(), "--into", data, "--new-cluster", data, *JSON)
+    assert command(*arguments).code == 0
+    bootstrap.write_bytes(before)
+    named = data / "payments-0" / "partition.metadata"
+    named.unlink() if content is None else named.write_text(content)
+    ran = command(*arguments)
+    assert ran.code == 1, ran.err
+    assert f"{data}/payments-0 is there already, and holds another log or topic id" in ran.err
+    assert records(data, TopicRecord) == []
+
+
 @pytest.mark.parametrize("step", [5, 60, 130])
 def test_what_a_kill_has_left_the_next_run_completes(command: Resnap, store: Path, tmp_path: Path, step: int) -> None:
     data, whole = formatted(tmp_path / "data"), formatted(tmp_path / "whole")

@@ -23,7 +23,7 @@ from uuid import UUID, uuid5
 from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
 from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small, readable
-from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
+from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
 from resnap.tiering.restoring.file_copies import Copier, amount, write_apart, write_files
 
@@ -46,7 +46,7 @@ class Restored(StrEnum):
 
     RESTORED = "restored"
     ALREADY_THERE = "already-there"
-    """Every file of it is there, byte for byte."""
+    """Every file of it is there, byte for byte, and the topic's id."""
     OCCUPIED = "occupied"
     """A directory of this name holds something else; it is never touched."""
 
@@ -71,7 +71,9 @@ class Restorer:
         target = self._target(restoration)
         if not is_there(target):
             return Restored.RESTORED
-        same = all(self.copier.each(partial(_are_there, target), restoration.files))
+        same = _is_of(target, restoration) and all(
+            self.copier.each(partial(_are_there, target), restoration.files)
+        )
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
     def restore(self, restoration: Restoration, done: Callable[[int, int], None]) -> Restored:
@@ -176,6 +178,15 @@ def unfinished_name(topic_partition: TopicPartition, part: str = "") -> str:
     suffix = f".{uuid5(_NAMESPACE, str(topic_partition) + part).hex}-delete"
     number = f"-{topic_partition.partition}"
     return f"{topic_partition.topic[: _NAME_BYTES - len(number) - len(suffix)]}{number}{suffix}"
+
+
+def _is_of(target: Path, restoration: Restoration) -> bool:
+    """Whether a broker takes ``target`` for a partition of the same topic: one of another id it sets aside."""
+    if restoration.topic_id is None:
+        return True
+    with readable(target):
+        found = read_small(target / PARTITION_METADATA, read_partition_metadata)
+    return found is not None and found.topic_id == restoration.topic_id
 
 
 def _are_there(target: Path, files: tuple[ShippedFile, ...], _: Flow) -> bool:
