@@ -127,6 +127,8 @@ class StoreRepair:
     """Keys of manifests by the same."""
     _problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What reading the segments back showed, by the keys of their manifests."""
+    _proven: list[Repair] = field(default_factory=list)
+    """What was to be replaced; where it was not, a failure says why, or another run has done so meanwhile."""
     _lease: ExitStack = field(default_factory=ExitStack)
     _held: tuple[str, Tenure] | None = None
 
@@ -226,8 +228,8 @@ class StoreRepair:
         of = {self._manifests[path]: partition for path, partition in self._at.items() if path in self._manifests}
         for key, problems in self._problems.items():
             partition = of.get(key)
-            repaired, failures = ((), self.failures) if partition is None else (partition.repaired, partition.failures)
-            right = tuple(suffix for one in repaired if one.manifest_key == key for suffix in one.suffixes)
+            failures = self.failures if partition is None else partition.failures
+            right = tuple(suffix for one in self._proven if one.manifest_key == key for suffix in one.suffixes)
             said = [str(failure) for failure in failures]
             for problem in problems:
                 subject = problem.partition(": ")[0]
@@ -340,9 +342,13 @@ class StoreRepair:
             check=found,
             index=index,
         )
+        self._proven.append(repair)
         try:
             is_written = self._write(partition, repair, parts)
-        except (LockedError, UsageError, FormatError, ConfigurationError) as error:
+        except LockedError as error:
+            if not any(isinstance(one, LockedError) for one in partition.failures):  # it is of the whole partition
+                partition.failures.append(error)
+        except (UsageError, FormatError, ConfigurationError) as error:
             partition.failures.append(error)
         except StoreError as error:
             if error.transient or isinstance(error, StoreFullError):

@@ -6,13 +6,16 @@ import json
 import os
 import shutil
 import struct
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from resnap.storage.errors import StoreAccessError
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
+from resnap.tiering.shipping.lease import lease_place, leased
 from tests import schemas
 from tests.cases import mostly_slow
 from tests.scheduler.aiven_files import ABORTED
@@ -368,6 +371,25 @@ def test_what_lies_where_a_manifest_names_something_else_is_replaced(
     assert scene.repair().document["summary"]["repaired"] == 0
     assert scene.repair("--undo", summary["run"]).code == 0
     assert scene.contents() == wrong
+
+
+def test_a_partition_that_another_run_is_at_is_named_once_and_nothing_is_advised_against_its_segments(
+    scene_of: Callable[[str], Scene],
+) -> None:
+    scene = scene_of("flat")
+    for segment in scene.files.segments:
+        segment.with_suffix(".snapshot").write_bytes(EMPTY_SNAPSHOT)
+    wrong = scene.contents()
+    cluster_id = read_manifest(scene.files.segments[0].read_bytes()).cluster_id
+    place, now_ms = lease_place(cluster_id, TopicPartition("payments", PARTITION)), int(time.time() * 1000)
+    with leased(LocalObjectStore(scene.files.store), place, who="another", now_ms=now_ms) as other:
+        other.hold()
+        ran = scene.repair()
+    assert ran.code == 11, ran.err
+    assert ran.err.count("another run is at work there") == 1
+    assert "delete the manifest" not in ran.err
+    assert scene.contents() == wrong
+    assert scene.repair().code == 0
 
 
 @pytest.mark.parametrize("layout", mostly_slow(["flat", "brokers", "plugin"], "plugin"))

@@ -71,9 +71,7 @@ class Restorer:
         target = self._target(restoration)
         if not is_there(target):
             return Restored.RESTORED
-        same = _is_of(target, restoration) and all(
-            self.copier.each(partial(_are_there, target), restoration.files)
-        )
+        same = _is_of(target, restoration) and all(self.copier.each(partial(_are_there, target), restoration.files))
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
     def restore(self, restoration: Restoration, done: Callable[[int, int], None]) -> Restored:
