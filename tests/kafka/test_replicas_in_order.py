@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import threading
 import time
@@ -145,3 +146,29 @@ def test_records_deleted_before_any_were_tiered_give_no_alarm_of_a_new_replica(
         ran = command("replicas", "--bootstrap-server", leader.address, "--topic", CUT.topic, "--output", "json")
         assert ran.code == 0, (ran.out, ran.err)
         assert ran.document["summary"]["replicas"] == 2
+
+
+def test_a_broker_that_hangs_keeps_nobody_from_what_is_known_of_the_others(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    for node in ("1", "2"):
+        (tmp_path / node).mkdir()
+    first = Broker(release("3.9.1"), [tmp_path / "1" / "data"], {"broker.session.timeout.ms": 600_000})
+    other = Broker(release("3.9.1"), [tmp_path / "2" / "data"], {"broker.session.timeout.ms": 600_000}, node=2,
+                   joins=first)  # fmt: skip
+    with first.running(), other.running():
+        first.drive("assign", STEADY, "1,2")
+        send_batch(first, IDEMPOTENT, STEADY)
+        servers = ("--bootstrap-server", f"{first.address},{other.address}", "--output", "json")
+        eventually(lambda: command("replicas", *servers).code == 0, "the replicas are not in order")
+        assert other.process is not None
+        other.process.send_signal(signal.SIGSTOP)  # the kernel goes on to take connections
+        try:
+            ran = command("replicas", *servers, "--topic", STEADY)
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+    assert ran.out, ran.err
+    rows = ran.document["replicas"]
+    assert (ran.code, [one["brokerId"] for one in rows], rows[0]["state"] in {"unknown", "lagging"}) == (
+        16 if rows[0]["state"] == "unknown" else 0, [2], True,
+    ), ran.err  # fmt: skip

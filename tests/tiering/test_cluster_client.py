@@ -12,6 +12,7 @@ import pytest
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster import tls
 from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.connecting import connected
 
 OPEN_FILES = Path("/proc/self/fd")
 PATIENCE_MS = 3_000
@@ -78,3 +79,14 @@ def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*no answer within 0.3 s$"):
             Cluster(address, {"security_protocol": "SSL"}, patience_ms=PATIENCE_MS)
+
+
+def test_a_server_that_takes_a_connection_and_hangs_keeps_nobody_from_the_others() -> None:
+    """The library stays with the one that it has chosen."""
+
+    def connect(_wait_ms: int, some: list[str]) -> str:
+        if "hangs" in some:
+            raise TimeoutError
+        return some[0]
+
+    assert connected(connect, (OSError,), ["hangs", "answers"], PATIENCE_MS) == "answers"

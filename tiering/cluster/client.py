@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from itertools import cycle, islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
@@ -32,7 +33,7 @@ _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
 _TRIES: Final = 5
-"""How often what any broker can answer is asked for: the library may choose one that has just died."""
+"""How often what any broker can answer is asked for, one after the other: some may have died since, or hang."""
 _HINT: Final = "look at --bootstrap-server and --command-config, and whether brokers answer"
 
 
@@ -81,13 +82,17 @@ class Cluster:
         self._open = ExitStack()
         reach(servers, setup_timeout_s)
         self._admin: Any = connected(
-            lambda wait_ms: _made(kafka.KafkaAdminClient, bootstrap_timeout_ms=wait_ms, **self._config),
+            lambda wait_ms, some: _made(
+                kafka.KafkaAdminClient, bootstrap_timeout_ms=wait_ms, **self._config | {"bootstrap_servers": some}
+            ),
             (kafka.errors.KafkaError, OSError),
-            bootstrap,
+            servers,
             patience_ms,
         )
         self._open.callback(self._admin.close)
         self._producer: Any = None
+        self._answers: int | None = None
+        """Who has answered last what any broker can."""
 
     def __enter__(self) -> Self:
         return self
@@ -153,9 +158,10 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
-        with _translated("cannot learn about brokers"):
-            brokers = self._of_any(self._admin.describe_cluster)["brokers"]
-        return sorted(one["broker_id"] for one in brokers if not one.get("is_fenced"))
+        from kafka.protocol.metadata import MetadataRequest as Request
+
+        answer = self.ask("cannot learn about brokers", Request(topics=[], allow_auto_topic_creation=False))
+        return sorted(one.node_id for one in answer.brokers)
 
     def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
         """Return the library's description of the transactions of ``producer_ids``, by transactional id.
@@ -178,17 +184,26 @@ class Cluster:
 
         """
         with _translated(what):
-            manager = self._admin._manager  # noqa: SLF001
-            if broker_id is not None:
-                return manager.run(manager.send, request, broker_id)
-            return self._of_any(lambda: manager.run(manager.send, request, None))
+            return self._of_any(request) if broker_id is None else self._answer(request, broker_id)
 
-    def _of_any(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - answers of the library
-        """Return what the library is answered by whichever broker, another one where the first cannot be reached."""
-        for _ in range(_TRIES - 1):
-            with suppress(self._kafka.errors.KafkaConnectionError):
-                return ask()
-        return ask()
+    def _answer(self, request: Any, broker_id: int | None) -> Any:  # noqa: ANN401 - messages of the library
+        manager = self._admin._manager  # noqa: SLF001
+        return manager.run(manager.send, request, broker_id)
+
+    def _of_any(self, request: Any) -> Any:  # noqa: ANN401 - messages of the library
+        """Return the answer of whichever broker, of the next one where one does not answer.
+
+        Left to choose itself, the library may go on with one that takes connections and hangs.
+        """
+        errors = self._kafka.errors
+        known = sorted(one.node_id for one in self._admin._manager.cluster.brokers())  # noqa: SLF001
+        known.sort(key=lambda broker_id: broker_id != self._answers)
+        for broker_id in islice(cycle(known), _TRIES - 1):
+            with suppress(errors.KafkaConnectionError, errors.RequestTimedOutError, errors.NodeNotReadyError):
+                answer = self._answer(request, broker_id)
+                self._answers = broker_id
+                return answer
+        return self._answer(request, None)
 
     def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of every record of a partition, up to the end that it has now.

@@ -160,29 +160,34 @@ def reach(servers: Sequence[str], timeout_s: float) -> None:
 
 
 def connected(
-    connect: Callable[[int], _Made], errors: tuple[type[Exception], ...], bootstrap: str, patience_ms: int
+    connect: Callable[[int, list[str]], _Made],
+    errors: tuple[type[Exception], ...],
+    servers: list[str],
+    patience_ms: int,
 ) -> _Made:
     """Return what ``connect`` returns, which may take so many milliseconds; ended early where it is hopeless.
 
-    It fails with one of ``errors``.
+    It fails with one of ``errors``. The library stays with the server that it has chosen, also with one that takes a
+    connection and hangs; so each is tried alone, too.
 
     Raises:
         ClusterError: it failed; says of what.
 
     """
-    failures = _Failures()
+    failures, first_ms = _Failures(), min(_FIRST_MS, patience_ms)
+    alone = [(first_ms, [one]) for one in servers] if len(servers) > 1 else []
     with _listening(failures):
-        for wait_ms in (min(_FIRST_MS, patience_ms), patience_ms):
+        for wait_ms, some in ((first_ms, servers), *alone, (patience_ms, servers)):
             try:
-                return connect(wait_ms)
+                return connect(wait_ms, some)
             except errors as error:
                 last = error
-            if len(failures.why) >= _ENOUGH:
+            if some is servers and len(failures.why) >= _ENOUGH:
                 break
     what = next((why for why in failures.why if _SAYS_NOTHING not in why), None)
     what = what or next(iter(failures.why), f"{type(last).__name__}: {last}")
     hint = _BY_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in what else _BY_PROTOCOL
-    raise ClusterError(f"cannot connect to {bootstrap}: {what}", hint=hint) from last
+    raise ClusterError(f"cannot connect to {','.join(servers)}: {what}", hint=hint) from last
 
 
 def _place(server: str) -> tuple[str, int]:
