@@ -29,6 +29,7 @@ from resnap.storage.stores.probe import (
     listing_problem,
     parts_problem,
     range_problem,
+    replacement,
     store_clock_ms,
     upload_checks,
     uploads_problem,
@@ -211,6 +212,19 @@ class RefusesConditions(Wired):
         super().put(key, body)
 
 
+class LosesAnswers(Wired):
+    """Does what it is asked for; the answer is lost, and the next attempt is refused."""
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        super().put(key, body, if_absent=if_absent)
+        if if_absent:
+            super().put(key, body, if_absent=True)
+
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        super().replace(key, body, etag=etag)
+        super().replace(key, body, etag=etag)
+
+
 class Races(Wired):
     """Keeps the condition where the key has been taken for long, as one looks and then writes."""
 
@@ -228,10 +242,43 @@ class Races(Wired):
         (SaysNoAndWrites, Condition.IGNORED),
         (RefusesConditions, Condition.REFUSED),
         (Races, Condition.RACES),
+        (LosesAnswers, Condition.KEPT),
     ],
 )
 def test_conditions_are_tried_alone_and_by_several_at_once(make: Callable[[], Wired], found: Condition) -> None:
     assert condition(make()) is found
+
+
+class IgnoresVersions(Wired):
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:  # noqa: ARG002
+        self.put(key, body)
+
+
+class SaysNoAndReplaces(Wired):
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:  # noqa: ARG002
+        self.put(key, body)
+        raise ObjectChangedError("changed", key=key)
+
+
+class ReplacesNothing(Wired):
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:  # noqa: ARG002
+        raise ObjectChangedError("changed", key=key)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (Wired, Condition.KEPT),
+        (IgnoresVersions, Condition.IGNORED),
+        (SaysNoAndReplaces, Condition.IGNORED),
+        (ReplacesNothing, Condition.REFUSED),
+        (LosesAnswers, Condition.KEPT),
+    ],
+)
+def test_conditions_on_a_version_are_tried_alone_and_by_several_at_once(
+    make: Callable[[], Wired], found: Condition
+) -> None:
+    assert replacement(make()) is found
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, StoreUnavailableError), (errno.ENOSPC, StoreFullError)])
