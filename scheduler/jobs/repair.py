@@ -104,7 +104,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     sources = context.engine().reading.sources
     store = tiered_part(request.url, sources).store
     if request.undo is not None:
-        return _undo(request.undo, store, context, is_conditional=_is_conditional(store, request, context))
+        return _undo(request.undo, store, request, context)
     _refuse_below_manifests(store, request, sources)
     below = open_store(request.url, context.settings.s3())
     checks = store_checks(planner_of(context), below, request.scope, VerificationJournal())
@@ -189,13 +189,13 @@ def _nothing_tiered(url: str) -> UsageError:
     return UsageError(f"{url} holds no tiered segment", hint=hint)
 
 
-def _undo(name: str, store: ObjectStore, context: Context, *, is_conditional: bool) -> Iterator[Result]:
+def _undo(name: str, store: ObjectStore, request: Request, context: Context) -> Iterator[Result]:
     found = [one for one in folders_in(store, name) if one.run == name and RECORD in one.names]
     if not found:
         there = ", ".join(runs(folders_in(store))) or "none"
         hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
         raise UsageError(f"{store.url} keeps no originals of a run {name}", hint=hint)
-    replacer = Replacer(store=store, run=name, is_conditional=is_conditional)
+    replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
     return _put_back(found, replacer, context)
 
 

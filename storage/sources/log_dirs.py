@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import NoLogDirError, open_log_dir_or_partition
 from resnap.storage.log.names import is_segment_name
@@ -73,7 +74,7 @@ def open_source(
         layout, depth = _match(url, info.key, READABLE_BY_KEYS_ALONE)
         if layout is not None:
             return read_in(layout, depth)
-    if path is not None:
+    if path is not None and is_there(path):
         return open_log_dir_or_partition(path, topics=topics)
     raise NoLogDirError(
         f"{url} holds neither a copy of a Kafka log dir nor segments that Resnap has shipped",

@@ -140,6 +140,8 @@ def test_garbage_collection_takes_the_originals_when_they_are_old_and_says_what_
     assert command("gc", scene.url, "--output", "json").document["summary"]["objects"] == 0
     gone = scene.repair("--undo", run)
     assert (gone.code, "keeps no originals of a run" in gone.err) == (2, True)
+    assert command("repair", f"{root.as_uri()}-mistyped", "--undo", run).code == 2
+    assert not root.with_name(f"{root.name}-mistyped").exists()
     assert scene.verify().code == 0
 
 
