@@ -200,7 +200,7 @@ class S3Caller:
             raise self._client_side_error(error, key) from error
 
     def _client_side_error(self, error: Exception, key: str | None) -> StoreError:
-        what = f"{self.where(key)}: {error}"
+        what = f"{self.where(key)}: {str(error).strip()}"
         endpoint = self.client.meta.endpoint_url
         if isinstance(error, botocore.exceptions.SSLError):
             hint = f"check the certificate of {endpoint}; --s3-ca-bundle names a file of authorities to trust"
@@ -245,7 +245,7 @@ def _make_client(settings: S3Settings) -> S3Client:
         client = session.client("s3", config=config, **settings.client_options())
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
-        raise ConfigurationError(f"s3: {error}", hint=hint) from error
+        raise ConfigurationError(f"s3: {str(error).strip()}", hint=hint) from error
     _refuse_credentials(client.meta.endpoint_url)
     send_known_bodies(client)
     added = settings.request_parameters()

@@ -90,3 +90,13 @@ def test_a_probe_that_is_refused_for_another_reason_has_not_seen_a_wrong_checksu
     proxy.set(error(400, "RequestTimeout"), lambda call: call.method == "PUT" and is_struck in call.path)
     found = upload_checks(store)
     assert (found.whole, found.in_parts, proxy.struck) == (Check.TAKEN, Check.TAKEN, 1)
+
+
+def test_what_a_process_says_that_gives_no_credentials_is_told_in_one_line(
+    command: Resnap, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[default]\ncredential_process = sh -c 'echo the token service is down >&2; exit 3'\n")
+    ran = command("verify", "--store", "s3://bucket/p", *through(proxy), AWS_CONFIG_FILE=str(config))
+    assert ran.code == 10, ran.err
+    assert "the token service is down\nhint: " in ran.err
