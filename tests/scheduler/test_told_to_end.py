@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -83,6 +84,8 @@ def _run(place: Place, at_step: Callable[[int], None], told: int) -> None:
         tempfile.tempdir = str(place.root / "tmp")
         (place.root / "tmp").mkdir()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started the tests ignores it
+        # Interrupted between the opening of a directory and the block that closes it, Python closes it, and warns.
+        warnings.simplefilter("ignore", ResourceWarning)
         heed_interrupts()
         sys.addaudithook(hear)
         code, said = place.run()
