@@ -152,6 +152,7 @@ class StoreCheck:
                         self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
                         self._note_unreadable(key, verified.manifest)
                 if verified.was_read:
+                    progress.expect(0, verified.size_bytes - listing.sizes.get(key, 0))  # of objects that lie elsewhere
                     progress.advance(1, verified.size_bytes)
                     if not verified.problems:
                         self.journal.note(listing.manifests[key])

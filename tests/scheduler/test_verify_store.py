@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -410,3 +411,15 @@ def test_a_remote_part_is_no_matter_of_reading_a_store_back(verify: Callable[...
     assert (ran.code, ran.out) == (2, "")
     assert "--remote" in ran.err
     assert "`resnap verify LOG_DIR --remote URL`" in ran.err
+
+
+@pytest.mark.parametrize("layout", ["flat", "local-tiered", "aiven"])
+def test_progress_ends_with_all_bytes_wherever_the_objects_lie(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, layout: str
+) -> None:
+    data, url = fixture_set("kafka-2.7.2-then-3.9.1").data, (tmp_path / "store").as_uri()
+    assert command("tier", data, "--partition", "payments-1", "--to", url, "--layout", layout, "--as-of", "roll", *JSON).code == 0
+    lines = [json.loads(line) for line in command("verify", "--store", url, *JSON).err.splitlines()]
+    progress = next(one["progress"] for one in lines if one.get("progress", {}).get("task") == "verify")
+    assert progress["segments"] == progress["segmentsTotal"] > 0
+    assert progress["bytes"] == progress["bytesTotal"] > 0
