@@ -91,6 +91,9 @@ def load_settings(
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)
     layers.append(read.configuration)
+    if "command_config" in given and value_in(layers, "bootstrap_server") is None:
+        hint = "give --bootstrap-server HOST:PORT with it"
+        raise UsageError("--command-config says how to connect, and no cluster is named", hint=hint)
     live, warned = _from_cluster(layers, shared_cluster) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
     of_another = None if read.properties is None else of_another_node(read.properties, places or ())

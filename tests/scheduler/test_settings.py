@@ -262,3 +262,9 @@ def test_a_wrong_key_of_a_schedule_is_named_with_its_place(tmp_path: Path) -> No
     (tmp_path / "resnap.toml").write_text(f'{table}{table.replace(chr(34) + "a", chr(34) + "b")}evry = "2h"\n')
     with pytest.raises(ConfigurationError, match=r"schedules\[2\]\.evry \(file .*\): there is no such key, found '2h'"):
         load_settings({}, environment={}, directory=tmp_path)
+
+
+def test_client_properties_without_a_cluster_are_refused_where_the_command_names_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no cluster is named"):
+        loaded(tmp_path, {"command_config": "client.properties"})
+    assert loaded(tmp_path, RESNAP_COMMAND_CONFIG="client.properties").bootstrap_server is None

@@ -418,7 +418,8 @@ def test_progress_ends_with_all_bytes_wherever_the_objects_lie(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path, layout: str
 ) -> None:
     data, url = fixture_set("kafka-2.7.2-then-3.9.1").data, (tmp_path / "store").as_uri()
-    assert command("tier", data, "--partition", "payments-1", "--to", url, "--layout", layout, "--as-of", "roll", *JSON).code == 0
+    tier = ("tier", data, "--partition", "payments-1", "--to", url, "--layout", layout, "--as-of", "roll")
+    assert command(*tier, *JSON).code == 0
     lines = [json.loads(line) for line in command("verify", "--store", url, *JSON).err.splitlines()]
     progress = next(one["progress"] for one in lines if one.get("progress", {}).get("task") == "verify")
     assert progress["segments"] == progress["segmentsTotal"] > 0
