@@ -1,1 +1,1 @@
-"""From segments to producer state: the fold, its mergeable summary, the window, and the Spark job that runs them."""
+"""Rebuilds producer state from segments: the fold, its mergeable summary, the window, and the Spark job."""

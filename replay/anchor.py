@@ -1,12 +1,12 @@
-"""Anchors: the state at an offset, kept by one replay for later ones, which then read only what lies above it.
+"""Anchors: the state at an offset, cached by one replay so that later ones read only the segments above it.
 
-A state is itself a summary (``kernel.summary``), so a run that begins with the rows of an anchor ends where a run from
-that run's own start would have ended. With the rows goes what the run knew of itself: from where on it had read, since
-when it had seen everything, and the clocks.
+A state is itself a summary (``kernel.summary``), so a run that begins with an anchor's rows gives the same result as a
+run from the earlier run's start. The anchor also records the offset from which that run had read, the time since which
+it had seen everything, and the clocks.
 
-Rows that cannot matter any more are left out (``pruned``): idle producers that have expired, and of which a later
-batch would inherit nothing. Whether a pruned producer's later batches need more, ``must_be_given_up`` says; the run is
-then repeated without its anchor.
+Rows that can no longer matter are removed (``pruned``): idle producers that have expired, and from which a later batch
+would inherit nothing. ``must_be_given_up`` detects later batches that need a pruned row; the run is then repeated
+without its anchor.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
-    """Return ``plan`` with its last run begun at the nearest of ``anchors`` that serves it; as it is, if none does.
+    """Return ``plan`` with its last run begun at the nearest usable one of ``anchors``; unchanged if none is usable.
 
-    Only what the plan asks of the states is judged here, not whether the log below them is still the same.
+    This checks only what the plan requires of the states, not whether the log below them is unchanged.
     """
     serving = [anchor for anchor in anchors if _serves(anchor, plan)]
     if not serving:
@@ -53,7 +53,7 @@ def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
 
 
 def _serves(anchor: Anchor, plan: PartitionPlan) -> bool:
-    """Whether the last run of ``plan`` may begin at ``anchor``, and is the shorter for it."""
+    """Whether the last run of ``plan`` may begin at ``anchor``, and becomes shorter by it."""
     window = plan.runs[-1] if plan.runs else None
     index = _index_of(plan, anchor.offset)
     if window is None or index is None or not window.boundaries:
@@ -74,9 +74,9 @@ def _index_of(plan: PartitionPlan, offset: int) -> int | None:
 
 
 def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
-    """Return up to when idle producers have expired at every T that the plan, or a later one, can have.
+    """Return the time up to which idle producers have expired at every T of the plan, or of a later one.
 
-    Under ``roll`` no later boundary's T is before the newest server clock below it.
+    Under ``roll`` the T of a later boundary is never before the newest server clock below it.
     """
     if not plan.rules.as_of.roll:
         return plan.rules.kept_after_ms(plan.rules.as_of.now_ms)
@@ -84,9 +84,9 @@ def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
 
 
 def kept_places(plan: PartitionPlan, run: Run) -> frozenset[int]:
-    """Return the indexes of the segments at whose ends the state is kept: the last ones of ``run``, ever farther apart.
+    """Return the indexes of the segments after which the state is cached: the last ones of ``run``, with growing gaps.
 
-    The newest serves a log that grew; the older ones serve where the oldest segment still to be done lies deeper.
+    The newest is for a log that has grown; the older ones are for runs whose oldest remaining segment lies deeper.
     """
     if plan.keep_in is None or run is not plan.runs[-1]:
         return frozenset()
@@ -106,7 +106,7 @@ KEPT_BACK = (1, 2, 4, 16)
 def keep_state(
     plan: PartitionPlan, run: Run, seen: Piece, offset: int, *, oldest_clock_ms: int | None, lacks_records: bool
 ) -> Anchor | None:
-    """Write the state ``seen`` at ``offset`` as an anchor; None if that cannot be, which only costs later reading."""
+    """Write the state ``seen`` at ``offset`` as an anchor; None if that fails, which only costs later reading."""
     if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
         return None
     kept_after_ms = _kept_after_ms(plan, seen.clock_ms)
@@ -135,8 +135,8 @@ def keep_state(
 def pruned(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
     """Return ``rows`` without those that no later boundary can need.
 
-    These are idle, expired at every later T, and whatever data their producers write next, its entry is the same with
-    and without them: there is no coordinator epoch to inherit, or it is certain that the broker has forgotten it.
+    These are idle, expired at every later T, and their producers' next data gives the same entry with and without them:
+    there is no coordinator epoch to inherit, or the broker has certainly forgotten it.
     """
     idle = (rows["txn_first_offset"] == NONE) & (rows["timestamp"] <= kept_after_ms)
     inherited = (rows["coordinator_epoch"] != NONE) & ~_forgotten(rows, plan.rules.written_under.certain_silence_ms)
@@ -147,13 +147,13 @@ def pruned(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
 
 
 def _forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
-    """Tell which producers' next data will be a rebirth (``producer_state``), whenever it comes."""
+    """Return which producers' next data will be a rebirth (``producer_state``), whenever it comes."""
     certain: BoolArray = rows["clock_since_ms"] - certain_silence_ms >= rows["timestamp"]
     return rows["last_is_marker"] & (rows["timestamp"] >= 0) & certain
 
 
 def may_be_pruned(unknown: Array, run: Run) -> bool:
-    """Whether an entry that snapshots show, and the anchor of ``run`` does not have, may have been left out of it."""
+    """Whether an entry that snapshots show, but the anchor of ``run`` lacks, may have been pruned from it."""
     if run.anchor is None or run.anchor.pruned_ms is None:
         return False
     is_open = unknown["current_txn_first_offset"] != NONE
@@ -161,7 +161,7 @@ def may_be_pruned(unknown: Array, run: Run) -> bool:
 
 
 def must_be_given_up(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:
-    """Whether ``run`` met a producer of which rows that were left out of its anchor may matter after all."""
+    """Whether ``run`` met a producer whose rows, pruned from its anchor, may matter after all."""
     if run.anchor is None or run.anchor.pruned_ms is None:
         return False
     fresh = state[state["first_offset"] >= run.anchor.offset]

@@ -1,24 +1,24 @@
-"""The base of a run: what producers had below the first offset that is read, as snapshots show it.
+"""The base of a run: the state of producers below the first offset that is read, as snapshots show it.
 
-A log has a beginning, offset 0. Where the first segment at hand begins later, because retention or tiering has taken
-those below, or a window leaves them unread, producers may be alive whose last batch lies below. What they had at the
-first offset W that is read is known by the snapshots at or above it:
+A log begins at offset 0. If the first available segment begins later, because retention or tiering has deleted those
+below, or a window skips them, producers may be alive whose last batch lies below. Their state at the first offset W
+that is read is known from the snapshots at or above it:
 
 - An entry of the snapshot at W is the state at W.
 - So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction lie below
   W, and no batch of the producer lies in [W, M). While its transaction is open, or it has never had a marker, none can;
   for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker lies.
-  An entry without a batch, which the marker of a transaction leaves behind, may be wholly of the run; it counts only
-  once the run has shown that it is not.
+  An entry without a batch, which a transaction's marker leaves, may come entirely from the run; it counts only once the
+  run has shown that it does not.
 
 Of a transaction that began below W and goes on in the run any snapshot at or above W that shows it open says where it
 began, and the coordinator epoch before it; the batch of the entry at W is not known then.
 
-Such entries are rows of a summary like any others (``kernel.summary``), and come before those of the first segment:
-what the batches say later is composed onto them. That a snapshot does *not* have a producer proves nothing.
+Such entries are rows of a summary like any others (``kernel.summary``), and precede those of the first segment: later
+batches are composed onto them. A producer that is *missing* from a snapshot proves nothing.
 
-What remains undecided is named, and not written: entries that only snapshots below W have, producers that snapshots at
-or above W show with different batches, and those of which a marker came between W and the snapshot.
+Undecided producers are named, and not written: those in snapshots below W only, those that snapshots at or above W show
+with different batches, and those with a marker between W and the snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Base(NamedTuple):
-    """What is known of producers at the first offset of a run."""
+    """The known state of producers at the first offset of a run."""
 
     shown: Array
     """The entries that were there (``evidence.SHOWN_DTYPE``), by producer id."""
@@ -51,20 +51,20 @@ class Base(NamedTuple):
 
     @property
     def rows(self) -> Array:
-        """What is known as a summary, by producer id."""
+        """The known state as a summary, by producer id."""
         rows = np.concatenate((_rows(self.shown), _rows(self.begun, knows_batch=False)))
         ordered: Array = rows[np.argsort(rows["producer_id"])]
         return ordered
 
     def to_be_read_up_to(self, read_from: int, kept_after_ms: int | None) -> int:
-        """Return the offset up to which a run from ``read_from`` must read, so that no marker can have come unseen."""
+        """Return the offset up to which a run from ``read_from`` must read, to see every marker that matters."""
         shown = np.concatenate((self.shown[self._is_unsure(read_from)], self.without_batch))
         if kept_after_ms is not None:
             shown = shown[shown["timestamp"] > kept_after_ms]
         return int(shown["first_seen"].max()) if len(shown) else 0
 
     def _is_unsure(self, read_from: int) -> BoolArray:
-        """Tell of which entries a marker may lie between the run's first offset and the snapshot."""
+        """Return for which entries a marker may lie between the run's first offset and the snapshot."""
         idle = self.shown["current_txn_first_offset"] == NONE
         unsure: BoolArray = idle & (self.shown["coordinator_epoch"] != NONE) & (self.shown["first_seen"] > read_from)
         return unsure
@@ -75,7 +75,7 @@ class Base(NamedTuple):
         return ids
 
     def lessons(self, state: Array, read_from: int, reached: int) -> list[Lesson]:
-        """Return of whom something else was there at ``read_from`` than was taken for it.
+        """Return the producers whose state at ``read_from`` was not what the base assumed.
 
         ``state`` is that of the whole run, which was read up to the offset ``reached``.
         """
@@ -92,7 +92,7 @@ class Base(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a run has shown of the base it was begun with."""
+    """What a run has shown about its base."""
 
     producer_id: int
     up_to: int
@@ -128,11 +128,11 @@ NO_BASE: Final = Base(NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN, NOTHING_SHOWN
 
 
 def base_of(evidence: Evidence, read_from: int, *, begins: int, unmoved: Collection[int] = ()) -> Base:
-    """Return what ``evidence`` says of producers at the offset ``read_from``, where a run begins.
+    """Return what ``evidence`` shows of producers at the offset ``read_from``, where a run begins.
 
-    The first segment at hand begins at ``begins``; where more may be read, an open transaction that only older
-    snapshots show is no doubt. Of the producers ``unmoved`` an earlier reading has shown that an entry without a batch
-    is not of the run.
+    The first available segment begins at ``begins``; if more may be read, an open transaction that only older snapshots
+    show is not a doubt. For the producers ``unmoved`` an earlier replay has shown that an entry without a batch does
+    not come from the run.
     """
     if not read_from or not (len(evidence.below) or evidence.open):
         return NO_BASE
@@ -164,14 +164,14 @@ def base_of(evidence: Evidence, read_from: int, *, begins: int, unmoved: Collect
 
 
 def _first_of_each(shown: Array, order: IntArray) -> Array:
-    """Return the entry of each producer that comes first by ``order``, by producer id."""
+    """Return the first entry of each producer by ``order``, by producer id."""
     ordered = shown[np.lexsort((shown["last_seen"], order, shown["producer_id"]))]
     first: Array = ordered[np.unique(ordered["producer_id"], return_index=True)[1]]
     return first
 
 
 def _contradicted(shown: Array) -> IntArray:
-    """Return the producers that are shown with different last batches, though none can have come in between."""
+    """Return the producers that snapshots show with different last batches, with no batch possible in between."""
     batches = shown[shown["last_offset"] != NONE][["producer_id", "producer_epoch", "last_sequence", "last_offset"]]
     ids, count = np.unique(np.unique(batches)["producer_id"], return_counts=True)
     several: IntArray = ids[count > 1].astype(np.int64)
@@ -179,7 +179,7 @@ def _contradicted(shown: Array) -> IntArray:
 
 
 def _rows(shown: Array, *, knows_batch: bool = True) -> Array:
-    """Return ``shown`` as a summary that leaves nothing open, save for the last batch where that is not known."""
+    """Return ``shown`` as a summary without unknowns, except for a last batch that is not known."""
     rows = np.zeros(len(shown), dtype=SUMMARY_DTYPE)
     for ours, theirs in _FIELDS:
         rows[ours] = shown[theirs]

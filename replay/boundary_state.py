@@ -1,19 +1,19 @@
-"""From the state of a run at a boundary to the entries of its snapshot: what survives, what is sure, what is left out.
+"""Turns the state of a run at a boundary into snapshot entries: which survive, which are certain, which are missing.
 
-A snapshot that is wrong is worse than none, so an entry is written only if what it inherits from before the run is
-known, or known not to exist. Three things may be missing of a producer that first appears inside the run:
+A wrong snapshot is worse than none, so an entry is written only if what it inherits from before the run is known, or
+known not to exist. Three things may be unknown of a producer that first appears inside the run:
 
 - its *batch*, when a marker came first: an entry without sequence at a live epoch would make the broker refuse the
   producer's next batch as out of order;
 - its *transaction*, when transactional data came first: the transaction may have begun below the run;
 - its *coordinator epoch*, in the same case.
 
-Nothing is missing if snapshots show what the producer had below the run (``base_state``), if the run starts at offset
-0, or if everything of the last ``ReplayRules.silence_ms`` before the first appearance has been read: a broker itself
-had nothing left of the producer by then. Of a run from the first segment of a log whose beginning is gone the first two
-are asked: the batch always, the transaction for as long as one that was open there can have lasted. Data of epoch 0
-that starts at sequence 0 has no past at all; at a later epoch it still shows where its transaction begins.
-Evidence of an open transaction settles the other two.
+Nothing is unknown if snapshots show the producer's state below the run (``base_state``), if the run starts at offset 0,
+or if everything of the last ``ReplayRules.silence_ms`` before the first appearance has been read: the broker itself had
+forgotten the producer by then. For a run from the first segment of a log whose beginning was deleted, the first two
+must be settled: the batch always, the transaction for as long as one that was open there can have lasted. Data of epoch
+0 that starts at sequence 0 has no past at all; at a later epoch it still shows where its transaction begins. Evidence
+of an open transaction settles the other two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Unexplained(StrEnum):
-    """Why an entry cannot be vouched for."""
+    """Why an entry is not certain."""
 
     BATCH = "marker-without-earlier-batch"
     TRANSACTION = "transaction-begun-before-the-window"
@@ -52,7 +52,7 @@ class Unexplained(StrEnum):
 
 
 class LeftOut(NamedTuple):
-    """A producer that should have an entry and has none, because it would be a guess."""
+    """A producer that should have an entry but has none, because the entry would be a guess."""
 
     producer_id: int
     reason: Unexplained
@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryState:
-    """What is known at one boundary."""
+    """The known entries at one boundary, and the unknown ones."""
 
     entries: Array
     """``producer_snapshot.ENTRY_DTYPE``, by producer id."""
@@ -81,7 +81,7 @@ def boundary_state(
 ) -> BoundaryState:
     """Return the entries at ``boundary`` of a run whose summary so far is ``state``.
 
-    ``oldest_clock_ms`` is the oldest server clock that the run has read so far; ``base`` is what it began with.
+    ``oldest_clock_ms`` is the oldest server clock that the run has read so far; ``base`` is the run's base.
     """
     if boundary.coverage is Coverage.BEYOND_WINDOW:
         return _beyond_window(state, boundary)
@@ -114,12 +114,12 @@ def boundary_state(
 
 
 def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) -> tuple[LeftOut, ...]:
-    """Return the producers of a run that first appear at ``offset`` or above it, going on from what was not read.
+    """Return the producers that first appear at ``offset`` or above, continuing from batches that were not read.
 
     At most ``MOST_NAMED`` of them, the smallest ids. ``state`` is that of the whole run, which begins with the first
-    segment at hand. Those that its base describes have no first batch (``base_state``). Each transaction of version 2
-    begins at sequence 0; of such a producer the coordinator epoch says that snapshots show beside one of the
-    transactions ``opened`` which began before any marker of the run.
+    available segment. Producers that its base describes have no first batch (``base_state``). Each transaction of
+    version 2 begins at sequence 0; for such a producer the coordinator epoch decides that snapshots show with one of
+    the transactions ``opened`` which began before any marker of the run.
     """
     goes_on = state["first_is_marker"] | (state["first_sequence"] > 0)
     coordinated = sorted((one for one in opened if one.entry.coordinator_epoch != NONE), key=attrgetter("first_offset"))
@@ -132,7 +132,7 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
 
 
 def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return ``left_out`` in order, of those with a past at most ``MOST_NAMED``."""
+    """Return ``left_out`` in order, with at most ``MOST_NAMED`` of those with a past."""
     ordered = sorted(left_out)
     later = [one for one in ordered if one.reason is Unexplained.LATER]
     return tuple(sorted((*(one for one in ordered if one.reason is not Unexplained.LATER), *later[:MOST_NAMED])))
@@ -143,7 +143,7 @@ MOST_NAMED: Final = 1000
 
 
 def _known_below(state: Array, base: Base, moved: IntArray, kept_after_ms: int) -> Array:
-    """Return the entries of producers alive below the run of which it is not known what they had at the boundary."""
+    """Return the entries of producers that were alive below the run and whose state at the boundary is unknown."""
     unseen = base.undecided[~np.isin(base.undecided["producer_id"], state["producer_id"])]
     below = np.concatenate((unseen, base.shown[np.isin(base.shown["producer_id"], moved)]))
     is_open = below["current_txn_first_offset"] != NONE
@@ -152,7 +152,7 @@ def _known_below(state: Array, base: Base, moved: IntArray, kept_after_ms: int) 
 
 
 def _spanning_unseen(state: Array, read_from: int, boundary: Boundary, shown: Container[int]) -> set[int]:
-    """Return the producers with a transaction open at the boundary that began below the run, and no batch in it."""
+    """Return the producers with a transaction open across the boundary, begun below the run, without a batch in it."""
     begun = {pid for pid, first in boundary.evidence.spanning.items() if first < read_from and pid not in shown}
     return begun.difference(state["producer_id"].tolist()) if begun else begun
 
@@ -167,9 +167,9 @@ def undoubted_state(
     oldest_clock_ms: int | None = None,
     base: Base = NO_BASE,
 ) -> BoundaryState | None:
-    """Return what ``boundary_state`` gives, at a fraction of its cost; None where anything at all is in doubt.
+    """Return what ``boundary_state`` returns, at a fraction of its cost; None if anything is in doubt.
 
-    None also where non-transactional data met an open transaction, and where evidence has a say.
+    None also if non-transactional data met an open transaction, or if evidence matters.
     """
     evidence = boundary.evidence
     evident = bool(run.read_from(plan)) and bool(evidence.spanning or evidence.at_boundary)
@@ -182,7 +182,7 @@ def undoubted_state(
 
 
 def _past_ms(plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> int:
-    """Return up to when a producer that first appears may have been there before, with a batch or a transaction."""
+    """Return the latest time at which a producer may first appear and yet have an earlier batch or transaction."""
     if run.seen_since_ms is None:
         return _ALWAYS_MS if _cut_by_retention(plan, run) else _NEVER_MS
     return _silent_from_ms(run, plan.rules.silence_ms, oldest_clock_ms) - 1
@@ -193,13 +193,13 @@ _ALWAYS_MS: Final = int(np.iinfo(np.int64).max)
 
 
 def idle_state(boundary: Boundary) -> BoundaryState:
-    """Return the entries at a boundary for which nothing was read: those that evidence shows to stand there."""
+    """Return the entries at a boundary for which nothing was read: those that evidence proves."""
     entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), boundary.evidence.at_boundary.values())
     return BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
 def entries_of(state: Array) -> Array:
-    """Return the entries of a summary that has nothing before it, whatever their age."""
+    """Return the entries of a summary that begins at an empty state, of any age."""
     entries = np.zeros(len(state), dtype=ENTRY_DTYPE)
     for theirs, ours in _FIELDS:
         entries[theirs] = state[ours]
@@ -224,7 +224,7 @@ def _survives(state: Array, kept_after_ms: int) -> BoolArray:
 
 
 def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
-    """Keep the producers that evidence names, where their transactions are open: all others have expired by T."""
+    """Keep the producers that evidence names with open transactions: all others have expired by T."""
     named = boundary.evidence.spanning
     stands = boundary.evidence.at_boundary
     wanted = [pid for pid in named if pid not in stands]
@@ -239,7 +239,7 @@ def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
 def _doubts(
     rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Return which rows lack their batch, their transaction's beginning, and their coordinator epoch."""
+    """Return which rows lack their batch, their transaction's first offset, and their coordinator epoch."""
     marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
     data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
     starts_at_zero = rows["first_sequence"] == 0
@@ -263,9 +263,9 @@ def _cut_by_retention(plan: PartitionPlan, run: Run) -> bool:
 
 
 def _may_lie_across_the_cut(rows: Array, plan: PartitionPlan, oldest_clock_ms: int | None) -> BoolArray:
-    """Tell whose first transaction may have begun below the first segment of a log whose beginning is gone.
+    """Return whose first transaction may begin below the first segment of a log whose beginning was deleted.
 
-    Servers' clocks alone say when a coordinator has ended all those that were open there.
+    Only server clocks show when a coordinator has ended all transactions that were open there.
     """
     if oldest_clock_ms is None:
         return np.ones(len(rows), dtype=bool)
@@ -274,16 +274,16 @@ def _may_lie_across_the_cut(rows: Array, plan: PartitionPlan, oldest_clock_ms: i
 
 
 def in_doubt(rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
-    """Tell of which producers in ``rows`` something may be missing, before any evidence is asked."""
+    """Return for which producers in ``rows`` something may be missing, before evidence is considered."""
     batch, transaction, coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     doubtful: BoolArray = batch | transaction | coordinator
     return doubtful
 
 
 def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
-    """Tell which producers have a transaction open that may have begun below the run.
+    """Return which producers have an open transaction that may have begun below the run.
 
-    While one is open, a broker takes nothing from its producer that is not transactional (``ProducerAppendInfo``).
+    While one is open, a broker accepts only transactional batches from its producer (``ProducerAppendInfo``).
     """
     is_open = (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE)
     begun: BoolArray = is_open & state["first_is_transactional"] & (state["first_sequence"] != 0)
@@ -295,28 +295,28 @@ def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clo
 
 
 def _silent_before(first_ms: IntArray, run: Run, silence_ms: int, oldest_clock_ms: int | None) -> BoolArray:
-    """Tell which producers were certainly silent for ``silence_ms`` before they first appear in the run."""
+    """Return which producers were certainly silent for ``silence_ms`` before they first appear in the run."""
     silent: BoolArray = first_ms >= _silent_from_ms(run, silence_ms, oldest_clock_ms)
     return silent
 
 
 def _silent_from_ms(run: Run, silence_ms: int, oldest_clock_ms: int | None) -> int:
-    """Return from when on a first appearance certainly follows a silence of ``silence_ms``.
+    """Return the time from which on a first appearance certainly follows a silence of ``silence_ms``.
 
-    Timestamps of what was not read are clients' words, and a client may stamp its records years back. So a server's
-    clock must bear them out: a reading in the run that old, or the modification times of what was not read.
+    Timestamps of unread segments come from clients, and a client may stamp its records years back. So a server clock
+    must confirm them: a reading in the run that old, or the modification times of the unread segments.
     """
     begun_ms = [clock for clock in (oldest_clock_ms, run.touched_until_ms) if clock is not None]
     return max(run.seen_since_ms or 0, min(begun_ms, default=0)) + silence_ms
 
 
 def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:
-    """Return what evidence shows to stand at ``boundary``; nothing, if the log has been read from its first offset."""
+    """Return the entries that evidence proves at ``boundary``; none if the log was read from its first offset."""
     return boundary.evidence.at_boundary if run.read_from(plan) else {}
 
 
 def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:
-    """Return the entries that evidence shows of producers the replay has not seen, or is in doubt about."""
+    """Return the entries that evidence shows of producers that the replay has not seen, or doubts."""
     if not stands:
         return {}
     ids = np.array(sorted(stands))
@@ -327,9 +327,9 @@ def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Arra
 def _settle_by_evidence(
     entries: Array, rows: Array, doubtful: BoolArray, boundary: Boundary
 ) -> tuple[BoolArray, BoolArray]:
-    """Give doubtful entries what is known of their transaction: its beginning, and the coordinator epoch before it.
+    """Complete doubtful entries by what is known of their transaction: its first offset and earlier coordinator epoch.
 
-    Return for which rows each of the two is settled.
+    Returns for which rows each of the two is settled.
     """
     begun, coordinated = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for i in np.flatnonzero(doubtful & (rows["txn_first_offset"] != NONE)):

@@ -1,12 +1,13 @@
-"""What a snapshot that is there is worth, once a replay has shown what belongs in it.
+"""Compares an existing snapshot with the entries that a replay has rebuilt.
 
-A broker's own snapshot may rightly hold producers whose records are gone, may have dropped producers that its periodic
-check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). Of a log that
-retention has cut it may also know the coordinator epoch of a marker, and the first offset of a transaction, that are
-gone. Everything else is a difference: of a log that was read from offset 0 nothing is gone, nor is any batch that an
-entry names among what was read. Where batches are missing inside what was read, as a cleaner or a loss leaves it, an
-entry may also be of one of those: only an entry that is behind what is left is a difference. What only snapshots show
-is not proven by them. Only entries that survive at T count, on both sides: what a loading broker drops does no harm.
+A broker's own snapshot may correctly hold producers whose records were deleted, may have dropped producers that its
+periodic check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). If
+retention has deleted the log's beginning, it may also know the coordinator epoch of a deleted marker, and the deleted
+first offset of a transaction. Everything else is a difference: in a log that was read from offset 0 nothing is deleted,
+nor is any batch that an entry names within the offsets that were read. If batches are missing within these offsets,
+after compaction or a loss, an entry may also come from one of those: only an entry that is behind the remaining batches
+is a difference. What only snapshots show, they do not prove. Only entries that survive at T count, on both sides: an
+entry that a loading broker drops does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MOST_NAMED: Final = 1000
 
 
 class Verdict(StrEnum):
-    """What a replay says of a snapshot that a broker wrote."""
+    """The result of comparing a broker's snapshot with a replay."""
 
     PROVEN = "proven"
     """The replay gives the same."""
@@ -57,7 +58,7 @@ class Producers(NamedTuple):
 
     @staticmethod
     def join(parts: Sequence[Producers]) -> Producers:
-        """Return the producers of all ``parts``, of which no two have the same."""
+        """Return the producers of all ``parts``, which must be disjoint."""
         named = nsmallest(MOST_NAMED, (producer_id for part in parts for producer_id in part.named))
         return Producers(sum(part.total for part in parts), tuple(named))
 
@@ -89,7 +90,7 @@ class Comparison:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing contradicts the snapshot but what the rules of older brokers explain."""
+        """Whether nothing contradicts the snapshot, except what the rules of older brokers explain."""
         explained = not self.missing.total and self.different.total == self.older_rules.total
         return explained or self.verdict in {Verdict.PROVEN, Verdict.UNPROVEN}
 
@@ -117,18 +118,18 @@ def compare(
     is_empty: bool | None = None,
     lacks_records: bool = False,
 ) -> Comparison:
-    """Judge ``existing`` by ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
+    """Compare ``existing`` with ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
     Args:
         existing: entries of the file, in any order.
-        rebuilt: by producer id; what a replay says belongs there at T.
+        rebuilt: by producer id; the entries that a replay gives at T.
         kept_after_ms: idle entries up to this timestamp have expired at T.
         written_ms: when the file was written, by its modification time.
         expiration_ms: of the broker that wrote it.
-        seen: producer ids that the replay met, whether they survive or not.
+        seen: all producer ids in the batches that were read, surviving or not.
         read_from: offset from which on the log was read.
-        begins: first offset of the log that is at hand.
-        left_out: producer ids that were not rebuilt since something of them is unknown.
+        begins: first available offset of the log.
+        left_out: producer ids that were not rebuilt because something about them is unknown.
         is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
         lacks_records: as in ``PartitionResult``.
 
@@ -188,14 +189,14 @@ def _equal_values(ours: Array, theirs: Array) -> BoolArray:
 
 
 def _equal_transactions(ours: Array, theirs: Array, read_from: int) -> BoolArray:
-    """A transaction that began below what was read is seen to begin at its first batch that was."""
+    """Return whether the transactions agree; one begun below what was read seems to begin at its first batch read."""
     mine, other = ours["current_txn_first_offset"], theirs["current_txn_first_offset"]
     equal: BoolArray = (mine == other) | ((mine != NONE) & (other != NONE) & (other < read_from))
     return equal
 
 
 def _is_behind(theirs: Array, ours: Array) -> BoolArray:
-    """Return which of ``theirs`` contradict ``ours``; others may be of batches that are gone."""
+    """Return which of ``theirs`` contradict ``ours``; others may come from batches that were deleted."""
     # A batch that is gone may have been later, a marker, or the first of a transaction.
     first = ours["current_txn_first_offset"]
     behind: BoolArray = (first == NONE) | (theirs["current_txn_first_offset"] >= first)
@@ -205,7 +206,7 @@ def _is_behind(theirs: Array, ours: Array) -> BoolArray:
 
 
 def _by_older_rules(ours: Array, theirs: Array) -> BoolArray:
-    """Return which entries are as older brokers left them, where the last that a producer wrote is a marker.
+    """Return which entries follow the rules of older brokers, for producers whose last batch is a marker.
 
     Before 2.4.1 the timestamp stayed that of the last data batch, -1 without one (KAFKA-9144). Before 1.0 a marker
     counted as a batch of one record: its offset was the last offset, and the delta 0. Later brokers make of the same

@@ -1,13 +1,13 @@
-"""What the small files beside the segments say, without reading a segment: timestamps and transactions.
+"""Evidence from the small files beside the segments, without reading a segment: timestamps and transactions.
 
 - ``.timeindex``: the largest timestamp of each closed segment (``largest_timestamp``).
 - ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
 - snapshots that exist: transactions that were open when they were written, and producers whose last batch lies below
-  the first segment. Such an entry is believed, because it comes from real batches; that a snapshot does *not* name a
-  producer is not, since brokers also write empty ones unlooked.
+  the first segment. Such an entry is trusted, because it comes from real batches; the *absence* of a producer is not,
+  because brokers also write empty snapshots without reading the log.
 
-What cannot be read here is no fault of the log: the value is then unknown, and unknown means read more. A store that
-fails is another matter: it fails for the segments, too.
+An unreadable file here is not an error: its values are unknown, and unknown means that more is read. A failing store is
+an error: it fails for the segments, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOTHING_SHOWN: Final = np.zeros(0, dtype=SHOWN_DTYPE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that the snapshot at ``seen_at`` (an offset) shows as open."""
+    """A transaction that the snapshot at offset ``seen_at`` shows as open."""
 
     seen_at: int
     entry: ProducerEntry
@@ -86,7 +86,7 @@ class Evidence:
     """Entries (``SHOWN_DTYPE``) whose last batch lies below the first segment, each once."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
-        """Return what is known at each of ``offsets``, which ascend; those of which nothing is known are left out."""
+        """Return what is known at each of the ascending ``offsets``; offsets without evidence are omitted."""
         found: dict[int, BoundaryEvidence] = {}
         for txn in self.aborted:
             for offset in _between(offsets, txn.first_offset, txn.last_offset):
@@ -101,10 +101,10 @@ class Evidence:
         return found
 
     def vouches_for(self, offset: int) -> bool:
-        """Whether a snapshot would show the transactions that began below ``offset`` and hang to this day.
+        """Whether a snapshot would show the hanging transactions that began below ``offset``.
 
-        One without entries counts only where the log shows no sign of transactions: a broker that finds no snapshot
-        writes empty ones unlooked.
+        A snapshot without entries counts only if the log shows no sign of transactions: a broker that finds no snapshot
+        writes empty ones without reading the log.
         """
         if not self.is_whole:
             return False
@@ -119,7 +119,7 @@ class Evidence:
     def hanging_from_below(self, offset: int) -> list[OpenTransaction]:
         """Return the transactions begun below ``offset`` that may still be open there.
 
-        A later snapshot without them would show that their marker came in between; there must be none.
+        No later snapshot may lack them: that would show that their marker came in between.
         """
         newest = self.newest_snapshot or 0
         return [seen for seen in self.open if seen.first_offset < offset and seen.seen_at >= min(offset, newest)]
@@ -161,8 +161,8 @@ def load_evidence(
 ) -> Evidence:
     """Read the transaction indexes and the snapshots of ``partition``, and ``others`` of the same log.
 
-    Those at the locators ``distrusted`` are left out: snapshots, and logs whose transaction indexes are meant. Of the
-    logs in ``aborted_in`` it is known what was aborted in them, whatever their indexes say.
+    Files at the locators ``distrusted`` are skipped: snapshots, and logs whose transaction indexes are wrong.
+    ``aborted_in`` gives the transactions aborted in some logs, and overrides their indexes.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -195,7 +195,7 @@ def load_evidence(
 
 
 def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
-    """Return what the transaction index of ``segment`` names, None where it is there and cannot be read."""
+    """Return the entries of the transaction index of ``segment``, None if it exists and cannot be read."""
     if not segment.txnindex_bytes:
         return []
     try:
@@ -207,7 +207,7 @@ def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
 
 
 class _Shown(NamedTuple):
-    """What one snapshot shows."""
+    """The facts that one snapshot shows."""
 
     has_entries: bool
     open: list[ProducerEntry]
@@ -226,7 +226,7 @@ def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> _Shown | No
 
 
 def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:
-    """Return the entries that nothing at or above the offset ``begins`` has changed the batch of."""
+    """Return the entries whose batch nothing at or above the offset ``begins`` has changed."""
     last_of_id = np.unique(entries["producer_id"][::-1], return_index=True)[1]
     kept = entries[::-1][last_of_id]  # should an id come twice, the later entry wins
     kept = kept[(kept["last_offset"] < begins) & (kept["current_txn_first_offset"] < begins)]
@@ -238,7 +238,7 @@ def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:
 
 
 def _each_once(shown: Sequence[Array]) -> Array:
-    """Return the entries of all snapshots, which ascend, each once with the first and the last that has it."""
+    """Return each entry of all snapshots, which ascend, once, with the first and the last snapshot that has it."""
     every = np.concatenate(shown) if shown else NOTHING_SHOWN
     entries = np.zeros(len(every), dtype=ENTRY_DTYPE)
     for name in ENTRY_DTYPE.names or ():

@@ -1,7 +1,7 @@
-"""Why an entry is what it is: the batches that made it.
+"""Explains a snapshot entry: lists the batches that made it.
 
-For a person who looks into an incident. An entry is made of at most four batches, each in a role: the last data batch,
-the last marker, the batch that opened the transaction, and the first one of the producer that was read.
+For a person who investigates an incident. An entry is made by at most four batches, each in a role: the last data
+batch, the last marker, the batch that opened the transaction, and the producer's first batch that was read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A data batch or marker, as far as it concerns its producer."""
+    """A data batch or marker, with the fields that concern its producer."""
 
     segment_base_offset: int
     base_offset: int
@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Explanation:
-    """One producer: its batches by role, and how many there were in all."""
+    """One producer: its batches by role, and their number in all."""
 
     producer_id: int
     batches: int = 0
@@ -66,11 +66,11 @@ class Explanation:
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether one is open at the offset."""
+        """Whether a transaction is open at the offset."""
         return Role.TRANSACTION_START in self.roles
 
     def add(self, batch: Batch) -> None:
-        """Take the next batch of this producer, by the rules of ``producer_state``."""
+        """Add the next batch of this producer, by the rules of ``producer_state``."""
         self.batches += 1
         self.roles.setdefault(Role.FIRST_SEEN, batch)
         if self.last is not None and self.last.producer_epoch != batch.producer_epoch:
@@ -88,7 +88,7 @@ class Explanation:
 def explain(
     segments: Iterable[SegmentSpan], offset: int, producer_id: int | None = None, *, sources: Sources = PLAIN
 ) -> list[Explanation]:
-    """Return what made the entries that stand at ``offset``, by producer id; of one producer only, if it is named.
+    """Return the batches that made the entries at ``offset``, by producer id; of one producer if it is given.
 
     Reads every segment below ``offset`` among ``segments``, in order.
 
@@ -113,7 +113,7 @@ def explain(
 def find_ends(
     explanations: Iterable[Explanation], segments: Iterable[SegmentSpan], offset: int, *, sources: Sources = PLAIN
 ) -> None:
-    """Note where the transactions end that are open at ``offset``, as far as there is a marker in the log.
+    """Set the ends of the transactions that are open at ``offset``, if the log has their markers.
 
     Raises:
         FormatError: damage from ``offset`` on, before all have ended.
@@ -133,7 +133,7 @@ def find_ends(
 
 
 def log_end(segments: Sequence[SegmentSpan], *, sources: Sources = PLAIN) -> int:
-    """Return one past the last offset of the log, for which its last segment is read.
+    """Return the log end offset, for which the last segment is read.
 
     Raises:
         FormatError: it is damaged.

@@ -1,10 +1,10 @@
-"""The largest timestamp of each closed segment, which decides where a window begins, and whether batches bear it out.
+"""Reads the largest timestamp of each closed segment, which decides where a window begins, and proves it by batches.
 
-It is the last entry of the time index, which no checksum guards: one flipped bit, and a window begins above producers
-that are alive. So an entry that contradicts the one before it in its index, or the segments on either side, is looked
-up: the batch that it names must have that timestamp. Where it has not, the headers of the segment say the true one.
-The entries that decide where a window begins are looked up as well, once it is planned (``tiering/planning.py``): in a
-log whose timestamps ascend no other can hide a batch of the window.
+It is the last entry of the time index, which has no checksum: one flipped bit, and a window begins above producers that
+are alive. So an entry that contradicts the previous entry of its index, or the neighbouring segments, is verified: the
+batch that it names must have that timestamp. If not, the true one is read from all headers of the segment. The entries
+that decide where a window begins are verified, too, once it is planned (``tiering/planning.py``): in a log with
+ascending timestamps no other entry can hide a batch of the window.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 class _Claim(NamedTuple):
-    """What the files beside a segment say of its largest timestamp."""
+    """The largest timestamp of a segment as its small files give it."""
 
     timestamp_ms: int | None
     """None where unknown."""
@@ -54,7 +54,7 @@ class _Claim(NamedTuple):
 
 
 def largest_timestamps(segments: Sequence[Segment], sources: Sources, *, remote: bool) -> list[int | None]:
-    """Return the largest timestamp of each of ``segments`` in milliseconds, None where it is unknown.
+    """Return the largest timestamp of each of ``segments`` in milliseconds, None if unknown.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -70,9 +70,9 @@ def largest_timestamps(segments: Sequence[Segment], sources: Sources, *, remote:
 
 
 def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | None:
-    """Return the largest timestamp of a closed segment: what its time index says, if the batch that it names agrees.
+    """Return the largest timestamp of a closed segment: from its time index, if the batch it names agrees.
 
-    Else what the headers of all batches say, and None where they cannot be read either.
+    Else from the headers of all batches, and None if these cannot be read either.
 
     Raises:
         StoreError: the store it lies in failed.
@@ -91,7 +91,7 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
 
 
 def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
-    """Return what the time index of a closed segment says, if the batch that it names agrees; else None.
+    """Return the time index's largest timestamp of a closed segment, if the batch it names agrees; else None.
 
     Raises:
         StoreError: the store it lies in failed.
@@ -105,7 +105,7 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
 
 
 def _claim(sources: Sources, segment: Segment) -> _Claim:
-    """Return the last time index entry; the file's time where the index is empty, as ``LogSegment`` does."""
+    """Return the last time index entry; if the index is empty, the file's time, as ``LogSegment`` does."""
     if segment.is_active or segment.timeindex_bytes is None:
         return _Claim(None)
     file_time = _Claim(segment.mtime_ns // 1_000_000)
@@ -130,7 +130,7 @@ def _last_entries(segment: Segment, sources: Sources) -> list[TimeIndexEntry]:
 
 
 def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
-    """Yield the indexes of both of two neighbours, by their entries, of which the later one is much older."""
+    """Yield the indexes of two neighbours if the later one is much older by its time index."""
     indexed = [(index, claim.timestamp_ms or 0) for index, claim in enumerate(claims) if claim.is_indexed]
     for (below, before_ms), (above, after_ms) in pairwise(indexed):
         if after_ms < before_ms - _SLACK_MS:
@@ -138,7 +138,7 @@ def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
 
 
 def _is_borne_out(segment: Segment, sources: Sources) -> bool:
-    """Whether the batch that the last entry names has its timestamp."""
+    """Whether the batch that the last entry names has the entry's timestamp."""
     *_, entry = _last_entries(segment, sources)
     position = 0
     if segment.index_bytes:
@@ -161,7 +161,7 @@ def _is_borne_out(segment: Segment, sources: Sources) -> bool:
 
 
 def _position_of(index: RangeReader, relative_offset: int) -> int:
-    """Return where the batch lies of the last entry that is not above ``relative_offset``; 0 without one."""
+    """Return the position of the batch of the last entry not above ``relative_offset``; 0 without one."""
     low, high = 0, index.size_bytes // OFFSET_ENTRY.size
     while high - low > _BLOCK_ENTRIES:
         middle = (low + high) // 2
@@ -178,7 +178,7 @@ def _entries(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int
 
 
 def _by_all_headers(segment: Segment, sources: Sources) -> int:
-    """Return the largest timestamp of all batches; the file's time where none has one."""
+    """Return the largest timestamp of all batches; the file's time if none has one."""
     whole = SegmentRange.whole(segment)
     facts = ScanFacts()
     with sources.open(segment.path) as log:

@@ -1,4 +1,4 @@
-"""What is written at a boundary: its snapshot, and how one that lies there already compares with it."""
+"""Writes the snapshot of a boundary, and compares an existing snapshot with it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_snapshot(
     sources: Sources = PLAIN,
     lacks_records: bool = False,
 ) -> BoundaryResult:
-    """Write the snapshot of ``boundary``, and compare the one that is there with it, as far as ``ids`` go."""
+    """Write the snapshot of ``boundary``, and compare the existing one with it, within ``ids``."""
     return BoundaryResult(
         boundary=boundary,
         outcome=Outcome.REBUILT,
@@ -98,7 +98,7 @@ def _compare_existing(
 
 
 class _Existing(NamedTuple):
-    """A snapshot that is there, as far as a task has to do with it."""
+    """An existing snapshot, or the part of it that a task compares."""
 
     entries: Array
     is_empty: bool
@@ -107,7 +107,7 @@ class _Existing(NamedTuple):
 
 
 def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing:
-    """Read a snapshot, and keep the entries of ``ids``: of a run in ranges it may be larger than a task's memory."""
+    """Read a snapshot, and keep the entries of ``ids``: all entries of a large run may exceed a task's memory."""
     digest = hashlib.sha256()
     with sources.open(locator) as reader:
 
@@ -125,7 +125,7 @@ def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing:
 
 
 def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:
-    """Write the snapshots for which nothing need be read."""
+    """Write the snapshots that need no reading."""
     made = []
     for boundary in plan.idle:
         found = idle_state(boundary)

@@ -1,8 +1,8 @@
-"""What a run reads, cut into splits; and parts of a segment put together as if it had been scanned in one.
+"""Cuts a run into splits, and joins the parts of a segment as if it had been scanned as one.
 
-That the parts fit costs nothing to check, and stands in for trust in the index that said where to cut: each must end at
-the very byte where the next begins, with offsets that go on from it. Where that does not hold, or a part is damaged,
-the segment is scanned again, whole, and what is wrong is reported as for a segment that was not cut.
+Checking that the parts fit costs nothing, and replaces trust in the index that gave the cuts: each part must end at the
+byte where the next begins, with continuing offsets. If they do not fit, or a part is damaged, the segment is scanned
+again as a whole, and errors are reported as for a segment that was not cut.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
-    """Yield the splits of ``run`` in offset order, after the state that it begins with.
+    """Yield the splits of ``run`` in offset order, after the split for its anchor.
 
-    A segment is one split, or several of about ``part_bytes`` each, and never of less, where that is given.
+    A segment is one split, or, if ``part_bytes`` is given, several of at least about that size.
     """
     if run.anchor is not None:
         yield _anchor_split(run, run.anchor)
@@ -40,7 +40,7 @@ def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) ->
 
 
 def whole_segment(plan: PartitionPlan, index: int) -> Split:
-    """Return the split that is all of the segment at ``index``."""
+    """Return the split for all of the segment at ``index``."""
     segment = plan.segments[index]
     inside = plan.high_watermark is not None and plan.high_watermark > segment.base_offset
     if inside and segment.next_base_offset is not None:
@@ -61,9 +61,9 @@ def whole_segment(plan: PartitionPlan, index: int) -> Split:
 
 
 def part_bytes(reading: Reading, size_bytes: int, *, slots: int) -> int | None:
-    """Return the size of the parts to cut segments into, so that ``slots`` are kept busy; None to cut none.
+    """Return the part size that keeps ``slots`` busy; None to cut no segments.
 
-    With a single slot nothing is won by it.
+    With a single slot cutting gains nothing.
     """
     if slots == 1:
         return None
@@ -98,13 +98,13 @@ def _anchor_split(run: Run, anchor: Anchor) -> Split:
 
 
 def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:
-    """Scan ``split`` as ``split_scan.scan_split`` does, having looked up where it begins and ends if it is a part."""
+    """Scan ``split`` as ``split_scan.scan_split`` does; if it is a part, first find where it begins and ends."""
     scan = begin_part(split, certain_silence_ms, reading)
     return empty_part(split) if scan is None else scan.summary(tuple(scan.pieces()))
 
 
 def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitScan | None:
-    """Return the scan of ``split``; None if it is a part that turns out to be empty."""
+    """Return the scan of ``split``; None if it is a part without a batch."""
     if not split.is_part:
         return SplitScan(split, certain_silence_ms, reading)
     located = locate(split, reading.sources)
@@ -118,7 +118,7 @@ def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> Split
 
 
 def empty_part(split: Split) -> SplitSummary:
-    """Return what there is to say of a part in which no batch begins."""
+    """Return the summary of a part in which no batch begins."""
     return SplitSummary(
         segment_index=split.segment_index, part=split.part, facts=ScanFacts(), pieces=(),
         ends_segment=split.ends_segment,
@@ -133,13 +133,13 @@ def _part_start(locator: str, position: int, reading: Reading) -> PartStart | No
 
 
 def by_segment(summaries: Iterable[SplitSummary]) -> Iterator[tuple[SplitSummary, ...]]:
-    """Group ordered summaries into those of a segment each; the state that a run begins with stands alone."""
+    """Group ordered summaries by segment; the state of a run's anchor is a group of its own."""
     for _, parts in groupby(summaries, key=lambda one: (one.segment_index, one.part == ANCHOR_PART)):
         yield tuple(parts)
 
 
 def whole(parts: Sequence[SplitSummary], plan: PartitionPlan, reading: Reading) -> SplitSummary:
-    """Return what a scan of the whole segment gives, of which ``parts`` are all, in order."""
+    """Return the result of scanning the whole segment, given all its ``parts`` in order."""
     if len(parts) == 1:
         return parts[0]
     if fit(parts):
@@ -149,7 +149,7 @@ def whole(parts: Sequence[SplitSummary], plan: PartitionPlan, reading: Reading) 
 
 
 def fit(parts: Sequence[SplitSummary]) -> bool:
-    """Tell whether ``parts`` follow one another without gap, overlap or damage, from the start of their segment."""
+    """Return whether ``parts`` follow one another without gap, overlap or damage, from the start of their segment."""
     if any(part.error is not None for part in parts):
         return False
     filled = [part for part in parts if part.start is not None]
@@ -163,7 +163,7 @@ def _follows(left: ScanFacts, right: PartStart | None) -> bool:
 
 
 def joined(parts: Sequence[SplitSummary]) -> SplitSummary:
-    """Return what ``parts``, which fit, are together."""
+    """Return the sum of ``parts``, which fit."""
     filled = [part for part in parts if part.start is not None]
     return SplitSummary(
         segment_index=parts[0].segment_index,

@@ -1,13 +1,13 @@
-"""What to read for which boundaries of one partition: pure planning, from file facts and evidence.
+"""Plans what to read for which boundaries of one partition; pure, from file facts and evidence.
 
 A boundary N is the base offset of a segment and the end of the one before; its snapshot holds the state of everything
 below N. Boundaries inside the window are rebuilt in full. Older ones, under ``--as-of`` a fixed time, hold no idle
-producer any more, since all have expired; they still hold those whose transaction spans them, where evidence names one,
-and only the stretch from that transaction's first offset on is read (``Coverage.BEYOND_WINDOW``).
+producers, since all have expired; they still hold those whose transaction spans them, where evidence names one, and
+only the segments from that transaction's first offset on are read (``Coverage.BEYOND_WINDOW``).
 
-What is read is a list of *runs*, stretches of consecutive segments that are folded each for itself. A run that starts
-above the log start knows from which time on it has seen everything (``seen_since_ms``): that says whether a producer
-that first appears in it can have had a past.
+A plan reads a list of *runs*: consecutive segments, each run folded separately. A run that starts above the log start
+knows since which time it has seen everything (``seen_since_ms``), and so whether a producer that first appears in it
+can have a past.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Coverage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One snapshot to make."""
+    """One snapshot to write."""
 
     offset: int
     segment_index: int
@@ -59,7 +59,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Segments [start, end) by index, folded together, with the boundaries made on the way, ascending."""
+    """Segments [start, end) by index, folded together, with the boundaries written on the way, ascending."""
 
     start: int
     end: int
@@ -78,13 +78,13 @@ class Run:
     """With an anchor: the run to make without it, should it leave a doubt."""
 
     def read_from(self, plan: PartitionPlan) -> int:
-        """Return the offset from which on everything has been read, be it by the run that the anchor is of."""
+        """Return the offset from which everything has been read, in this run or in the one that made the anchor."""
         return plan.segments[self.start].base_offset if self.anchor is None else self.anchor.read_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What to read and to make of one partition."""
+    """What to read and to write for one partition."""
 
     topic_partition: TopicPartition
     segments: Sequence[SegmentSpan]
@@ -103,9 +103,9 @@ class PartitionPlan:
     """Directory for the states that later replays may begin with; None to keep none."""
 
     def known_from(self, run: Run | None = None) -> int:
-        """Return the first offset of the log at hand; where ``run`` begins with a kept state, what it was then.
+        """Return the first available offset of the log; if ``run`` begins at an anchor, that of the anchor's run.
 
-        A log has a beginning, offset 0. Where this is later, producers may be alive whose batches are gone.
+        A log begins at offset 0. If this is later, producers may be alive whose batches were deleted.
         """
         if run is not None and run.anchor is not None:
             return run.anchor.known_from
@@ -118,7 +118,7 @@ class PartitionPlan:
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
-        """Return every boundary that is made, ascending."""
+        """Return every boundary that is written, ascending."""
         made = [*self.idle, *(boundary for run in self.runs for boundary in run.boundaries)]
         return tuple(sorted(made, key=lambda boundary: boundary.offset))
 
@@ -141,14 +141,14 @@ def plan_partition(
     """Plan the replay of one partition.
 
     Args:
-        topic_partition: which one.
+        topic_partition: the partition.
         segments: all of them, ascending, the active one last.
-        wanted: offsets of the boundaries to make; each the base offset of a segment but the first.
+        wanted: offsets of the boundaries to write; base offsets of segments other than the first.
         rules: the times that decide.
-        evidence: what the files beside the segments say of transactions.
-        high_watermark: up to where transactions count for the last stable offset; None for the log end.
+        evidence: what the files beside the segments show of transactions.
+        high_watermark: transactions above it do not count for the last stable offset; None for the log end.
         existing: snapshots to compare with, path by offset.
-        to_end: read on to the log end, as the last stable offset asks for.
+        to_end: read to the log end, as the last stable offset requires.
 
     """
     evidence = evidence or Evidence()
@@ -167,7 +167,7 @@ def plan_partition(
 
 
 def window_begin(segments: Sequence[SegmentSpan], rules: ReplayRules) -> int:
-    """Return the index of the segment from whose end on boundaries are made in full."""
+    """Return the index of the segment from whose end on boundaries are rebuilt in full."""
     return 0 if rules.as_of.roll else window_start(segments, rules.kept_after_ms(rules.as_of.now_ms))
 
 
@@ -208,7 +208,7 @@ def _runs(
     to_end: bool,
     high_watermark: int | None,
 ) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
-    """Cover the boundaries by runs; also return those that need none."""
+    """Cover the boundaries by runs; also return those that need no reading."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
     older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
     stretches = [stretch for boundary in older if (stretch := _spanning_stretch(segments, boundary))]
@@ -227,7 +227,7 @@ def _runs(
 
 
 def _end_for_base(segments: Sequence[SegmentSpan], start: int, rules: ReplayRules, evidence: Evidence) -> int:
-    """Return the end of the segments to read before it is sure what the state was where the one at ``start`` begins."""
+    """Return the end of the segments that prove the state where the segment at ``start`` begins."""
     read_from = segments[start].base_offset
     kept_after_ms = None if rules.as_of.roll else rules.kept_after_ms(rules.as_of.now_ms)
     up_to = base_of(evidence, read_from, begins=segments[0].base_offset).to_be_read_up_to(read_from, kept_after_ms)
@@ -240,21 +240,21 @@ def _cut_ms(full: list[Boundary], rules: ReplayRules) -> int:
 
 
 def _begun_in(segments: Sequence[SegmentSpan], full: list[Boundary]) -> int:
-    """Return the index of the segment where the transactions begin that are open at the first boundary made in full."""
+    """Return the index of the segment of the first offset of transactions open at the first full boundary."""
     begun = _begun_at(full[0]) if full else None
     return len(segments) if begun is None else segment_at(segments, begun)
 
 
 def _begun_at(boundary: Boundary) -> int | None:
-    """Return where the oldest transaction begins that must be replayed to know its entry at ``boundary``."""
+    """Return the first offset of the oldest transaction that must be replayed to know its entry at ``boundary``."""
     known = boundary.evidence
     return min((first for pid, first in known.spanning.items() if pid not in known.at_boundary), default=None)
 
 
 def _before_aborted(segments: Sequence[SegmentSpan], start: int, earliest: int, evidence: Evidence) -> int:
-    """Return the start at or before ``start`` that cuts through no aborted transaction, if ``earliest`` lets it.
+    """Return the start at or before ``start`` that splits no aborted transaction, not below ``earliest``.
 
-    A transaction that hung may have been aborted long after its batch: its marker alone is not its producer's past.
+    A hanging transaction may have been aborted long after its batch: its marker alone is not its producer's past.
     """
     while start > earliest and (cut := evidence.aborted_across(segments[start].base_offset)):
         start = max(earliest, segment_at(segments, min(txn.first_offset for txn in cut)))
@@ -278,7 +278,7 @@ def _earliest_start(segments: Sequence[SegmentSpan], cut_ms: int, rules: ReplayR
 
 
 def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
-    """Return the index of the segment that holds ``offset``; 0 if that is gone."""
+    """Return the index of the segment that holds ``offset``; 0 if that was deleted."""
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
@@ -290,7 +290,7 @@ def _spanning_stretch(segments: Sequence[SegmentSpan], boundary: Boundary) -> tu
 
 
 def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join the stretches [start, end) that overlap."""
+    """Join overlapping ranges [start, end)."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(stretches):
         if merged and start < merged[-1][1]:
@@ -311,9 +311,9 @@ def _with_window(
     earliest: int,
     evidence: Evidence,
 ) -> list[Run]:
-    """Return the runs for ``stretches`` and ``window``, whose end is the largest, so that it becomes the last run.
+    """Return the runs for ``stretches`` and ``window``, which has the largest end and becomes the last run.
 
-    What lies below the window's start says since when it has seen everything.
+    The segments below the window's start give the time since which it has seen everything.
     """
     *others, (start, end) = _merge([*stretches, window])
     unread = (_newest_ms(segment) for segment in segments[:start])
@@ -338,7 +338,7 @@ def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
 
 
 def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
-    """Give each boundary to the run that passes it; also return those that no run passes."""
+    """Assign each boundary to the run that passes it; also return those that no run passes."""
     placed = tuple(_with_boundaries(run, boundaries) for run in runs)
     made = {boundary.offset for run in placed for boundary in run.boundaries}
     return placed, packed((boundary for boundary in boundaries if boundary.offset not in made), "offset")
@@ -347,8 +347,8 @@ def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[R
 def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
     """Return ``plan`` with a window that also covers the past of a producer first seen at ``first_seen_ms``.
 
-    A window that began at an anchor first does without it. The window must not be the last chance already: it becomes
-    that where no more may be read.
+    A window that began at an anchor first drops the anchor. The window must not be the last chance yet; it becomes the
+    last chance when no more may be read.
     """
     *others, window = plan.runs
     if window.unanchored is not None:

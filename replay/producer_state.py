@@ -1,7 +1,7 @@
-"""The fold: what ``ProducerStateManager`` holds after a run of batches, one batch at a time.
+"""The fold: the state of ``ProducerStateManager`` after a run of batches, applied one batch at a time.
 
-This is the readable specification. The fold that is run (``replay.kernel``) must equal it, batch for batch.
-``append_validation`` puts a broker's checks before the same two steps, ``after_data`` and ``after_marker``.
+This is the readable specification. The compiled fold (``replay.kernel``) must equal it, batch for batch.
+``append_validation`` runs a broker's checks before the same two steps, ``after_data`` and ``after_marker``.
 
 A log is a sequence of events in offset order. Per producer id, with origin REPLICATION (no sequence is validated, lower
 epochs and older coordinator epochs are applied as they stand):
@@ -12,19 +12,19 @@ epochs and older coordinator epochs are applied as they stand):
   from that offset on.
 - a *marker* of another epoch forgets the cached batch; it closes the transaction, and brings its coordinator epoch and
   its record timestamp. The last batch of an equal epoch stays.
-- a replica that starts replays segment by segment, and only then looks whether the epoch is another: had one gone away
-  and come back within a segment, it would keep the batch from before. A leader takes batch by batch, as this does, and
+- a starting replica replays segment by segment, and compares epochs only after each segment: if an epoch changed and
+  changed back within a segment, it would keep the earlier batch. A leader applies batch by batch, as this does, and
   refuses a lower epoch, so that no log holds such a history.
 - an emptied control batch, a batch without producer id and a legacy message change nothing here.
 
-Entries never expire while the fold runs, since Kafka expires by wall clock and not by log position. One trace of
-expiry is in the log all the same: **rebirth**. A producer that writes data after ``expiration + check interval`` of
-silence had been dropped by the broker in between and starts afresh, without a coordinator epoch. It is applied only
-when certain, and only server clocks can make it so: the producer's last batch was a marker, and between that marker and
-the data stands a reading that much later. A reading is a marker's timestamp or a LogAppendTime, of the data itself too.
-Clients' clocks never count: one that runs ahead would forge silence, one that runs behind an entry that is born
-expired. In doubt the coordinator epoch is kept, since an older one does no harm. The rule was found by comparing with
-brokers; no text mentions it.
+Entries never expire while the fold runs, since Kafka expires by wall clock and not by log position. One trace of expiry
+is in the log all the same: **rebirth**. If a producer writes data after ``expiration + check interval`` of silence, the
+broker has dropped its entry in between, and the new entry has no coordinator epoch. It is applied only when certain,
+and only server clocks make it certain: the producer's last batch was a marker, and a server clock between that marker
+and the data is that much later. A server clock is a marker's timestamp or a LogAppendTime, also that of the data
+itself. Clients' clocks never count: one that is ahead would feign silence, and one that is behind would make an entry
+look expired from the start. In doubt the coordinator epoch is kept, since an older one does no harm. The rule was found
+by comparing with brokers; no document mentions it.
 
 Source: ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` in Kafka's storage module.
 """
@@ -59,7 +59,7 @@ class DataBatch(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The one record of a control batch that ends a transaction."""
+    """The record of a control batch that ends a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -91,16 +91,16 @@ class Expiry(NamedTuple):
 
     @property
     def certain_silence_ms(self) -> int:
-        """After this long without a batch the periodic check has surely run."""
+        """After this long without a batch the periodic check has certainly run."""
         return min(self.expiration_ms + self.check_interval_ms, NEVER_MS)
 
     def is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        """Tell whether a broker that loads ``entry`` at ``now_ms`` drops it (``isProducerExpired``)."""
+        """Return whether a broker that loads ``entry`` at ``now_ms`` drops it (``isProducerExpired``)."""
         return not entry.has_open_transaction and now_ms - entry.timestamp >= self.expiration_ms
 
 
 def no_entry(producer_id: int) -> ProducerEntry:
-    """Return what stands for a producer of which nothing is known (``ProducerStateEntry.empty``)."""
+    """Return the entry of an unknown producer (``ProducerStateEntry.empty``)."""
     return ProducerEntry(
         producer_id=producer_id,
         producer_epoch=NO_PRODUCER_EPOCH,
@@ -114,7 +114,7 @@ def no_entry(producer_id: int) -> ProducerEntry:
 
 
 def after_data(entry: ProducerEntry, batch: DataBatch) -> ProducerEntry:
-    """Return what ``entry`` becomes by a data batch that is taken as it stands; it may open a transaction."""
+    """Return ``entry`` after a data batch, which is applied without checks; it may open a transaction."""
     opens = batch.transactional and not entry.has_open_transaction
     return ProducerEntry(
         producer_id=batch.producer_id,
@@ -129,7 +129,7 @@ def after_data(entry: ProducerEntry, batch: DataBatch) -> ProducerEntry:
 
 
 def after_marker(entry: ProducerEntry, marker: Marker) -> ProducerEntry:
-    """Return what ``entry`` becomes by a marker: no transaction, and no last batch where the epoch is another."""
+    """Return ``entry`` after a marker: without a transaction, and without a last batch if the epoch differs."""
     keeps_batch = entry.producer_epoch == marker.producer_epoch
     return ProducerEntry(
         producer_id=marker.producer_id,

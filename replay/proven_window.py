@@ -1,4 +1,4 @@
-"""Plans whose windows begin where batches, and not time indexes alone, bear out that they may."""
+"""Plans windows whose start is proven by batches, not by time indexes alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def proven(
     segments: Sequence[Segment],
     sources: Sources,
 ) -> PartitionPlan:
-    """Return ``planned``, or what ``plan`` makes of ``segments`` whose largest timestamps are others.
+    """Return ``planned``, or a new ``plan`` of ``segments`` if batches show other largest timestamps.
 
-    Only those are looked up that decide. A segment that belongs into the window after all lets the one below it decide,
+    Only the deciding timestamps are verified. If a segment turns out to belong to the window, the one below it decides,
     and so on.
 
     Raises:
@@ -47,9 +47,9 @@ def proven(
 def deciding(plan: PartitionPlan) -> set[int]:
     """Return the indexes of the closed segments whose largest timestamps decide what ``plan`` reads, and each T.
 
-    They are the ones right below what is read and what is made in full, and the newest, by which open transactions go.
-    Where timestamps ascend, what lies further down is older than these. Under `roll` each boundary has a T by the
-    segments below it.
+    They are the ones directly below what is read and what is rebuilt in full, and the newest, which decides on open
+    transactions. If timestamps ascend, all lower segments are older than these. Under `roll` each boundary has a T from
+    the segments below it.
     """
     if plan.rules.as_of.roll:
         return _deciding_rolls(plan)

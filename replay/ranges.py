@@ -1,8 +1,8 @@
-"""A run combined by several tasks, each for the producers of one range of ids, where one task could not hold them all.
+"""Divides a run into ranges of producer ids for several tasks, and joins their results.
 
-Whatever a combine decides about a producer depends on that producer alone, on the run's clocks, and on evidence that
-names it. So a task is given the rows and the evidence of its range, and what the tasks found is joined: a boundary is
-written only if every range rebuilt it, its entries one range after the other.
+What a combine decides about a producer depends only on that producer, on the run's clocks, and on evidence that names
+it. So a task gets the rows and the evidence of its range, and the results are joined: a boundary is written only if
+every range rebuilt it, its entries one range after the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class IdRange(NamedTuple):
         return producer_id >= self.first and (self.end is None or producer_id < self.end)
 
     def of(self, rows: Array) -> Array:
-        """Return the rows of these producers, in whatever order ``rows`` are."""
+        """Return the rows of these producers; ``rows`` may be in any order."""
         inside = rows["producer_id"] >= self.first
         if self.end is not None:
             inside &= rows["producer_id"] < self.end
@@ -50,7 +50,7 @@ class IdRange(NamedTuple):
 
 
 def id_ranges(starts: Sequence[int]) -> tuple[IdRange, ...]:
-    """Return the ranges of which the first begins below all ids and the others at ``starts``."""
+    """Return the ranges that begin below all ids and at each of ``starts``."""
     return tuple(IdRange(first, end) for first, end in zip((-1, *starts), (*starts, None), strict=True))
 
 
@@ -88,12 +88,12 @@ def _at_boundary(evidence: BoundaryEvidence, ids: IdRange) -> BoundaryEvidence:
 
 
 def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
-    """Return ``summary`` with the rows of ``ids`` alone; clocks and facts are those of all."""
+    """Return ``summary`` with the rows of ``ids`` only; clocks and facts are unchanged."""
     return replace(summary, pieces=(piece._replace(rows=ids.of(piece.rows)) for piece in summary.pieces))
 
 
 def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
-    """Return what the ranges say together of one boundary; its digest is not known yet."""
+    """Return the joined result of one boundary from all ranges; its digest is not known yet."""
     outcome = max((one.outcome for one in ranges), key=_GRAVITY.index)
     given_up = any(one.unexplained_since_ms == 0 for one in ranges)
     outcome = Outcome.UNEXPLAINED if given_up else outcome
@@ -147,7 +147,7 @@ _WORST_FIRST: Final = (
 
 
 def join_runs(ranges: Sequence[RunResult]) -> RunResult:
-    """Return what the ranges say together of one run, apart from its boundaries."""
+    """Return the joined result of one run from all ranges, without its boundaries."""
     unstable = [one.first_unstable_offset for one in ranges if one.first_unstable_offset is not None]
     return replace(
         ranges[0],
@@ -160,7 +160,7 @@ def join_runs(ranges: Sequence[RunResult]) -> RunResult:
 
 
 def _join_anchors(ranges: Sequence[RunResult]) -> tuple[Anchor, ...]:
-    """Return the states that every range has kept, each with the files of all."""
+    """Return the states that every range has cached, each with the files of all ranges."""
     by_offset: dict[int, list[Anchor]] = {}
     for anchor in chain.from_iterable(one.anchors for one in ranges):
         by_offset.setdefault(anchor.offset, []).append(anchor)

@@ -1,4 +1,4 @@
-"""The engine without Spark: the same plan, scanned and combined in this process. The oracle of ``spark.job``."""
+"""The engine without Spark: scans and combines the same plan in this process. The test oracle of ``spark.job``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def rebuild_locally(
     progress: Callable[[int, int], None] | None = None,
     watcher: Watcher | None = None,
 ) -> Iterator[PartitionResult]:
-    """Replay ``plans`` one after the other in this process, yielding each result as it is there.
+    """Replay ``plans`` one after the other in this process, and yield each result at once.
 
     ``reading.threads`` scan at once. ``progress`` is called with (segments, bytes covered) after each split;
-    ``watcher`` hears of what comes on top.
+    ``watcher`` is notified of additional work.
     """
     reading = reading or Reading()
     for number, plan in enumerate(plans):
@@ -52,7 +52,7 @@ def rebuild_locally(
 
 
 def _compiles(reading: Reading) -> bool:
-    """Whether the first scan is to make the machine code that it uses, as in a fresh installation."""
+    """Whether the first scan will compile the machine code that it uses, as in a fresh installation."""
     if not reading.kernel or why_no_kernel() is not None:
         return False
     from resnap.replay.kernel.code_cache import is_empty  # noqa: PLC0415 - loads numba
@@ -92,7 +92,7 @@ def _scanned(
 def _in_order(
     scanned: Callable[[Split], SplitSummary], splits: Iterator[Split], threads: int
 ) -> Iterator[tuple[Split, SplitSummary]]:
-    """Scan so many at once, but hand on in order, and hold no more results than threads at a time."""
+    """Scan several splits at once, but yield in order, and hold no more results than threads."""
     if threads == 1:
         yield from ((split, scanned(split)) for split in splits)
         return

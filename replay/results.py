@@ -1,7 +1,7 @@
-"""What a replay gives: the outcome of each boundary, and what a partition's runs come to together.
+"""The results of a replay: of each boundary, each run, and each partition.
 
-If a boundary has entries whose past is in doubt and more may be read, nothing is written for it: the run is planned
-again with a longer window (``next_round``). So whatever is written is final.
+If a boundary has entries with an uncertain past and more may be read, nothing is written for it: the run is planned
+again with a longer window (``next_round``). So everything that is written is final.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(StrEnum):
-    """What became of one boundary."""
+    """The outcome of one boundary."""
 
     REBUILT = "rebuilt"
     DAMAGED = "damaged"
@@ -45,13 +45,13 @@ BLIND: Final = frozenset({Outcome.DAMAGED, Outcome.UNREADABLE})
 
 
 def blind_outcome(error: ResnapError | None) -> Outcome:
-    """Return what becomes of the boundaries above a segment that ``error`` was met in."""
+    """Return the outcome of the boundaries above a segment in which ``error`` occurred."""
     return Outcome.DAMAGED if error is None or isinstance(error, DataError) else Outcome.UNREADABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryResult:
-    """One boundary, done or not."""
+    """The result of one boundary, written or not."""
 
     boundary: Boundary
     outcome: Outcome
@@ -76,7 +76,7 @@ class BoundaryResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run gave."""
+    """The result of one run."""
 
     boundaries: tuple[BoundaryResult, ...]
     first_unstable_offset: int | None
@@ -91,7 +91,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What the replay of one partition gave."""
+    """The result of the replay of one partition."""
 
     topic_partition: TopicPartition
     boundaries: tuple[BoundaryResult, ...]
@@ -112,28 +112,28 @@ class PartitionResult:
 
 
 class SnapshotSink(Protocol):
-    """Takes the snapshots that are made."""
+    """Stores the snapshots of a replay."""
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest | None:
         """Store the entries (``ENTRY_DTYPE``, by producer id) as the snapshot at ``offset``, whole or not at all.
 
-        Return None if they are only some of it, and the snapshot is still to be put together.
+        Returns None if these are only some of the entries, and the snapshot is still to be joined.
         """
         ...
 
 
 class PartSink(SnapshotSink, Protocol):
-    """Also takes snapshots that come in parts."""
+    """Also stores snapshots that come in parts."""
 
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
     ) -> SnapshotDigest:
-        """Do as ``write`` with ``count`` entries that come in parts, of which one at a time is held."""
+        """Write ``count`` entries as ``write`` does, in parts, of which one at a time is in memory."""
         ...
 
 
 def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Sequence[BoundaryResult]) -> PartitionResult:
-    """Join what the runs of one partition gave, in their order."""
+    """Join the results of one partition's runs, in their order."""
     results = [*idle, *(result for run in runs for result in run.boundaries)]
     return PartitionResult(
         topic_partition=plan.topic_partition,
@@ -150,7 +150,7 @@ def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Seque
 
 
 def unexplained_since(result: PartitionResult) -> int | None:
-    """Return how far back a replay must look further, or None if every boundary has its last word."""
+    """Return how far back a replay must read, or None if the result of every boundary is final."""
     times = [b.unexplained_since_ms for b in result.boundaries if b.unexplained_since_ms is not None]
     return min(times, default=None)
 
@@ -167,7 +167,7 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
 
 
 def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
-    """Return ``later``, but what ``earlier`` had made where damage is in the way that only the longer window meets."""
+    """Return ``later``, with the results of ``earlier`` where only the longer window met damage."""
     made = {b.boundary.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
     return replace(
         later,

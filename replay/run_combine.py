@@ -1,4 +1,4 @@
-"""The ordered combine: summaries of splits in, one snapshot per boundary out.
+"""The ordered combine: takes summaries of splits, and writes one snapshot per boundary.
 
 A run of a partition is combined in one ordered pass: the state so far is itself a summary, each split's summary is
 composed onto it, and at every segment end that is a boundary the entries that survive are written.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunCombine:
-    """Folds the summaries of one run, which come in offset order."""
+    """Combines the summaries of one run, which come in offset order."""
 
     plan: PartitionPlan
     run: Run
@@ -87,7 +87,7 @@ class RunCombine:
         self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
 
     def add(self, split: SplitSummary) -> None:
-        """Take the next split."""
+        """Add the next split."""
         if split.part == ANCHOR_PART:
             self._begin(split)
             return
@@ -110,7 +110,7 @@ class RunCombine:
             self._reached = NEVER if ended is None else ended
 
     def _begin(self, kept: SplitSummary) -> None:
-        """Take the state that the run begins with."""
+        """Start from the state of the run's anchor."""
         self._given_up = kept.error is not None
         self._lacks_records = kept.facts.lacks_records
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
@@ -141,7 +141,7 @@ class RunCombine:
         return self._given_up
 
     def finish(self) -> RunResult:
-        """Return what came out; boundaries that were not reached lie above damage."""
+        """Return the result; boundaries that were not reached lie above damage."""
         self._make_waiting(None)
         self._pass_high_watermark()
         reached = {result.boundary.offset for result in self._results}
@@ -165,7 +165,7 @@ class RunCombine:
         )
 
     def _learnt(self) -> Iterator[BoundaryResult]:
-        """Yield what was made; of boundaries whose base the whole run has shown to be another, only that it is."""
+        """Yield the results; if the whole run has disproved the base of a boundary, only that fact."""
         known = self.plan.moved | self.plan.unmoved
         lessons = self._base.lessons(self._state, self._start_offset, self._reached)
         lessons = [one for one in lessons if one.producer_id not in known]
@@ -182,9 +182,9 @@ class RunCombine:
             yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, unmoved=unmoved)
 
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
-        """Name also who appears only above the boundary, and was there before: its entry is not known.
+        """Add producers that appear only above the boundary, but existed before: their entry is unknown.
 
-        In a run with an anchor its past may be one that the anchor's state was pruned of: the run without it shows.
+        In a run with an anchor, their past may have been pruned from the anchor: a run without the anchor shows that.
         """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
@@ -224,13 +224,13 @@ class RunCombine:
         self._first_unstable_offset = min(found, default=None)
 
     def _open_since_before(self) -> list[int]:
-        """Return where transactions began that hang from below the run, by what the newest snapshots show."""
+        """Return the first offsets of transactions that hang from below the run, by the newest snapshots."""
         hanging = self.plan.evidence.hanging_from_below(self._start_offset)
         ended = set(self._state["producer_id"][self._state["closed"]].tolist())
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
     def _make_waiting(self, clock_above_ms: int | None) -> None:
-        """Make the boundary that the last split ended at, now that the one above it shows its clock."""
+        """Write the boundary at the end of the last split, now that the split above it shows its clock."""
         self._clock_above_ms = clock_above_ms
         if self._waiting is not None:
             self._results.append(self._make(self._waiting))
@@ -255,7 +255,7 @@ class RunCombine:
         return np.setdiff1d(ids, self._base.untouched(self._state)) if len(self._base.shown) else ids
 
     def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
-        """Return the state at ``boundary``, or the result that says why there is none."""
+        """Return the state at ``boundary``, or the result with the reason why it is unknown."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
         if needed_since_ms is None and not self._is_given_up():
             found = undoubted_state(
@@ -280,9 +280,9 @@ class RunCombine:
         return found
 
     def _needed_since_ms(self, boundary: Boundary) -> int | None:
-        """Return since when the run should have seen everything, where its window begins too late for ``boundary``.
+        """Return since when the run should have seen everything, if its window begins too late for ``boundary``.
 
-        It was planned with a later T than the clocks then showed.
+        That happens if the plan's T was later than the one the clocks showed.
         """
         since_ms = self.run.seen_since_ms
         kept_after_ms = self.plan.rules.kept_after_ms(self._as_of_ms(boundary))
@@ -320,7 +320,7 @@ class RunCombine:
 
 
 def _begun_with(plan: PartitionPlan, run: Run) -> Base:
-    """Return the base of ``run``; nothing of one for boundaries beyond the window, where evidence names who matters."""
+    """Return the base of ``run``; empty for boundaries beyond the window, where evidence names all that matter."""
     if run is not plan.runs[-1] or any(boundary.coverage is not Coverage.WINDOW for boundary in run.boundaries[-1:]):
         return NO_BASE
     return base_of(plan.evidence, run.read_from(plan), begins=plan.segments[0].base_offset, unmoved=plan.unmoved)

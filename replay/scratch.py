@@ -1,8 +1,8 @@
-"""Directories for the time of one run, which do not stay for ever where a run was killed.
+"""Temporary directories of one run, which a later run removes if the run was killed.
 
-A process that is killed removes nothing. So every directory is locked by the process that it belongs to, which the
-system undoes whatever way that process ends, and the next run removes those that are not locked any more. A lock,
-unlike a process id, means the same in every container that shares the temporary directory.
+A killed process removes nothing. So every directory is locked by its process; the system releases the lock however that
+process ends, and the next run removes directories without a lock. A lock, unlike a process id, means the same in every
+container that shares the temporary directory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _HINT: Final = "free some space, or let TMPDIR name a directory that can be writ
 
 @contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
-    """Give a new directory ``resnap-<purpose>-...`` in the system's temporary one, and remove it at the end.
+    """Make a new directory ``resnap-<purpose>-...`` in the system's temporary one, and remove it at the end.
 
-    Removes, too, what killed runs have left there for the same purpose.
+    It also removes the directories that killed runs have left there for the same purpose.
 
     Raises:
         LogDirError: it cannot be made.
@@ -47,7 +47,7 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
 
 
 def _remove(directory: Path) -> None:
-    """Remove ``directory``, once more where processes that are just ending have written into it meanwhile."""
+    """Remove ``directory``, and retry if ending processes still write into it."""
     for _ in range(_TRIES):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -56,7 +56,7 @@ def _remove(directory: Path) -> None:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Remove the directories of this user in ``parent`` whose names begin so and whose owners have ended."""
+    """Remove this user's directories in ``parent`` with this prefix whose owners have ended."""
     for directory in parent.glob(f"{prefix}*"):
         # Another process may be sweeping, too.
         with suppress(OSError):
@@ -65,7 +65,7 @@ def sweep(parent: Path, prefix: str) -> None:
 
 
 def _temporary() -> Path:
-    """Return the system's temporary directory; Python finds it by writing, and there may be none."""
+    """Return the system's temporary directory; Python tests by writing, so there may be none."""
     try:
         return Path(tempfile.gettempdir())
     except OSError as error:
@@ -81,7 +81,7 @@ def _made(prefix: str) -> tuple[Path, int]:
 
 
 def _make(prefix: str) -> tuple[Path, int]:
-    """Return a new directory with the lock on it; a process that sweeps may lock it before we do."""
+    """Return a new, locked directory; a sweeping process may lock it before we do."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError, BlockingIOError):

@@ -1,8 +1,8 @@
-"""Where rebuilt snapshots go: ``<topic>-<partition>/<offset, 20 digits>.snapshot`` under a directory or a store.
+"""Sinks for rebuilt snapshots: ``<topic>-<partition>/<offset, 20 digits>.snapshot`` in a directory or a store.
 
-Executors write them, so a destination is named by its URL. Every write is atomic and the bytes follow from the plan
-alone: a task that Spark runs twice, or two at once, leaves the same file, and nothing half-written is ever seen under
-its name. That is why there is no separate commit.
+Executors write them, so a destination is identified by its URL. Every write is atomic and the bytes depend only on the
+plan: a task that Spark runs twice, even at once, leaves the same file, and no partial file ever has its name. So no
+separate commit is needed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _CHUNK: Final = 1 << 16
 
 
 def snapshot_key(topic_partition: TopicPartition, offset: int) -> str:
-    """Return where the snapshot at ``offset`` lies below the destination."""
+    """Return the key of the snapshot at ``offset`` below the destination."""
     return f"{topic_partition}/{segment_name(offset, 'snapshot')}"
 
 
 def open_sink(url: str, s3: S3Settings | None = None) -> PartSink:
-    """Return the sink at ``url``: ``file:///`` a directory, which need not exist yet, or any other store."""
+    """Return the sink at ``url``: a directory, which need not exist yet, for ``file:///``, else a store."""
     if url == DISCARD:
         return DiscardSink()
     parts = urlsplit(url)
@@ -58,13 +58,13 @@ def open_sink(url: str, s3: S3Settings | None = None) -> PartSink:
 
 
 class DirectorySink:
-    """Snapshots as files of a local directory, as they are to stand beside the segments."""
+    """Stores snapshots as files of a local directory, with the names that they will have beside the segments."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
-        """Write, sync and rename; what stood there is replaced.
+        """Write, sync and rename, replacing an existing file.
 
         Raises:
             LogDirError: the directory cannot be written.
@@ -76,7 +76,7 @@ class DirectorySink:
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
     ) -> SnapshotDigest:
-        """Do as ``write`` with entries that come in parts."""
+        """Write entries as ``write`` does, in parts."""
         path = self._root / snapshot_key(topic_partition, offset)
         make_directories(Disk(), path.parent)
         try:
@@ -87,13 +87,13 @@ class DirectorySink:
 
 
 class StoreSink:
-    """Snapshots as objects of a store."""
+    """Stores snapshots as objects of a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
-        """Put the snapshot as one object; what was there is replaced whole."""
+        """Put the snapshot as one object, replacing an existing one whole."""
         body = snapshot_array_bytes(entries)
         digest = digest_of(body)
         self._store.put_stream(
@@ -107,7 +107,7 @@ class StoreSink:
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
     ) -> SnapshotDigest:
-        """Put a snapshot that comes in parts by way of a temporary file: its checksum stands before what it covers."""
+        """Put a snapshot in parts through a temporary file: its checksum precedes the data that it covers."""
         with scratch_directory("snapshot") as directory:
             path = directory / "snapshot"
             with writable(path):
@@ -122,10 +122,10 @@ class StoreSink:
 
 
 class DiscardSink:
-    """Snapshots that are not kept."""
+    """Discards snapshots."""
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:  # noqa: ARG002
-        """Return what the snapshot would have been."""
+        """Return the digest that the snapshot would have."""
         return digest_of(*snapshot_array_parts(entries))
 
     def write_parts(
@@ -135,7 +135,7 @@ class DiscardSink:
         parts: Iterable[Array],
         count: int,
     ) -> SnapshotDigest:
-        """Do as ``write`` with entries that come in parts."""
+        """Return the digest for entries in parts."""
         with scratch_directory("snapshot") as directory:
             path = directory / "snapshot"
             with writable(path):
@@ -143,7 +143,7 @@ class DiscardSink:
 
 
 def digest_of(*parts: Buffer) -> SnapshotDigest:
-    """Return what identifies a snapshot with these bytes, which may come in parts."""
+    """Return the digest of a snapshot with these bytes, which may come in parts."""
     checksum, sha256 = 0, hashlib.sha256()
     for part in parts:
         checksum = crc32c(part, checksum)

@@ -1,4 +1,4 @@
-"""What a replay says those who watch it, beside the segments and bytes that it has done."""
+"""The protocol by which a replay reports its progress, beyond the segments and bytes that are done."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Phase: TypeAlias = Literal["waiting", "compiling", "scanning", "combining", "shi
 
 
 class Watcher(Protocol):
-    """Hears of the work, from any thread."""
+    """Receives progress, from any thread."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
-        """Add to what there is to do in all."""
+        """Add to the total amount of work."""
         ...
 
     def at_work(self, phase: Phase, tasks: int) -> None:
-        """Hear what is going on, and how many tasks run; said again and again while it lasts."""
+        """Receive the current phase and the number of running tasks, repeatedly while work goes on."""
         ...
 
 
 def expect_more(watcher: Watcher | None, plan: PartitionPlan) -> None:
-    """Tell ``watcher`` that ``plan`` comes on top: a round over a longer window."""
+    """Add ``plan`` to the total of ``watcher``: another round over a longer window."""
     if watcher is not None:
         watcher.expect(sum(run.end - run.start for run in plan.runs), plan.bytes_in_segments)

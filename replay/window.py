@@ -1,9 +1,9 @@
-"""Which segments can still matter: the window, and how far it reaches back.
+"""The window: which segments can still matter, and how far back it reaches.
 
-The window is the suffix of segments, in offset order, that starts at the first segment whose largest timestamp is
-later than T - expiration. Every later segment is read even when its timestamps are older. What is skipped cannot hold
-the last batch of a producer that is still alive at T, save for transactions that are open: those are what reaching
-back, and the evidence of ``evidence.py``, are for.
+The window is the suffix of segments, in offset order, that starts at the first segment whose largest timestamp is later
+than T - expiration. Every later segment is read even when its timestamps are older. Skipped segments cannot hold the
+last batch of a producer that is still alive at T, except for open transactions: these are handled by reaching back, and
+by ``evidence.py``.
 
 Source: KIP-952; ``LogSegment.largestTimestamp`` for what a segment's largest timestamp is.
 """
@@ -29,7 +29,7 @@ TRANSACTION_MARGIN_MS: Final = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpan:
-    """One segment as planning sees it: where it lies, its offsets [base, next base), and how recent it can be."""
+    """One segment as planning sees it: its locator, its offsets [base, next base), and its largest timestamp."""
 
     locator: str
     base_offset: int
@@ -52,7 +52,7 @@ class AsOf:
     """The moment T at which expiry is judged.
 
     ``now_ms`` is fixed once, when the run is planned. With ``roll`` each boundary has a T of its own, the time its
-    segment was rolled as far as the log proves it, and what is written is what the broker wrote then.
+    segment was rolled as far as the log proves it, and the snapshot is the one that the broker wrote then.
     """
 
     now_ms: int
@@ -64,7 +64,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRules:
-    """What decides what is read and what is kept."""
+    """The rules that decide what is read and which entries are kept."""
 
     as_of: AsOf
     expiry: Expiry = DEFAULT_EXPIRY
@@ -91,7 +91,7 @@ class ReplayRules:
 
     @property
     def silence_ms(self) -> int:
-        """After this long unseen, the broker itself had nothing left of a producer."""
+        """After this long without a batch, the broker itself had forgotten a producer."""
         return self.written_under.expiration_ms + self.transaction_reach_ms
 
     def kept_after_ms(self, as_of_ms: int) -> int:
@@ -110,11 +110,11 @@ def window_start(segments: Sequence[SegmentSpan], cut_ms: int) -> int:
 
 
 def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
-    """Return a time at or before which a boundary cannot have been rolled, from file facts alone.
+    """Return a time before which a boundary cannot have been rolled, from file facts alone.
 
     One record stamped ten days ahead must not expire all producers: the largest timestamp counts only as far as the
-    file's modification time and the time of the run bear it out. The newest server clock, known after the scan, can
-    only move the time later (``roll_time_ms``).
+    file's modification time and the time of the run confirm it. The newest server clock, known after the scan, can only
+    move the time later (``roll_time_ms``).
     """
     return min(largest_below_ms, mtime_ms, now_ms)
 
@@ -122,8 +122,8 @@ def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
 def roll_time_ms(earliest_ms: int, newest_below_ms: int, oldest_above_ms: int | None) -> int:
     """Return T of a boundary under ``--as-of roll``.
 
-    Server clocks on both sides bound it: the newest reading below it (-1 if there is none), and the oldest in the
-    segment above it, where the modification time has been lost and a client's clock ran ahead.
+    Server clocks on both sides bound it: the newest one below it (-1 if there is none), and the oldest in the segment
+    above it, for the case that the modification time was lost and a client's clock was ahead.
     """
     latest_ms = earliest_ms if oldest_above_ms is None else min(earliest_ms, oldest_above_ms)
     return max(latest_ms, newest_below_ms)

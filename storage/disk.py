@@ -1,8 +1,8 @@
-"""Changing files so that a crash leaves each as it was or as it is to be: one small method for each step.
+"""Changes files so that a crash leaves each file either old or new: one small method for each step.
 
-The steps are methods of a class, and not calls here and there, so that their order can be watched, and stopped at any
-of them. ``write_file`` puts them together: a temporary name, the data, owner and mode, sync, rename, sync of the
-directory. What is durable is known only after that last sync.
+The steps are methods of one class, so that tests can observe their order and stop at any of them. ``write_file``
+combines them: a temporary name, the data, owner and mode, sync, rename, sync of the directory. The file is durable only
+after that last sync.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dress:
-    """What a file is besides its bytes."""
+    """Owner, mode and times of a file."""
 
     mode: int
     """Permission bits."""
@@ -46,7 +46,7 @@ class Dress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
-    """What identifies the bytes of a file."""
+    """Length and digest that identify the bytes of a file."""
 
     size_bytes: int
     sha256: str
@@ -57,24 +57,24 @@ class Disk:
     """The file system of this machine; each method is one step, and raises ``OSError``."""
 
     def create(self, path: Path) -> int:
-        """Open ``path`` for writing, empty, and for this user alone as yet; return its descriptor."""
+        """Open the new, empty file ``path`` for writing, readable by this user only; return its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
 
     def append(self, path: Path) -> int:
-        """Open ``path``, which is there, for writing behind its end; return its descriptor."""
+        """Open the existing file ``path`` for writing at its end; return its descriptor."""
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
-        """Cut the file off."""
+        """Cut the file to its new length."""
         os.ftruncate(descriptor, size_bytes)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Write the front of ``data``; return how many bytes of it."""
+        """Write the first bytes of ``data``; return how many were written."""
         return os.write(descriptor, data)
 
     def dress(self, descriptor: int, dress: Dress) -> None:
-        """Give the file its owner, where that is not ours already, its mode and its time."""
+        """Set the file's owner, unless we own it already, its mode and its times."""
         status = os.fstat(descriptor)
         if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
             os.fchown(descriptor, dress.user_id, dress.group_id)
@@ -91,23 +91,23 @@ class Disk:
         os.close(descriptor)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give ``path`` the name ``target``, in the place of what has it."""
+        """Rename ``path`` to ``target``, replacing what has that name."""
         path.replace(target)
 
     def remove(self, path: Path) -> None:
-        """Take the name ``path`` away."""
+        """Remove the file ``path``."""
         path.unlink()
 
     def make_directory(self, path: Path) -> None:
-        """Make the directory ``path``; it must not be there."""
+        """Make the directory ``path``; it must not exist."""
         path.mkdir()
 
     def remove_directory(self, path: Path) -> None:
-        """Take the empty directory ``path`` away."""
+        """Remove the empty directory ``path``."""
         path.rmdir()
 
     def dress_directory(self, path: Path, dress: Dress) -> None:
-        """Give the directory its owner, where that is not ours already, and its mode."""
+        """Set the directory's owner, unless we own it already, and its mode."""
         status = path.stat()
         if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
             os.chown(path, dress.user_id, dress.group_id)
@@ -118,12 +118,12 @@ class Disk:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in the directory durable."""
+        """Make the entries of the directory durable."""
         sync_directory(path)
 
 
 def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
-    """Write ``chunks`` as the file ``path``, whole and durable, or leave what is there.
+    """Write ``chunks`` as the file ``path``, whole and durable; on failure the old file is unchanged.
 
     Raises:
         LogDirError: it cannot be written; no temporary file remains.
@@ -173,7 +173,7 @@ def remove_file(disk: Disk, path: Path) -> None:
 
 
 def make_directories(disk: Disk, path: Path) -> None:
-    """Make ``path`` and what is missing above it; each is durable before anything is put into it.
+    """Make ``path`` and its missing parents; each is durable before anything is put into it.
 
     Raises:
         LogDirError: one of them cannot be made.
@@ -194,7 +194,7 @@ def make_directories(disk: Disk, path: Path) -> None:
 
 
 def make_new_directory(disk: Disk, path: Path) -> bool:
-    """Make ``path``, durably, in a directory that is there; return False if something has the name already.
+    """Make ``path``, durably, in an existing directory; return False if the name is taken.
 
     Raises:
         LogDirError: it cannot be made.
@@ -227,7 +227,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 def digest_of_file(path: Path) -> FileDigest | None:
-    """Return what identifies the bytes of a file, None where there is none; raises as ``read_chunks`` does."""
+    """Return length and digest of a file, None if it does not exist; raises as ``read_chunks`` does."""
     sha256, size_bytes = hashlib.sha256(), 0
     try:
         for chunk in read_chunks(path):
@@ -239,7 +239,7 @@ def digest_of_file(path: Path) -> FileDigest | None:
 
 
 def dress_of(path: Path) -> Dress:
-    """Return what the file ``path`` is besides its bytes; raises as ``read_chunks`` does."""
+    """Return owner, mode and times of the file ``path``; raises as ``read_chunks`` does."""
     with legible(path):
         status = path.stat()
     return Dress(
@@ -251,16 +251,16 @@ def dress_of(path: Path) -> Dress:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has the name ``path``; raises as ``read_chunks`` does where that cannot be found out."""
+    """Return whether ``path`` exists; raises as ``read_chunks`` does where that cannot be determined."""
     with legible(path):
         return path.exists()
 
 
 def refuse_unwritable(path: Path, hint: str = "give another place, or run as another user") -> None:
-    """Refuse a directory in which, or in the nearest of those above that is there, nothing could be written.
+    """Refuse a directory in which, or in its nearest existing parent, nothing could be written.
 
     Raises:
-        UsageError: that is so for this user.
+        UsageError: this user may not write there.
         LogDirError: the file system is mounted read-only.
 
     """
@@ -278,10 +278,10 @@ def refuse_unwritable(path: Path, hint: str = "give another place, or run as ano
 
 
 def why_unwritable(path: Path) -> OSError | None:
-    """Return the error with which a write below a directory would fail, as far as can be known without one.
+    """Return the error with which a write below a directory would fail, as far as is known without one.
 
     Raises:
-        OSError: what is there cannot be found out.
+        OSError: the directory cannot be inspected.
 
     """
     nearest = next(one for one in (path, *path.parents) if one.exists())
@@ -297,14 +297,14 @@ def why_unwritable(path: Path) -> OSError | None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether ``path`` is a directory; raises as ``read_chunks`` does where that cannot be found out."""
+    """Return whether ``path`` is a directory; raises as ``read_chunks`` where that cannot be determined."""
     with legible(path):
         return path.is_dir()
 
 
 @contextmanager
 def legible(path: Path) -> Iterator[None]:
-    """Turn what the operating system says when ``path`` is read into an error of ours."""
+    """Translate the operating system's errors in reading ``path`` into ours."""
     try:
         yield
     except FileNotFoundError as error:
@@ -315,7 +315,7 @@ def legible(path: Path) -> Iterator[None]:
 
 
 def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
-    """Return that ``path`` could not be read; ``hint`` is for an ``error`` that stays until it is repaired."""
+    """Return the error for a ``path`` that cannot be read; ``hint`` applies if ``error`` is permanent."""
     if error.errno in _NOT_NOW:
         hint = "run the same command again; if it stays so, check the disk"
     elif error.errno in _TOO_MANY:
@@ -325,7 +325,7 @@ def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn what the operating system says when ``path`` is changed into an error of ours."""
+    """Translate the operating system's errors in changing ``path`` into ours."""
     try:
         yield
     except OSError as error:

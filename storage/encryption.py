@@ -1,9 +1,9 @@
-"""The envelope that encrypted segments come in: data keys, wrapped by RSA keys that users hold.
+"""Envelope encryption of segments in the layout ``aiven``: data keys, wrapped by RSA keys of the operator.
 
 Each segment has a fresh data key (AES-256) and 32 fresh bytes that are authenticated with each piece. The manifest
 holds the data key, encrypted under the public key of a pair of RSA keys: OAEP with SHA3-512 for the hash and for MGF1,
-which PyCryptodome (the optional extra ``encryption``) has and OpenSSL's bindings refuse. Pairs have names, so that they
-can be replaced.
+which PyCryptodome (the optional extra ``encryption``) supports and OpenSSL's bindings refuse. Key pairs have names, so
+that they can be rotated.
 
 Nothing here that holds a key shows it: not in ``repr``, not in a message.
 
@@ -36,12 +36,12 @@ _LEAST_RSA_BYTES: Final = 256
 
 
 class DataKeyError(ConfigurationError):
-    """The private key of a pair does not open a data key: another file was given, or the manifest is damaged."""
+    """The private key does not decrypt a data key: another file was given, or the manifest is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """A data key as a manifest holds it."""
+    """A data key, encrypted, as a manifest holds it."""
 
     key_id: str
     """Id of the RSA key pair."""
@@ -50,7 +50,7 @@ class WrappedKey:
 
 @dataclass(frozen=True, slots=True)
 class RsaKey:
-    """One half of a pair of RSA keys, in PEM; executors read its file themselves."""
+    """One half of an RSA key pair, in PEM; executors read its file themselves."""
 
     key_id: str
     pem: KeyFile
@@ -58,16 +58,16 @@ class RsaKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The private keys at hand, by which stored segments are read."""
+    """The available private keys, which decrypt stored segments."""
 
     keys: tuple[RsaKey, ...] = ()
 
     def cipher(self, key: WrappedKey, aad: bytes) -> SegmentCipher:
-        """Return what opens the pieces of a segment.
+        """Return the cipher that decrypts the pieces of a segment.
 
         Raises:
-            ConfigurationError: the private key of that name is not at hand, or PyCryptodome is not installed.
-            DataKeyError: it is another one than the data key was encrypted under, or that is damaged.
+            ConfigurationError: no private key has that name, or PyCryptodome is not installed.
+            DataKeyError: the private key does not match the data key, or the data key is damaged.
 
         """
         pair = next((one for one in self.keys if one.key_id == key.key_id), None)
@@ -95,7 +95,7 @@ NO_KEYS: Final = KeyRing()
 
 @dataclass(frozen=True, slots=True)
 class SegmentCipher:
-    """The data key of one segment, and what is authenticated with every piece of it."""
+    """The data key of one segment, and the bytes that are authenticated with each of its pieces."""
 
     _data_key: bytes = field(repr=False)
     aad: bytes
@@ -105,8 +105,8 @@ class SegmentCipher:
     def seal(self, piece: bytes, place: str) -> bytes:
         """Return ``piece`` encrypted, under an IV of its own.
 
-        An IV is drawn from the piece and its place in the segment, under a secret of this process alone: what is read
-        and sealed once more, as for an upload that is repeated, is the same, and nothing else ever has the same IV.
+        The IV is derived from the piece and its place in the segment, under a secret of this process. So a piece that
+        is encrypted again, as for a repeated upload, gives the same bytes, and no other piece ever has the same IV.
         """
         digest = hmac.new(self._iv_key, place.encode() + b"\0", hashlib.sha256)
         digest.update(piece)
@@ -115,10 +115,10 @@ class SegmentCipher:
         return iv + bytes(text) + bytes(tag)
 
     def open(self, piece: bytes) -> bytes:
-        """Return what was encrypted as ``piece``.
+        """Return the decrypted bytes of ``piece``.
 
         Raises:
-            FormatError: a byte of it was changed, or it is of another segment.
+            FormatError: a byte of it was changed, or it belongs to another segment.
 
         """
         if len(piece) < OVERHEAD_BYTES:
@@ -140,10 +140,10 @@ class SegmentCipher:
 
 
 def new_cipher(public: RsaKey) -> tuple[SegmentCipher, WrappedKey]:
-    """Return a fresh data key, and the same as a manifest holds it.
+    """Return a cipher with a fresh data key, and that key wrapped as a manifest holds it.
 
     Raises:
-        ConfigurationError: ``public`` is no public key, or PyCryptodome is not installed.
+        ConfigurationError: ``public`` is not a public key, or PyCryptodome is not installed.
 
     """
     data_key = os.urandom(DATA_KEY_BYTES)
@@ -155,7 +155,7 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
     """Return the RSA key that ``key`` holds.
 
     Raises:
-        ConfigurationError: it is none, or not long enough to be one of the plugin's.
+        ConfigurationError: it is not an RSA key, or is shorter than the plugin accepts.
 
     """
     what = "private" if private else "public"
@@ -179,7 +179,7 @@ def _oaep(key: Any) -> Any:  # noqa: ANN401 - as above
 
 
 class _Library(NamedTuple):
-    """The parts of PyCryptodome that are used."""
+    """The parts of PyCryptodome that Resnap uses."""
 
     AES: Any
     PKCS1_OAEP: Any

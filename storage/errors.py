@@ -1,4 +1,4 @@
-"""Every error Resnap raises on purpose: one short tree, cut by whose fault it is.
+"""Every error that Resnap raises on purpose: one short tree, divided by whose fault the error is.
 
     ResnapError
       UsageError               the caller asked for something that makes no sense (exit 2)
@@ -6,7 +6,7 @@
       DataError                the bytes are not what Kafka writes (exit 1)
         FormatError            ... at a position of a file
         MetadataLogError       a metadata log lacks a part, or contradicts itself
-          MetadataVersionError ... or depends on records of a version that is unknown here
+          MetadataVersionError ... or depends on records of a version that this release does not know
       LogDirError              a log directory cannot be read or written (exit 1)
         FileGoneError          a file of it is no longer there
         LogDirInUseError       a broker, or another run, holds its lock (exit 14)
@@ -17,8 +17,8 @@
         StoreAccessError       credentials, permissions, no such bucket
         StoreFullError         no room left
         StoreUnavailableError  transient: worth trying again
-        UploadGoneError        a multipart upload is not known any more; the whole of it may be tried again
-      VerificationError        what was read back is not what was meant (exit 13)
+        UploadGoneError        the store no longer knows a multipart upload; it may be tried again as a whole
+      VerificationError      what was read back differs from what was written or recomputed (exit 13)
       ClusterError             a running cluster did not answer, or refused (exit 16)
       LostProducerStateError   a replica lacks producer state that another one has (exit 4)
       StalePlanError           the plan depends on something that has changed (exit 15)
@@ -58,7 +58,7 @@ class ResnapError(Exception):
 
 
 class UsageError(ResnapError):
-    """The request contradicts itself or names something that is not there."""
+    """The request contradicts itself or names something that does not exist."""
 
     exit_code = 2
 
@@ -106,16 +106,16 @@ class FormatError(DataError):
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive pickling with its fields: it travels from Spark's workers to the driver."""
+        """Keep all fields when pickled: the error travels from Spark's workers to the driver."""
         return (_restored_format_error, (self.__dict__,))
 
 
 class MetadataLogError(DataError):
-    """Every byte can be read, but what a quorum's log says cannot be, or is not all there."""
+    """The bytes can be read, but the metadata log contradicts itself or lacks a part."""
 
 
 class MetadataVersionError(MetadataLogError):
-    """Records that an answer depends on are of a type or version that is younger than this release."""
+    """Records that the result depends on have a type or version newer than this release knows."""
 
 
 def _restored_format_error(fields: dict[str, object]) -> FormatError:
@@ -126,7 +126,7 @@ def _restored_format_error(fields: dict[str, object]) -> FormatError:
 
 @contextmanager
 def hinted(hint: str) -> Iterator[None]:
-    """Give ``hint`` to a ``FormatError`` that passes through without one."""
+    """Add ``hint`` to a ``FormatError`` that passes through without one."""
     try:
         yield
     except FormatError as error:
@@ -135,7 +135,7 @@ def hinted(hint: str) -> Iterator[None]:
 
 
 def parser_says(error: Exception) -> str:
-    """Return what a parser of another project has against its input, on one short line."""
+    """Return the error message of another project's parser, on one short line."""
     if isinstance(error, KeyError):
         return f"nothing under {error}"
     return ascii(str(error)[:120])[1:-1] or type(error).__name__
@@ -143,7 +143,7 @@ def parser_says(error: Exception) -> str:
 
 @contextmanager
 def in_file(file: str | Path) -> Iterator[None]:
-    """Give the name of ``file`` to a ``FormatError`` that passes through without one."""
+    """Add the file name ``file`` to a ``FormatError`` that passes through without one."""
     try:
         yield
     except FormatError as error:
@@ -157,7 +157,7 @@ class LogDirError(ResnapError):
 
 
 class FileGoneError(LogDirError):
-    """A file is not there; where it was listed, the broker has deleted it since."""
+    """A file does not exist; if it was listed, the broker has deleted it since."""
 
 
 class LogDirInUseError(LogDirError):
@@ -181,15 +181,15 @@ class ObjectNotFoundError(StoreError):
 
 
 class ObjectExistsError(StoreError):
-    """A conditional write found an object already there; it was left as it is."""
+    """A conditional write found an existing object, which is unchanged."""
 
 
 class ObjectChangedError(StoreError):
-    """The object is another one than when reading it began; what was read of the first is of no use."""
+    """The object was replaced while it was read; the bytes already read are of no use."""
 
 
 class StoreAccessError(StoreError):
-    """The store does not let us: credentials, permissions, or a bucket that does not exist."""
+    """The store denies access: credentials, permissions, or a bucket that does not exist."""
 
 
 class StoreFullError(StoreError):
@@ -197,7 +197,7 @@ class StoreFullError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer, or asked to come back later; ``retry_after_s`` is when, if it said so."""
+    """The store did not answer, or asked for a retry later: after ``retry_after_s``, if it says so."""
 
     transient = True
 
@@ -209,7 +209,7 @@ class StoreUnavailableError(StoreError):
 
 
 class UploadGoneError(StoreError):
-    """A multipart upload is not known any more: completed, where the answer was lost, or aborted."""
+    """The store no longer knows a multipart upload: completed, if the answer was lost, or aborted."""
 
     transient = True
 
@@ -233,31 +233,31 @@ class LostProducerStateError(ResnapError):
 
 
 class StalePlanError(ResnapError):
-    """What a saved plan depends on has changed since."""
+    """Something that a saved plan depends on has changed since."""
 
     exit_code = 15
 
 
 class CancelledError(ResnapError):
-    """The work was asked to end; no part of it may take this for a failure of its own and go on."""
+    """The work was cancelled; no part of it may treat this as a failure of its own and go on."""
 
     exit_code = 130
 
 
 class LockedError(ResnapError):
-    """Another run is at the same work; the message says who, and since when."""
+    """Another run does the same work; the message says which, and since when."""
 
     exit_code = 11
 
 
 class LimitError(ResnapError):
-    """The system gives this process no more of something: files, threads, processes or memory."""
+    """The system refuses this process more of a resource: files, threads, processes or memory."""
 
 
 def limit_met(error: BaseException) -> LimitError | None:
-    """Return what ``error`` says of a limit that the system sets, None where it says nothing of one.
+    """Return which system limit ``error`` reports, None if it reports none.
 
-    Such errors come from anywhere, also from imports, and are not a bug.
+    Such errors can come from anywhere, even from imports, and are not a bug.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in {errno.EMFILE, errno.ENFILE}:
@@ -279,7 +279,7 @@ def limit_met(error: BaseException) -> LimitError | None:
 
 
 def check_address_space() -> None:
-    """Refuse to begin under a limit that libraries of ours do not bear: they end the process, or crash it.
+    """Refuse to start under an address-space limit under which libraries of ours abort or crash.
 
     Raises:
         LimitError: there is such a limit.

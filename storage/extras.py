@@ -1,7 +1,7 @@
-"""How an optional part of Resnap is installed, for hints.
+"""The command that installs an optional part of Resnap, for hints.
 
-``INSTALLED_FROM`` is what installers are given: a clone, until a release is published. Then it becomes the name of the
-distribution, and README.md, CONTRIBUTING.md (*A release*) and this are what changes.
+``INSTALLED_FROM`` is the argument for installers: a clone, until a release is published. Then it becomes the name of
+the distribution, and README.md and CONTRIBUTING.md (*A release*) change with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's error codes, as far as they concern producer ids: names, numbers, and which of them a client may retry.
+"""Kafka's error codes that concern producer ids: names, numbers, and which of them a client may retry.
 
 Source: ``org.apache.kafka.common.protocol.Errors``; retriable are those whose exception extends ``RetriableException``.
 """
@@ -12,7 +12,7 @@ from resnap.storage.errors import ResnapError
 
 
 class KafkaError(IntEnum):
-    """An error code as it travels in responses."""
+    """A Kafka error code, as responses carry it."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -57,7 +57,7 @@ class KafkaError(IntEnum):
 
     @property
     def is_retriable(self) -> bool:
-        """Whether a client may send the same again."""
+        """Whether a client may send the same request again."""
         return self in _RETRIABLE
 
 
@@ -79,7 +79,7 @@ _RETRIABLE: Final = frozenset({
 
 
 class RefusedError(ResnapError):
-    """What a broker or controller would answer with ``error`` instead of doing it; nothing has changed."""
+    """The broker or controller would refuse the request with ``error``; nothing has changed."""
 
     def __init__(self, error: KafkaError, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{error.name} ({error.value}): {message}", hint=hint)

@@ -1,7 +1,7 @@
-"""Secret keys: they stay in the process that has read them, and travel as the name of their file.
+"""Secret keys that stay in the process that read them; other processes get the name of the key file.
 
-What goes to Spark's tasks lies in blocks of memory and disk that are handed on between processes. So a key is not part
-of it: each process that needs the key reads the file itself, and makes sure by a digest that it is the same.
+Data for Spark's tasks lies in memory and disk blocks that pass between processes. So a key is never part of it: each
+process that needs the key reads the file itself, and compares a digest to be sure that the file is the same.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class KeyFile:
     """A file that holds a key.
 
     Attributes:
-        path: where it is, here and in every process that this value is sent to.
-        digest: SHA-256 of what it held when it was first read.
+        path: where the file is, here and in every process that this value is sent to.
+        digest: SHA-256 of its content when it was first read.
 
     """
 
@@ -32,7 +32,7 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the file at ``path`` with what it holds.
+        """Read the file at ``path``, and return it with its content.
 
         Raises:
             OSError: it cannot be read.
@@ -42,14 +42,14 @@ class KeyFile:
         return cls(str(path.absolute()), hashlib.sha256(held).digest(), held)
 
     def __reduce__(self) -> tuple[type[KeyFile], tuple[str, bytes]]:
-        """Return what is sent elsewhere: everything but the key."""
+        """Return what is sent to other processes: everything but the key."""
         return KeyFile, (self.path, self.digest)
 
     def content(self) -> bytes:
-        """Return what the file holds.
+        """Return the content of the file.
 
         Raises:
-            ConfigurationError: in a process that this value was sent to: the file cannot be read, or is another one.
+            ConfigurationError: in another process: the file cannot be read, or has another content.
 
         """
         if self._held is not None:

@@ -1,4 +1,4 @@
-"""Values that a process makes once for the same arguments, whichever of its threads asks first."""
+"""Caches values so that a process makes each only once for the same arguments, from any thread."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _R = TypeVar("_R")
 
 
 def made_once(maxsize: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return what keeps the last ``maxsize`` values of a function.
+    """Return a decorator that caches the last ``maxsize`` values of a function.
 
-    ``lru_cache`` alone gives two threads that ask at once a value each: two clients, or two limits where one is meant.
+    ``lru_cache`` alone may call the function once for each of two concurrent threads: two clients, or two limits
+    instead of one.
     """
 
     def keeping(make: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -1,7 +1,7 @@
-"""Many values of one frozen dataclass, kept as columns: numbers as numbers, and what all have in common once.
+"""Stores many values of one frozen dataclass compactly, as columns.
 
-A log of a million segments is held while it is worked on, and a dataclass of ten fields takes half a kilobyte. Here it
-takes eight bytes for each number; a value is made again where one is asked for.
+A log of a million segments is held in memory, and a dataclass of ten fields takes half a kilobyte. A column takes eight
+bytes for each number, and stores what all values share only once; a value is built when it is requested.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _DIGITS: Final = 20
 
 
 class Packed(Sequence[_T]):
-    """A sequence of values that are equal to those it was made of, and not the same."""
+    """A sequence of values that are equal, but not identical, to the original ones."""
 
     __slots__ = ("_columns",)
 
     def __init__(self, values: Sequence[_T], number: str, **given: Sequence[Any]) -> None:
-        """Keep ``values``, of which there is one at least.
+        """Store ``values``, at least one.
 
         Args:
             values: of one dataclass, which has slots.
-            number: the field with the number that names of files may have in them.
-            given: columns that are kept elsewhere already, by field; they may go on behind the values.
+            number: the field whose number may occur in file names.
+            given: columns that exist already, by field; they may be longer than ``values``.
 
         """
         kind: Any = type(values[0])
@@ -86,7 +86,7 @@ class Packed(Sequence[_T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Columns:
-    """The fields of values, each of its own."""
+    """The fields of values, one column each."""
 
     kind: Any
     length: int
@@ -108,12 +108,12 @@ class _Columns:
 
 @lru_cache(maxsize=8)
 def _remembered(columns: _Columns) -> tuple[Any, ...]:
-    """Return all values: a partition is gone through dozens of times before the next one is."""
+    """Return all values, cached: a partition is iterated dozens of times before the next one."""
     return tuple(columns)
 
 
 def packed(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:
-    """Return ``values`` as ``Packed`` keeps them; as they are where there are none, or an offset has over 64 bits."""
+    """Return ``values`` as a ``Packed``; unchanged if there are none, or an offset exceeds 64 bits."""
     found = tuple(values)
     try:
         return Packed(found, number, **given) if found else found
@@ -132,7 +132,7 @@ def _setters(kind: Any) -> tuple[Callable[[Any, Any], None], ...]:  # noqa: ANN4
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """One value for all."""
+    """One value for all rows."""
 
     value: Any
 
@@ -159,7 +159,7 @@ class _Optional:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Texts that differ in an offset alone."""
+    """Texts that differ only in an offset."""
 
     before: str
     offsets: array[int]

@@ -1,4 +1,4 @@
-"""Processes of this machine: which one this is, and whether another still runs; for locks and leases that name them."""
+"""Identifies processes of this machine, and tells whether they still run; for locks and leases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START_FIELD: Final = 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process, distinct from all others that ever had its number."""
+    """One process, distinct from all others with the same number before or after it."""
 
     machine: str
     """Identifies one boot of one machine, as one container sees it; empty if it is not known."""
@@ -26,9 +26,9 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is known to have ended; one of another machine never is.
+        """Whether the process is known to have ended; never true for another machine's process.
 
-        ``/proc`` may hide processes of other users (``hidepid``, ``ProtectProc``): what it does not show may live.
+        ``/proc`` may hide processes of other users (``hidepid``, ``ProtectProc``), so a hidden process may still run.
         """
         if not self.machine or self.machine != _machine():
             return False
@@ -39,13 +39,13 @@ class Process:
 
 
 def this_process() -> Process:
-    """Return the process that asks."""
+    """Return the current process."""
     number = os.getpid()
     return Process(machine=_machine(), number=number, started_ticks=_started_ticks(number))
 
 
 def uptime_ms() -> int:
-    """Return a time that is never set, and goes on while the machine is suspended, if the system can."""
+    """Return a clock that is never set, and runs on while the machine is suspended, if the system has one."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -53,7 +53,7 @@ def started_at(number: int) -> str:
     """Return when a process of this machine started, in ISO 8601.
 
     Raises:
-        OSError, ValueError: there is none, or this machine does not show it.
+        OSError, ValueError: there is no such process, or this machine does not show it.
 
     """
     boot = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime"))
@@ -69,7 +69,7 @@ def _started_ticks(number: int) -> int:
 
 
 def _is_there(number: int) -> bool:
-    """Whether some process has this number now; no signal is sent."""
+    """Whether a process has this number now; no signal is sent."""
     try:
         if number > 0:
             os.kill(number, 0)
@@ -81,7 +81,7 @@ def _is_there(number: int) -> bool:
 
 
 def _machine() -> str:
-    """Return an id of this boot of this machine and of the numbering of its processes."""
+    """Return an id of this boot of this machine and of its PID namespace."""
     with suppress(OSError):
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"

@@ -1,4 +1,4 @@
-"""Bytes at positions: a local file, or bytes in memory, read by position; and such a reader as a stream."""
+"""Readers of bytes by position, for a local file or bytes in memory; and a stream over a reader."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DELETED_HINT: Final = "retention may have deleted it since it was listed; run ag
 
 
 class RangeReader(Protocol):
-    """Bytes at positions; short only at the end of the file."""
+    """Bytes by position; short only at the end of the file."""
 
     @property
     def locator(self) -> str:
-        """Where the bytes come from, for messages and for opening again."""
+        """The locator of the bytes, for messages and for opening them again."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class RangeReader(Protocol):
 
 
 class FileFacts(NamedTuple):
-    """What shows whether a file is still the one that was listed."""
+    """Facts that show whether a file has changed since it was listed."""
 
     size_bytes: int
     mtime_ns: int
@@ -46,7 +46,7 @@ class FileFacts(NamedTuple):
     """0 for an object."""
 
     def is_same(self, other: FileFacts) -> bool:
-        """Whether both are of one file as it was; stores list no inode, and some of them no more than seconds."""
+        """Whether both describe one unchanged file; stores list no inode, and some only seconds."""
         if 0 in (self.inode, other.inode):
             return (self.size_bytes, self.mtime_ns // _SECOND) == (other.size_bytes, other.mtime_ns // _SECOND)
         return self == other
@@ -67,7 +67,7 @@ class FileReader:
 
 
 class BytesReader:
-    """Bytes in memory, read as if they were a file."""
+    """Bytes in memory, read like a file."""
 
     def __init__(self, data: bytes, locator: str = "<memory>") -> None:
         self.locator = locator
@@ -80,7 +80,7 @@ class BytesReader:
 
 
 class ReaderStream(io.RawIOBase):
-    """What a reader reads, from its start on."""
+    """A stream over a reader, from its start."""
 
     def __init__(self, opened: AbstractContextManager[RangeReader]) -> None:
         self._closing = ExitStack()
@@ -88,18 +88,18 @@ class ReaderStream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as io declares it
-        """Fill ``buffer`` with what comes next, less only at the end."""
+        """Fill ``buffer`` with the next bytes, fewer only at the end."""
         data = self._reader.read(self._at, len(buffer))
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
 
     def close(self) -> None:
-        """Let go of what is still on its way."""
+        """Close the stream, and drop reads that are still in flight."""
         self._closing.close()
         super().close()
 
@@ -109,7 +109,7 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
     """Open the local file ``locator`` for as long as the context lasts.
 
     Raises:
-        LogDirError: it is gone, or cannot be read.
+        LogDirError: it does not exist, or cannot be read.
 
     """
     with readable(locator):
@@ -124,7 +124,7 @@ def open_reader(locator: str) -> Iterator[RangeReader]:
 
 @contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Turn what the operating system says of a local file into an error of ours."""
+    """Translate the operating system's errors about a local file into ours."""
     try:
         yield
     except FileNotFoundError as error:

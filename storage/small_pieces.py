@@ -1,4 +1,4 @@
-"""Small pieces of work done side by side where each of them waits for a store."""
+"""Runs small pieces of work in parallel if each of them waits for a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _R = TypeVar("_R")
 
 
 def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
-    """Yield ``work(item)`` for each of ``items``, in order; side by side where they lie in a store."""
+    """Yield ``work(item)`` for each of ``items``, in order; in parallel if they lie in a store."""
     if not remote:
         yield from map(work, items)
         return

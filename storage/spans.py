@@ -1,7 +1,7 @@
-"""Spans of work, for traces: nothing happens in one unless they are taken.
+"""Spans of work, for traces; without a taker they do nothing.
 
-The packages that do the work say where it begins and ends, and know nothing of who hears of it: in the service and the
-shell ``scheduler/telemetry/traces.py`` does, if it is asked to. On executors nothing does.
+The packages that do the work mark its beginning and end, and do not depend on who records it: in the service and the
+shell ``scheduler/telemetry/traces.py`` does, if tracing is on. On executors nothing does.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _taker: Taker | None = None
 
 
 def take_spans(taker: Taker | None) -> None:
-    """Have every span of this process opened by ``taker``, with its name and attributes; None for by nothing."""
+    """Have ``taker`` open every span of this process, with its name and attributes; None to record nothing."""
     global _taker  # noqa: PLW0603 - like logging, it is of the process: to pass it on would touch every signature
     _taker = taker
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Add]:
-    """Return a span, to be entered where the work begins; one that is entered within it is a part of it."""
+    """Return a span, entered where the work begins; a span entered within it becomes its child."""
     return nullcontext(_add_nothing) if _taker is None else _taker(name, attributes)
 
 
 def _add_nothing(_name: str, _value: str | int) -> None:
-    """Do nothing: the span is not taken."""
+    """Do nothing: the span is not recorded."""

@@ -1,7 +1,7 @@
-"""Waiting that ends with the process: a thread that sleeps here wakes up when the run is asked to stop.
+"""Interruptible waits: a thread that sleeps here wakes up when the run is asked to stop.
 
-A pipe wakes them up, since a signal may come at any instruction, and its handler may write to a pipe then, but may not
-take a lock that the very thread it interrupts might hold.
+A pipe wakes the threads, because a signal handler may run at any instruction: it may write to a pipe, but must not take
+a lock that the interrupted thread may hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MS_PER_S: Final = 1000
 
 
 def pause(seconds: float) -> bool:
-    """Wait; return whether all of it was waited, which it is not in a process that was asked to end."""
+    """Wait; return False if the process was asked to stop before the time was over."""
     poll = select.poll()
     poll.register(_PIPE[0], select.POLLIN)
     return not poll.poll(seconds * _MS_PER_S)
@@ -27,7 +27,7 @@ def end_pauses() -> None:
 
 
 def _take_a_pipe_of_its_own() -> None:
-    """Let a forked process be asked to end without its parent, which has the other one."""
+    """Give a forked process a pipe of its own, so that it can be stopped without its parent."""
     _PIPE[:] = os.pipe()
 
 

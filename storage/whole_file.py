@@ -1,8 +1,8 @@
-"""Files that are read or written whole: any that is read is a regular file, and no larger than it may be.
+"""Reads and writes small files whole; only regular files of limited size are read.
 
-A user who may write into a directory that is read may put a pipe there, at which a reader would wait for ever, or a
-link to a device that never ends. Small files of our own, such as plans and states, are each written whole or not at
-all. Files of a broker's log dir are changed by ``disk`` instead, which also keeps their owner and mode.
+A user with write access to a directory may put a pipe there, on which a reader would block for ever, or a link to an
+endless device. Resnap's own small files, such as plans and states, are written whole or not at all. Files of a broker's
+log dir are changed by ``disk`` instead, which also keeps their owner and mode.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 def open_regular(path: str | Path) -> int:
     """Return a descriptor of the regular file ``path``, for reading.
 
-    Its access time is not kept where we own it, which saves work at every read.
+    If we own the file its access time is not updated, which saves work at every read.
 
     Raises:
-        OSError: there is none, or it is none, or it may not be read.
+        OSError: it does not exist, is not a regular file, or cannot be read.
 
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # else opening a pipe waits for who writes into it
@@ -51,7 +51,7 @@ def open_file(path: str | Path) -> BinaryIO:
 
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
-    """Return the content of the regular file ``path``; raises as ``open_regular``, also where it has more bytes."""
+    """Return the content of the regular file ``path``; raises as ``open_regular``, also if it is too large."""
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size <= most_bytes:
             data = file.readall() or b""
@@ -82,7 +82,7 @@ def write_whole(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in the directory ``path`` durable; raises ``OSError``."""
+    """Make the entries of the directory ``path`` durable; raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""What a tiered partition needs and lacks: inventory, eligibility, upload, verification."""
+"""Tiering: inventory, eligibility, planning, shipping, verification, repair and installation of snapshots."""

@@ -1,11 +1,11 @@
-"""Where a stock broker's own tiering stops, 3.6 or later, judged by the directory and without a replay.
+"""Where a stock broker's (3.6 or later) own tiering stops, judged by the directory and without a replay.
 
-A broker looks at little before it copies a segment: it asks for leader epochs, then for the producer snapshot, and goes
-no higher than the last stable offset. What else is wrong it copies as it is. Where the copy cannot be read, and the
-broker then deletes its own, tiering is as good as stopped, so that counts as a blocker, too: an offset or time index
-whose size is not a multiple of its entries, and a segment that has lost records: it has no byte, ends before its offset
-index does, or is gone where its index is. A missing index does not count: brokers make one when they start. The rules
-are those that brokers of 3.9.1 showed (``tests/kafka/test_check.py``).
+A broker checks little before it copies a segment: it requires leader epochs, then the producer snapshot, and stops at
+the last stable offset. It copies any other damage unchanged. If the copy cannot be read, and the broker then deletes
+its local segment, tiering is as good as stopped, so that is a blocker, too: an offset or time index whose size is not a
+multiple of its entries, and a segment that has lost records: it is empty, ends before its offset index does, or is
+missing although its index exists. A missing index is not a blocker: brokers make one when they start. The rules were
+observed on brokers of 3.9.1 (``tests/kafka/test_check.py``).
 
 Source: ``RemoteLogManager.RLMCopyTask``, ``RemoteIndexCache``; KAFKA-15195.
 """
@@ -47,7 +47,7 @@ _COMPACTED_ONCE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerBlockers:
-    """What a stock broker makes of a partition when tiering is on."""
+    """How far a stock broker tiers a partition, and which of its copies cannot be loaded."""
 
     found: tuple[Refusal, ...]
     """The first segment of each reason for which tiering stops, ascending."""
@@ -58,7 +58,7 @@ class BrokerBlockers:
 
     @property
     def stop(self) -> Refusal | None:
-        """Where its copying ends, never to go on; None if it reaches the log end."""
+        """The first segment at which copying stops for good; None if it reaches the log end."""
         return self.found[0] if self.found else None
 
 
@@ -76,16 +76,16 @@ def broker_blockers(
     hanging: HangingTransaction | None = None,
     in_files: Iterable[Refusal] = (),
 ) -> BrokerBlockers:
-    """Return where a stock broker's own tiering stops for good, and what it ships that cannot be loaded.
+    """Return where a stock broker's own tiering stops for good, and which segments it ships that cannot be loaded.
 
-    Only segments are looked at that it would try, those above the log start: the high watermark will pass them all,
-    but what is above it now may be open without hanging.
+    It checks only segments that a broker would copy, above the log start: the high watermark will pass them all, but a
+    transaction above it may be open without hanging.
 
     Args:
         inventory: of the partition.
-        high_watermark: in place of what the checkpoint says; None to use the checkpoint.
-        hanging: the first transaction of the partition that hangs, if one does.
-        in_files: what the files of segments show that sizes alone do not (``short_logs``).
+        high_watermark: overrides the checkpoint; None to use the checkpoint.
+        hanging: the first hanging transaction of the partition, if there is one.
+        in_files: findings inside the segments' files that sizes do not show (``short_logs``).
 
     """
     if high_watermark is None:
@@ -127,11 +127,12 @@ def hanging_transaction(
     last_stable_offset: int | None = None,
     now_ms: int = 0,
 ) -> HangingTransaction | None:
-    """Return the first transaction that hangs in the partition; None for none.
+    """Return the first hanging transaction of the partition; None if there is none.
 
-    A coordinator ends every transaction that it knows of after ``transaction.max.timeout.ms``. The newest snapshot
-    shows one that another producer's batches have outlived by more than that; that it has ended since then shows only
-    in ``last_stable_offset``, as the leader has it. That alone shows one if a segment above was closed that long ago.
+    A coordinator ends every transaction that it knows after ``transaction.max.timeout.ms``. A transaction in the newest
+    snapshot hangs if another producer's batches are later by more than that, unless the leader's ``last_stable_offset``
+    shows that it has ended since. The ``last_stable_offset`` alone shows one if a segment above it was closed that long
+    ago.
 
     Raises:
         StoreError: the store that the partition lies in failed.
@@ -185,13 +186,13 @@ def _in_newest_snapshot(
 
 
 def why_compacted(inventory: PartitionInventory) -> tuple[str, str | None]:
-    """Return what says that a partition is compacted, and what to do about it; None for the usual hint."""
+    """Return the message and hint for a partition that is compacted; None for the usual hint."""
     is_past = inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT
     return _COMPACTED_BY[inventory.compaction_origin], _COMPACTED_ONCE if is_past else None
 
 
 def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
-    """Return what to say of a segment whose leader epochs are not known."""
+    """Return the refusal of a segment whose leader epochs are unknown."""
     begins = inventory.leader_epochs.checkpointed_from
     damage = inventory.leader_epochs.damage
     said = f"is damaged ({damage})" if damage else "has none" if begins is None else f"begins at offset {begins}"
@@ -207,7 +208,7 @@ def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory) -> bool:
 def _refusals(
     boundary: BoundaryStatus, inventory: PartitionInventory, hanging: HangingTransaction | None
 ) -> Iterator[Refusal]:
-    """Yield all that stops a broker at a segment: first what it asks for first, and last what it copies as it is."""
+    """Yield everything that stops a broker at a segment, in the order of the broker's checks, copied damage last."""
     segment, epochs = boundary.segment, inventory.leader_epochs
     if hanging is not None and hanging.first_offset < boundary.offset:
         yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail)
@@ -226,7 +227,7 @@ def _refusals(
 
 
 def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
-    """Yield the first and the last segments whose log has gone; leader epochs say whether the log began below."""
+    """Yield the first and last segments whose log is missing; leader epochs show whether the log began below."""
     partition, known_from = inventory.partition, inventory.leader_epochs.checkpointed_from
     if not partition.segments:
         return
@@ -249,10 +250,10 @@ def _has_gone(inventory: PartitionInventory, offset: int) -> str:
 
 
 def short_logs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
-    """Yield the segments on this machine, the active one among them, whose log ends before its offset index does.
+    """Yield the local segments, including the active one, whose log ends before its offset index does.
 
-    The last entry of the index alone is read; of an index that is filled with zeros ahead of time it says nothing. That
-    is a read for each segment, so ``check`` alone asks for it: scans, which are scheduled, open no index.
+    Only the last entry of the index is read; an index that is pre-filled with zeros shows nothing. This costs one read
+    per segment, so only ``check`` does it: scheduled scans open no index.
     """
     if not isinstance(partition.path, Path):
         return
@@ -294,7 +295,7 @@ def _without_segments(partition: PartitionDir) -> Refusal:
 
 
 def _damage(segment: Segment) -> Iterator[Refusal]:
-    """Yield what the sizes of a segment's files show to be damaged."""
+    """Yield the damage that the sizes of a segment's files show."""
     if segment.size_bytes == 0:
         lost = "the records of its offsets are lost here, and brokers ship it all the same"
         yield refuse(segment, Reason.DAMAGED, f"{segment.path} has no byte: {lost}")

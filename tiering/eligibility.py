@@ -1,11 +1,11 @@
-"""Which segments may be shipped, and for each of the others why not and what to do about it.
+"""Decides which segments may be shipped, and gives the others a reason and a next step.
 
-Judged twice. ``before_replay`` knows what the directory says: which segment is active, the high watermark, the log
-start, compaction, files of a change under way. ``after_replay`` adds what only the batches show: damage, input that
-Kafka itself refuses, and the last stable offset, the smaller of the high watermark and the first offset of the oldest
-transaction without a marker. Every segment of a partition ends up in exactly one place: eligible, or refused once.
+It decides twice. ``before_replay`` uses the directory: which segment is active, the high watermark, the log start,
+compaction, files of a change in progress. ``after_replay`` adds what only the batches show: damage, input that Kafka
+itself refuses, and the last stable offset, which is the smaller of the high watermark and the first offset of the
+oldest transaction without a marker. Every segment of a partition is either eligible, or refused once.
 
-A stock broker has rules of its own: ``broker_blockers`` has them.
+``broker_blockers`` has the rules of a stock broker.
 
 Source: ``RemoteLogManager.RLMCopyTask``; ``UnifiedLog.fetchLastStableOffsetMetadata``; KAFKA-15195.
 """
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """What is left of a partition's segments before a replay."""
+    """The remaining segments of a partition before a replay."""
 
     inventory: PartitionInventory
     high_watermark: int | None
@@ -55,13 +55,13 @@ class Candidates:
 
     @property
     def blocking(self) -> Refusal | None:
-        """What blocks the partition first; None if nothing does."""
+        """The first blocker of the partition; None if there is none."""
         return first_blocking(self.refusals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
-    """The last word on a partition's segments, but for what is found while they are bundled."""
+    """The final decision on a partition's segments, except for problems found while they are bundled."""
 
     eligible: Sequence[Segment]
     """Ascending."""
@@ -72,11 +72,11 @@ class Eligibility:
 
     @property
     def blocking(self) -> Refusal | None:
-        """What blocks the partition first, the active segment and those below the log start aside."""
+        """The first blocker of the partition, apart from the active segment and those below the log start."""
         return first_blocking(self.refusals)
 
     def also_refusing(self, refusals: Iterable[Refusal]) -> Eligibility:
-        """Return this without the segments that turned out unfit since; those already refused keep their reason."""
+        """Return this without segments found unfit since; refused ones keep their reason."""
         further = {refusal.base_offset: refusal for refusal in refusals}
         moved = [further[segment.base_offset] for segment in self.eligible if segment.base_offset in further]
         return replace(
@@ -87,11 +87,11 @@ class Eligibility:
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
-    """Return the segments that may be shipped as far as the directory says.
+    """Return the segments that may be shipped according to the directory.
 
     Args:
         inventory: of the partition.
-        high_watermark: in place of what the checkpoint says; None to use the checkpoint.
+        high_watermark: overrides the checkpoint; None to use the checkpoint.
 
     """
     if high_watermark is None:
@@ -119,7 +119,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
 
 
 def refusing_all(candidates: Candidates, reason: Reason, detail: str, *, hint: str) -> Candidates:
-    """Return ``candidates`` with no segment left, each refused for one reason."""
+    """Return ``candidates`` with all segments refused for one reason."""
     refused = [refuse(segment, reason, detail, hint=hint) for segment in candidates.segments]
     return replace(candidates, segments=(), refusals=_in_order([*candidates.refusals, *refused]))
 
@@ -127,8 +127,8 @@ def refusing_all(candidates: Candidates, reason: Reason, detail: str, *, hint: s
 def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility:
     """Return what remains of ``candidates`` after the replay of their partition.
 
-    ``result`` must be final, of the same high watermark, and of a replay that went on to the log end
-    (``plan_partition(..., to_end=True)``): else its last stable offset is not the partition's.
+    ``result`` must be final, for the same high watermark, and from a replay up to the log end (``plan_partition(...,
+    to_end=True)``): else its last stable offset is not the partition's.
     """
     if result.topic_partition != candidates.inventory.partition.topic_partition:
         raise AssertionError(f"a replay of {result.topic_partition} is not of another partition")
@@ -156,7 +156,7 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
 
 
 class _Found(NamedTuple):
-    """A reason, before it is tied to a segment."""
+    """A reason without its segment."""
 
     reason: Reason
     detail: str
@@ -176,7 +176,7 @@ def _by_place(segment: Segment, partition: PartitionDir) -> _Found | None:
 
 
 def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _Found | None:
-    """Return what holds for all segments of the partition, what lasts longest first."""
+    """Return the reasons that hold for all segments of the partition, the most permanent first."""
     unfinished = inventory.partition.unfinished
     if inventory.compaction is Compaction.COMPACTED:
         return _Found(Reason.COMPACTED, *why_compacted(inventory))
@@ -241,13 +241,13 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
 
 
 def _blind(outcome: Outcome, detail: str, replay: PartitionResult) -> _Found:
-    """Return the refusal with the hint of the error itself, since the file may be sound and merely closed to us."""
+    """Return the refusal with the hint of the error itself, since the file may be intact but not readable for us."""
     reason = Reason.DAMAGED if outcome is Outcome.DAMAGED else Reason.UNREADABLE
     return _Found(reason, detail, replay.error.hint if replay.error else None)
 
 
 def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None:
-    """Return the base offset from which on the log is not known to be sound; None if all of it was read."""
+    """Return the base offset from which the log is not known to be intact; None if all of it was read."""
     if result.error is None:
         return None
     file = result.error.file if isinstance(result.error, FormatError) else None
@@ -258,7 +258,7 @@ def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None
 def _by_damage(
     segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
 ) -> _Found | None:
-    """Refuse what was not asked to be rebuilt where the replay was blind: transactions may be open there unseen."""
+    """Refuse segments that need no rebuilding if the replay could not read there: open transactions may be hidden."""
     if boundary is not None or unread_from is None or _end(segment) <= unread_from:
         return None
     return _blind(blind_outcome(replay.error), str(replay.error), replay)

@@ -1,1 +1,1 @@
-"""The stages of a replay over many processes: summaries of splits, combined by ranges of producer ids."""
+"""The stages of a distributed replay: scan splits into summaries, and combine them by ranges of producer ids."""

@@ -1,8 +1,8 @@
-"""Summaries on their way between tasks: few large blocks of bytes instead of a row for each producer.
+"""Blocks: how summaries are sent between tasks, as large blocks of bytes instead of a row for each producer.
 
-A block holds some thousand summary rows of one piece of a split, as they lie in memory, or what comes once per split:
-its facts. Blocks arrive in any order; their places say where they belong. Rows are by producer id, so a block is cut
-into ranges of ids by two searches.
+A block holds some thousand summary rows of one piece of a split, as they lie in memory, or the facts of a split. Blocks
+arrive in any order; their places give the order. Rows are sorted by producer id, so a block is cut into ranges of ids
+by two searches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BELOW_ALL: Final = -1
 
 
 class Place(NamedTuple):
-    """Where a block belongs in its run; the order of places is that of combining."""
+    """The position of a block in its run; the order of places is the order of combining."""
 
     segment_index: int
     kind: int
@@ -46,40 +46,40 @@ class Place(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Bytes of a run; which run, its holder knows."""
+    """Bytes of a run; its holder knows which run."""
 
     place: Place
     body: bytes
 
 
 def block_bytes(partitions: int) -> int:
-    """Return how large blocks should be that Spark shuffles into so many partitions.
+    """Return the size of blocks that Spark shuffles into so many partitions.
 
-    Its Python workers hold ten elements for each partition, up to a thousand, before they hand any on.
+    Its Python workers buffer ten elements for each partition, up to a thousand, before they send any.
     """
     return max(LEAST_BYTES, min(MOST_BYTES, _WAITING_BYTES // min(10 * partitions, 1000)))
 
 
 def plan_block(plan: PartitionPlan, run: Run) -> Block:
-    """Return what a task must know of ``run``, one of those of ``plan``, to combine its summaries."""
+    """Return the block that tells a task how to combine the summaries of ``run``, one of those of ``plan``."""
     return Block(Place(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
 
 
 def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
-    """Return what ``plan_block`` was given."""
+    """Return the plan and the run that ``plan_block`` encoded."""
     plan, run = pickle.loads(stored.read())  # noqa: S301 - written by our own tasks
     return plan, run
 
 
 def row_blocks(split: Split, pieces: Iterable[Piece], heads: list[Piece], size: int) -> Iterator[Block]:
-    """Yield the rows of ``pieces``, those of ``split``, in blocks of up to ``size`` bytes; note ``heads``, the rest."""
+    """Yield the rows of ``pieces`` of ``split``, in blocks of up to ``size`` bytes; add the rest to ``heads``."""
     for number, piece in enumerate(pieces):
         heads.append(piece._replace(rows=empty()))
         yield from _row_blocks(Place(split.segment_index, ROWS, split.part, number), piece.rows, size)
 
 
 def facts_block(summary: SplitSummary) -> Block:
-    """Return all of ``summary`` but the rows, of which its pieces must have none."""
+    """Return all of ``summary`` without rows, which its pieces must not have."""
     return Block(Place(summary.segment_index, FACTS, summary.part), pickle.dumps(summary))
 
 
@@ -90,7 +90,7 @@ def _row_blocks(place: Place, rows: Array, size: int) -> Iterator[Block]:
 
 
 def parted(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
-    """Yield (number of the range, block) for the ranges of producer ids that begin at 0 and at ``starts``.
+    """Yield (range number, block) for the ranges of producer ids that begin at 0 and at ``starts``.
 
     Facts belong to all of them.
     """
@@ -110,7 +110,7 @@ def rows_of(body: Buffer) -> Array:
 
 
 def summaries(stored: Iterable[Stored]) -> Iterator[SplitSummary]:
-    """Yield the summaries that ordered blocks of one run make up; of each the rows are read when they are asked for."""
+    """Yield the summaries in the ordered blocks of one run; the rows of each are read when they are requested."""
     for _, of_segment in groupby(stored, key=lambda block: block.place[0]):
         heads: list[SplitSummary] = []
         rows: dict[tuple[int, int], list[Callable[[], bytes]]] = {}

@@ -1,8 +1,8 @@
-"""The later stages of a distributed replay: runs combined, whole or in ranges of producer ids, and ranges put together.
+"""The later stages of a distributed replay: combine runs, whole or in ranges of producer ids, and join the ranges.
 
-A run whose producers one task can hold is combined as the local engine does it, snapshots written. Of a larger one each
-task combines a range of producers, and gives, for each boundary, what it makes of it and its entries; another task has
-all ranges of a boundary, and writes the snapshot from them, one block of entries at a time.
+If one task can hold a run's producers, it combines the run and writes the snapshots, as the local engine does. For a
+larger run each task combines a range of producers, and returns the result and the entries of each boundary; another
+task receives all ranges of a boundary, and writes the snapshot from them, one block of entries at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENTRIES: Final = 1
 
 
 class Made(NamedTuple):
-    """Something that a combining task gives."""
+    """An output of a combining task."""
 
     run: int
     boundary: int
@@ -58,7 +58,7 @@ class Made(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one task combines: a run, or one range of its producers."""
+    """The work of one task: a run, or one range of its producers."""
 
     run: int
     range: int
@@ -67,7 +67,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combining:
-    """How shares are combined."""
+    """Combines shares."""
 
     shares: Sequence[Share]
     sink: PartSink
@@ -76,7 +76,7 @@ class Combining:
     """Most bytes of entries in one block."""
 
     def combine(self, blocks: Iterable[tuple[int, Block]]) -> Iterator[Made]:
-        """Combine (number of the share, block), which come in any order, share by share."""
+        """Combine (share number, block) pairs, which come in any order, share by share."""
         try:
             with Spool() as spool:
                 for share, block in blocks:
@@ -118,13 +118,13 @@ def _made(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Mad
 
 
 def _bare(found: BoundaryResult) -> BoundaryResult:
-    """Return ``found`` without the evidence at its boundary, which the driver has."""
+    """Return ``found`` without the evidence at its boundary, which the driver already has."""
     return replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence()))
 
 
 @dataclass(slots=True)
 class RangeCombine:
-    """The combine of one range of a run, and the sink of its entries, for the process that has the other ranges."""
+    """Combines one range of a run, and collects its entries for the process that joins the ranges."""
 
     ids: IdRange
     number_of: dict[int, int]
@@ -141,15 +141,15 @@ class RangeCombine:
         return ranged
 
     def add(self, summary: SplitSummary) -> None:
-        """Take the next summary, of which only this range counts."""
+        """Add the next summary, restricted to this range."""
         self.combine.add(of_range(summary, self.ids))
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> None:  # noqa: ARG002
-        """Keep the entries of this range at the boundary ``offset``."""
+        """Store the entries of this range at the boundary ``offset``."""
         self._kept.append((offset, entries))
 
     def entries(self, share: Share, size: int) -> Iterator[Made]:
-        """Give away what was kept, in blocks of up to ``size`` bytes."""
+        """Yield the stored entries, in blocks of up to ``size`` bytes."""
         step = max(1, size // ENTRY_DTYPE.itemsize)
         for offset, entries in self._kept:
             for number, start in enumerate(range(0, len(entries), step)):
@@ -159,7 +159,7 @@ class RangeCombine:
 
 
 def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], sink: PartSink) -> Iterator[Made]:
-    """Write the boundaries of ranges, all of whose ranges are in ``made``; hand on the rest."""
+    """Write the boundaries whose ranges are all in ``made``; yield the other outputs."""
     try:
         with Spool() as spool:
             for one in made:

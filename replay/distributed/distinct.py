@@ -1,8 +1,8 @@
-"""How many producers a run has, and where their ids may be parted into ranges of about as many: from a small sample.
+"""Estimates the number of producers in a run, and divides their ids into ranges of about equal size, by sampling.
 
-A sketch keeps the ids whose hashes are smallest. Which these are does not depend on how often an id is met, nor by
-whom, so the sketch of a union is that of the sketches, and the ids in it are a fair sample of all distinct ones. The
-denser their hashes lie, the more ids there are; the estimate is good to some percent.
+A sketch keeps the ids with the smallest hashes. They do not depend on how often an id occurs, or in which task, so the
+sketch of a union is the sketch of the sketches, and its ids are a fair sample of all distinct ones. The denser their
+hashes, the more ids there are; the estimate is accurate to a few percent.
 
 Source: Beyer et al., "On Synopses for Distinct-Value Estimation Under Multiset Operations", 2007.
 """
@@ -23,7 +23,7 @@ _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 def sketch(producer_ids: IntArray) -> IntArray:
-    """Return those of ``producer_ids`` whose hashes are the smallest, each once, by rising hash."""
+    """Return the distinct ``producer_ids`` with the smallest hashes, by ascending hash."""
     ids = np.unique(producer_ids)
     hashes = _mixed(ids)
     order = np.argsort(hashes)[:SAMPLE] if len(ids) <= 2 * SAMPLE else _smallest(hashes)
@@ -32,12 +32,12 @@ def sketch(producer_ids: IntArray) -> IntArray:
 
 
 def join(left: IntArray, right: IntArray) -> IntArray:
-    """Return the sketch of what either is the sketch of."""
+    """Return the sketch of the union of two sketched sets."""
     return sketch(np.concatenate((left, right)))
 
 
 def estimated(sample: IntArray) -> int:
-    """Return about how many distinct ids there are; exactly, if the sample holds them all."""
+    """Return the approximate number of distinct ids; exact if the sample holds them all."""
     if len(sample) < SAMPLE:
         return len(sample)
     largest = int(_mixed(sample[-1:])[0]) + 1
@@ -45,7 +45,7 @@ def estimated(sample: IntArray) -> int:
 
 
 def range_starts(sample: IntArray, ranges: int) -> tuple[int, ...]:
-    """Return where the ranges but the first begin that part all ids into about equal numbers."""
+    """Return the starts of all ranges but the first, which divide all ids into about equal numbers."""
     by_id = np.sort(sample)
     starts = by_id[len(by_id) * np.arange(1, ranges) // ranges]
     return tuple(sorted({*starts.tolist()} - {*by_id[:1].tolist()}))
@@ -57,7 +57,7 @@ def _smallest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
 
 
 def _mixed(ids: IntArray) -> npt.NDArray[np.uint64]:
-    """Hash ids one to one, so that neighbours lie anywhere (the last steps of SplitMix64)."""
+    """Hash ids one to one, so that neighbours are spread (the last steps of SplitMix64)."""
     mixed = ids.astype(np.uint64)
     with np.errstate(over="ignore"):
         for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, np.uint64(1)), strict=True):

@@ -1,7 +1,7 @@
-"""The first stage of a distributed replay: splits packed into tasks, and what leaves such a task.
+"""The first stage of a distributed replay: packs splits into tasks, scans them, and returns summaries.
 
-Of a log nothing leaves a task but summaries, one row per producer of a split, and the facts of the split. Beside that
-go a sketch of which producers there were, by which the next stage is divided, and the plan of each run, once.
+A task returns only summaries, one row per producer of a split, and the facts of the split. It also returns a sketch of
+the producers that it met, which decides how the next stage is divided, and the plan of each run, once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Scheduled(NamedTuple):
-    """A split in its task."""
+    """A split and its task."""
 
     run: int
     """Index of its run in the job."""
@@ -38,7 +38,7 @@ class Scheduled(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanTask:
-    """What one task does."""
+    """The splits of one task."""
 
     splits: tuple[Scheduled, ...]
     plans: tuple[tuple[int, PartitionPlan, Run], ...]
@@ -46,9 +46,9 @@ class ScanTask:
 
 
 def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:
-    """Pack the splits of all runs into tasks of about the same number of bytes, keeping neighbours together.
+    """Pack the splits of all runs into tasks of about equal size in bytes, keeping neighbours together.
 
-    There are ``TASKS_PER_SLOT`` for each slot, and more where these would exceed ``TASK_BYTES`` or ``TASK_SPLITS``.
+    It makes ``TASKS_PER_SLOT`` tasks per slot, or more if these would exceed ``TASK_BYTES`` or ``TASK_SPLITS``.
     """
     size_bytes = sum(segment.size_bytes for plan, run in runs for segment in plan.segments[run.start : run.end])
     cut_bytes = part_bytes(reading, size_bytes, slots=slots)
@@ -84,7 +84,7 @@ def scan(
 ) -> Iterator[tuple[int, Block]]:
     """Yield (run, block of up to ``size`` bytes) for all of ``task``.
 
-    ``done`` is called for each split, and ``met`` which producers a run has.
+    ``done`` is called for each split, and ``met`` with the producers of a run.
     """
     for run, plan, stretch in task.plans:
         yield run, plan_block(plan, stretch)
@@ -98,7 +98,7 @@ def scan(
 def _split_blocks(
     split: Split, silence_ms: int, reading: Reading, size: int, samples: list[IntArray]
 ) -> Iterator[Block]:
-    """Yield the blocks of one split, a piece at a time, and its facts once they are all known."""
+    """Yield the blocks of one split, a piece at a time, and at the end its facts."""
     scan = begin_part(split, silence_ms, reading)
     if scan is None:
         yield facts_block(empty_part(split))

@@ -1,7 +1,7 @@
-"""A place on disk for what comes in any order and is needed in one: bodies in a file, their places in memory.
+"""Sorts data on disk: bodies are written in any order and read back in the order of their places.
 
-What a task combines may be larger than its memory. So bodies go to a temporary file as they come, and are read back one
-by one in the order of their places.
+The input of a combining task may exceed its memory. So bodies are written to a temporary file as they arrive, and read
+back one by one in the order of their places, which stay in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IN_MEMORY_BYTES: Final = 16 << 20
 
 
 class Stored(NamedTuple):
-    """Something that was put into a spool."""
+    """A body in a spool."""
 
     place: tuple[int, ...]
     read: Callable[[], bytes]
@@ -27,7 +27,7 @@ class Stored(NamedTuple):
 
 
 class Spool(AbstractContextManager["Spool"]):
-    """Takes bodies with their places; gives them back by rising place."""
+    """Stores bodies with their places; returns them by ascending place."""
 
     def __init__(self, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
         self._file = SpooledTemporaryFile(in_memory_bytes)  # noqa: SIM115 - closed with the spool
@@ -40,14 +40,14 @@ class Spool(AbstractContextManager["Spool"]):
         self._file.close()
 
     def add(self, place: tuple[int, ...], body: bytes) -> None:
-        """Put ``body`` at ``place``, which no other may have."""
+        """Store ``body`` at ``place``, which must be unique."""
         self._file.seek(self._end)
         self._file.write(body)
         self._placed.append((place, self._end, len(body)))
         self._end += len(body)
 
     def ordered(self) -> Iterator[Stored]:
-        """Yield everything by rising place; nothing may be added any more."""
+        """Yield all bodies by ascending place; nothing may be added after that."""
         self._placed.sort()
         for place, start, length in self._placed:
             yield Stored(place, self._reader(start, length))

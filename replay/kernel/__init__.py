@@ -1,1 +1,1 @@
-"""The compiled half of the scan and of the combine: functions that numba turns into machine code."""
+"""The compiled part of the scan and the combine: functions that numba turns into machine code."""

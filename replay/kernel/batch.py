@@ -1,7 +1,7 @@
-"""One batch in machine code: its checks, and what it adds to the fold and to the facts.
+"""Checks one batch, and adds it to the fold and to the scan's facts; compiled.
 
-Nothing of a batch is noted before every check of it has passed, so that one that is out of the ordinary can be left to
-the plain path as if it had not been looked at.
+Nothing of a batch is recorded before all its checks have passed, so that an unusual one can be left to the plain path
+as if it had not been read.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
@@ -71,7 +71,7 @@ def header_of(batch: int) -> BatchHeader:
 
 @inlined
 def check(header: BatchHeader, scan: Record, fold: Record) -> int:
-    """Return what keeps the batch from being taken, if anything does."""
+    """Return the reason why the batch cannot be accepted here, if there is one."""
     if header.magic == 0 or header.magic == 1:  # noqa: PLR1714 - machine code has no tuples to look in
         return LEGACY
     has_fit_length = HEADER_BYTES <= header.size <= scan.end - scan.position
@@ -89,7 +89,7 @@ def check(header: BatchHeader, scan: Record, fold: Record) -> int:
 
 @inlined
 def take_control(batch: int, header: BatchHeader, scan: Record, fold: Record) -> int:
-    """Fold the control batch at the address ``batch``, unless it is odd."""
+    """Fold the control batch at the address ``batch``, unless it is unusual."""
     kind, coordinator_epoch, timestamp = read_marker(batch, header.size, header.producer_id >= 0)
     if kind == MARKER:
         append_marker(
@@ -106,7 +106,7 @@ def take_control(batch: int, header: BatchHeader, scan: Record, fold: Record) ->
 
 @inlined
 def take_data(header: BatchHeader, scan: Record, fold: Record) -> int:
-    """Fold a data batch, unless it is odd."""
+    """Fold a data batch, unless it is unusual."""
     if header.producer_id >= 0 and header.base_sequence < 0:
         return ODD
     if header.attributes & LOG_APPEND_TIME:
@@ -134,7 +134,7 @@ def _note_clock(scan: Record, clock_ms: int) -> None:
 
 @inlined
 def note(header: BatchHeader, scan: Record) -> None:
-    """Note what the batch says of the segment, and step over it."""
+    """Record the batch's facts of the segment, and advance past it."""
     # What comes before the first batch of a part of a segment stands in the part before.
     has_gap = header.base_offset > scan.end_offset and (scan.batches > 0 or scan.start == 0)
     lacks_records = header.records_count != header.last_offset_delta + 1
@@ -154,7 +154,7 @@ def note(header: BatchHeader, scan: Record) -> None:
 
 @inlined
 def check_crc(batch: int, size: int, scan: Record, address: int, room: int, here: int) -> int:
-    """Compare the checksum of a batch, of which so many bytes are ``here``; the rest is read over all that was."""
+    """Compare the checksum of a batch with ``here`` bytes in memory; the rest is read over the memory before it."""
     if size > here and scan.descriptor < 0:
         return MORE
     carried = load_32(batch, CRC_POSITION) & _UNSIGNED

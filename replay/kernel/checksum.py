@@ -1,8 +1,9 @@
-"""CRC-32C in machine code: by the processor's instruction, three streams at a time, or by a table.
+"""CRC-32C, compiled: by the processor's instruction on three streams at a time, or by a table.
 
-The instruction takes eight bytes a cycle but answers three cycles later, so long stretches are cut into three whose
-registers run side by side. Registers join because the checksum is linear: that of a stretch followed by others is its
-own register pushed through as many zero bytes, and a table says what a kilobyte of zeros makes of each byte of it.
+The instruction takes eight bytes per cycle but has a latency of three cycles, so long data is cut into three streams
+whose registers advance in parallel. Registers can be joined because the checksum is linear: the checksum of data
+followed by more data is its register advanced through as many zero bytes, and a table gives the effect of a kilobyte of
+zeros on each byte of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ALL_ONES: Final = 0xFFFFFFFF
 
 
 def _byte_table() -> IntTable:
-    """Return what a register becomes whose low byte has been shifted out, by that byte."""
+    """Return the register after its low byte was shifted out, by that byte."""
     table = np.arange(256, dtype=np.int64)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ _POLYNOMIAL, table >> 1)
@@ -34,7 +35,7 @@ BYTE_TABLE: Final = _byte_table()
 
 
 def _zeros_table(length: int) -> IntTable:
-    """Return what ``length`` zero bytes make of a register, by the place and value of each of its four bytes."""
+    """Return the effect of ``length`` zero bytes on a register, by the place and value of each of its four bytes."""
     registers: IntTable = np.arange(256, dtype=np.int64)[None, :] << np.array([0, 8, 16, 24])[:, None]
     for _ in range(length):
         registers = registers >> 8 ^ BYTE_TABLE[registers & 0xFF]
@@ -54,7 +55,7 @@ def crc32c(address: int, length: int, checksum: int) -> int:
 
 @inlined
 def by_instruction(address: int, length: int, register: int) -> int:
-    """Return ``register`` with ``length`` bytes at ``address`` taken in, where the processor can do that."""
+    """Return ``register`` updated with ``length`` bytes at ``address``, by the processor's instruction."""
     end = address + length
     while end - address >= 3 * STREAM_BYTES:
         second, third = 0, 0
@@ -89,7 +90,7 @@ def _through_zeros(register: int) -> int:
 
 @inlined
 def by_table(address: int, length: int, register: int) -> int:
-    """Return ``register`` with ``length`` bytes at ``address`` taken in."""
+    """Return ``register`` updated with ``length`` bytes at ``address``."""
     for position in range(length):
         register = register >> 8 ^ BYTE_TABLE[(register ^ load_8(address, position)) & 0xFF]
     return register

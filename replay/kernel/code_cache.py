@@ -1,13 +1,13 @@
-"""Where machine code is kept, and how numba finds it there.
+"""The cache of compiled machine code: where it is stored, and how numba finds it there.
 
-Compiling takes seconds, loading milliseconds, so what was compiled is kept on disk: in ``NUMBA_CACHE_DIR``, else in
-``__pycache__`` beside the source, else in a directory of this user's below the system's temporary one. The last serves
-read-only installations and code that runs out of a zip, as on Spark's executors. Where nothing can be written the code
-is compiled again by each process, and works the same.
+Compiling takes seconds, loading milliseconds, so compiled code is cached on disk: in ``NUMBA_CACHE_DIR``, else in
+``__pycache__`` beside the source, else in this user's directory below the system's temporary one. The last is for
+read-only installations and code that runs from a zip, as on Spark's executors. If nothing can be written, each process
+compiles the code again, and works the same.
 
-numba follows the source of one function, not of those it calls, and names files so that two processes with different
-sources, processors or releases of numba might take each other's: one writes the index, the other what it points to. So
-all that machine code depends on has a directory of its own, by its digest.
+numba tracks the source of one function, not of those it calls, and its file names would let two processes with
+different sources, processors or numba releases mix their files: one writes the index, the other the code it points to.
+So everything that machine code depends on goes into a digest, and each digest has a directory of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SOURCES: Final = (
 
 @cache
 def cache_directory() -> Path | None:
-    """Return where machine code of these sources is kept; None where nothing can be written."""
+    """Return the directory of the machine code of these sources; None if nothing can be written."""
     for base in _candidates():
         directory = base / f"resnap-{_digest()}"
         try:
@@ -66,7 +66,7 @@ def cache_directory() -> Path | None:
 
 
 def is_empty() -> bool:
-    """Whether machine code is yet to be made, which takes seconds: none of these sources is kept."""
+    """Whether these sources have no cached machine code yet; making it takes seconds."""
     directory = cache_directory()
     try:
         return directory is None or not any(path.suffix == ".nbc" for path in directory.iterdir())
@@ -87,7 +87,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def is_ours(directory: Path) -> bool:
-    """Make ``directory``, and say whether no other user can write there: what is kept there is run."""
+    """Make ``directory``, and return whether no other user can write there: code in it is executed."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
@@ -109,7 +109,7 @@ def _digest() -> str:
 
 
 class _Locator(caching._CacheLocator):  # noqa: SLF001
-    """Tells numba the one directory that was chosen."""
+    """Points numba to the chosen directory."""
 
     def __init__(self, function: Callable[..., Any], directory: Path) -> None:
         self._name = function.__name__
@@ -135,19 +135,19 @@ class _Files(caching.CompileResultCacheImpl):
 
 
 class CodeCache(caching.Cache):
-    """A cache that is never a reason to fail: what cannot be read is compiled, what cannot be kept is not."""
+    """A cache that never causes a failure: unreadable code is compiled again, and a failed write is ignored."""
 
     _impl_class: Any = _Files
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401 - numba's own types
-        """Return the code that was kept; None where there is none that can be used."""
+        """Return the cached code; None if there is none that can be used."""
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001 - whatever a file that was cut short makes of unpickling
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:  # noqa: ANN401 - numba's own types
-        """Keep the code, where that is possible."""
+        """Cache the code, if that is possible."""
         with suppress(OSError):
             try:
                 super().save_overload(sig, data)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The ordered combine: the rows of a later piece onto those of everything before it, in place.
+"""The ordered combine, compiled: composes the rows of a later piece onto the rows before it, in place.
 
 Its cost follows the piece and not the state. The clocks of
 later pieces count for every row that they do not touch; that is looked up when a row is next touched or shown, in the
@@ -27,7 +27,7 @@ _WORDS_IN_ROW: Final = 16
 
 @compiled
 def append_piece(rows_at: int, count: int, clock_ms: int, joined_at: int, fold_at: int) -> None:
-    """Compose ``count`` rows onto the table; there is room for them all, and for a clock."""
+    """Compose ``count`` rows onto the table, which must have room for all of them and for a clock."""
     fold = record_of_fold(fold_at, 0)
     piece = fold.events
     for number in range(count):
@@ -64,7 +64,7 @@ def settle_pieces(joined_at: int, fold_at: int) -> None:
 
 @compiled
 def reorder(rows_at: int, count: int, order_at: int) -> None:
-    """Put the row ``order[n]`` at place ``n``; ``order`` (``JOINED_DTYPE``) is used up."""
+    """Put the row ``order[n]`` at place ``n``; ``order`` (``JOINED_DTYPE``) is overwritten."""
     for start in range(count):
         place, source = start, _take(order_at, start)
         while source != start:
@@ -74,7 +74,7 @@ def reorder(rows_at: int, count: int, order_at: int) -> None:
 
 @inlined
 def _take(order_at: int, place: int) -> int:
-    """Return what belongs at ``place``, and note that it is there now."""
+    """Return the row for ``place``, and record that it is there now."""
     entry = _joined_at(order_at, place)
     source: int = entry.piece
     entry.piece = place
@@ -99,7 +99,7 @@ def _swap_rows(rows_at: int, one: int, other: int) -> None:
 
 @inlined
 def _compose(row: Record, later: Record, clock_since_ms: int, certain_silence_ms: int) -> None:
-    """Make ``row`` the summary of itself and ``later``, before which stands the clock ``clock_since_ms``."""
+    """Make ``row`` the summary of itself and ``later``, which the clock ``clock_since_ms`` precedes."""
     if row.first_marker_offset == NONE:
         row.first_marker_offset = later.first_marker_offset
     if row.first_data_offset == NONE:

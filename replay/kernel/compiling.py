@@ -1,7 +1,7 @@
-"""How functions become machine code; and what they are where numba cannot work: the same functions, run by Python.
+"""Compiles functions with numba; where numba does not work, Python runs the same functions.
 
-What is compiled works on records at addresses (``record_at``) and, so that both ways give the same bytes, on nothing
-that only one of them has. The scan of headers (``hop``) is machine code or nothing: ``scan.plain_scan`` stands for it.
+Compiled functions work on records at addresses (``record_at``), and use only what both ways have, so that both give the
+same bytes. The scan of headers (``hop``) exists only as machine code: ``scan.plain_scan`` replaces it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def inlined(function: F) -> F:
-    """Compile ``function`` as a part of those that call it; called from Python it is compiled each time again."""
+    """Compile ``function`` as a part of its callers; a call from Python compiles it each time."""
     if WHY_NOT is not None:
         return function
     made: Any = numba.njit(nogil=True)(function)
@@ -40,7 +40,7 @@ def inlined(function: F) -> F:
 
 
 def compiled(function: F) -> F:
-    """Compile ``function`` at its first call, or load it from where it was kept; it runs without Python's lock."""
+    """Compile ``function`` at its first call, or load it from the cache; it runs without the GIL."""
     if WHY_NOT is not None:
         return cast("F", _by_python(function))
     made: Any = numba.njit(nogil=True)(function)

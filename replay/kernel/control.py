@@ -1,6 +1,6 @@
-"""Control batches in machine code: what ``storage.log.control_record`` reads, without its words for what is wrong.
+"""Parses control batches, compiled: as ``storage.log.control_record`` does, but without error messages.
 
-Whatever is odd gives ``None`` of a marker here, and goes to that module, which accepts it or says what is wrong.
+An unusual marker gives ``None`` here, and goes to that module, which accepts it or raises an error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_marker(batch: int, size: int, has_producer: bool) -> tuple[int, int, in
 
 @inlined
 def _is_usual_marker(batch: int, size: int) -> bool:
-    """Tell whether the record is, byte for byte, one that brokers write to this day (``write_marker_batch``)."""
+    """Return whether the record is, byte for byte, one that brokers write today (``write_marker_batch``)."""
     return (
         size == _USUAL_SIZE
         and load_64(batch, _HEADER_BYTES) == _USUAL_BEGINNING
@@ -102,7 +102,7 @@ def _read_record(batch: int, size: int, attributes: int, count: int, has_produce
 
 @inlined
 def _field(batch: int, position: int, end: int) -> tuple[int, int]:
-    """Return where a key or value starts and where it ends; the same where it is null."""
+    """Return the start and the end of a key or value; the same position if it is null."""
     length, start = _varint(batch, position, end, 32)
     if start == _CUT_SHORT or length < -1 or length > end - start:
         return 0, _CUT_SHORT

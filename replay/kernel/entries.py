@@ -1,7 +1,7 @@
-"""The entries of a snapshot in machine code: one pass over the rows of a state, by producer id.
+"""Makes snapshot entries, compiled: one pass over the rows of a state, by producer id.
 
-Most rows say all that is asked in their first cache line. Nothing in doubt is decided here: a row of which
-``boundary_state`` would have to ask more ends the pass, and ``boundary_state`` then does the whole boundary.
+The first cache line of most rows is enough. Nothing doubtful is decided here: a row that needs more checks ends the
+pass, and ``boundary_state`` then does the whole boundary.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
@@ -40,10 +40,10 @@ _TXN_FIRST_OFFSET: Final = _offsets["current_txn_first_offset"]
 def merge_order(
     ids_at: int, order_at: int, known: int, by_id_at: int, made_ids_at: int, made_at: int, fold_at: int
 ) -> bool:
-    """Merge the rows from number ``known`` on into the order of those below; say whether rows stand where they belong.
+    """Merge the rows from number ``known`` on into the order of the rows below; return whether all rows are in order.
 
     ``order`` and ``by_id`` (``ORDER_DTYPE``) number the rows below by producer id, and those above from 0 on; ``ids``
-    are the producer ids of the former. What is made of both has room for all.
+    are the producer ids of the former. The output must have room for all rows.
     """
     fold = record_of_fold(fold_at, 0)
     below, above, is_in_place = 0, 0, True
@@ -91,7 +91,7 @@ def write_entries(
 
 @inlined
 def _in_doubt(row: Record, batch_past_ms: int, transaction_past_ms: int) -> bool:
-    """Tell whether something of the past of ``row`` may be missing; compare ``boundary_state``."""
+    """Return whether something of the past of ``row`` may be missing; compare ``boundary_state``."""
     if row.first_is_marker:
         return bool(row.first_timestamp <= batch_past_ms and row.one_epoch and not row.has_data)
     if not row.first_is_transactional or row.first_marker_offset != NONE or row.first_timestamp > transaction_past_ms:

@@ -1,9 +1,9 @@
-"""The fold: one event of a producer onto its row of ``summary.SUMMARY_DTYPE``.
+"""The fold, compiled: applies one event of a producer to its row of ``summary.SUMMARY_DTYPE``.
 
-Rows stand in the order in which producers first appear; an open-addressing table of their numbers finds them. While a
-fold is open, ``clock_since_ms`` of a row holds the number of the producer's last event instead of a clock. What clocks
-came after that is looked up in a stack: of the clocks so far it keeps those that no later one has reached, so they
-decrease, and the first one above an event's number is the newest since. Clocks mostly rise, so there are few.
+Rows are in the order of the producers' first appearance; an open-addressing table of row numbers finds them. While a
+fold is open, ``clock_since_ms`` of a row holds the number of the producer's last event instead of a clock. A stack
+gives the newest clock since that event: it holds the clocks that no later one has reached, so they decrease, and the
+first one above an event's number is the newest since. Clocks mostly rise, so the stack is short.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
@@ -54,7 +54,7 @@ _clock_at = record_at(CLOCK_DTYPE)
 
 @inlined
 def find_slot(fold: Record, producer_id: int) -> Record:
-    """Return the slot that holds the row of ``producer_id``, or the free one where it belongs."""
+    """Return the slot with the row of ``producer_id``, or the free slot for it."""
     spread = np.int64(np.uint64(producer_id) * _GOLDEN >> _HALF)
     number = spread * fold.slot_room >> 32  # the upper bits decide, which are the well mixed ones
     slot = _slot_at(fold.slots_at, number)
@@ -66,7 +66,7 @@ def find_slot(fold: Record, producer_id: int) -> Record:
 
 @compiled
 def enter_rows(fold_at: int) -> None:
-    """Enter the rows into slots that are all free."""
+    """Enter the rows into slots, which must all be free."""
     fold = record_of_fold(fold_at, 0)
     for number in range(fold.rows):
         slot = find_slot(fold, row_at(fold.rows_at, number).producer_id)
@@ -75,7 +75,7 @@ def enter_rows(fold_at: int) -> None:
 
 @inlined
 def has_room(fold: Record) -> bool:
-    """Tell whether another event surely finds room."""
+    """Return whether another event certainly has room."""
     return bool(fold.rows < fold.row_room and fold.clocks < fold.clock_room)
 
 
@@ -158,7 +158,7 @@ def _add_row(
     fold: Record, producer_id: int, epoch: int, offset: int, timestamp: int, sequence: int, is_marker: bool,
     transactional: bool,
 ) -> int:  # fmt: skip
-    """Add the row of a producer's first event, with nothing before it; return its number."""
+    """Add the row of a producer's first event; return its number."""
     number: int = fold.rows
     fold.rows += 1
     row = row_at(fold.rows_at, number)
@@ -190,7 +190,7 @@ def _add_row(
 
 @inlined
 def _note_clock(fold: Record, clock_ms: int) -> int:
-    """Count the event, and note its clock; return its number."""
+    """Count the event, and record its clock; return its number."""
     number: int = fold.events
     fold.events += 1
     push_clock(fold, number, clock_ms)
@@ -199,7 +199,7 @@ def _note_clock(fold: Record, clock_ms: int) -> int:
 
 @inlined
 def push_clock(fold: Record, number: int, clock_ms: int) -> None:
-    """Note the clock of the event ``number``, if it has one."""
+    """Record the clock of the event ``number``, if it has one."""
     if clock_ms < 0:
         return
     fold.clock_ms = max(fold.clock_ms, clock_ms)
@@ -248,7 +248,7 @@ def append_events(events_at: int, count: int, fold_at: int) -> int:
 
 @compiled
 def settle_clocks(fold_at: int, trailing_ms: int) -> None:
-    """Give ``clock_since_ms`` its meaning; ``trailing_ms`` is the newest clock after the last event of all."""
+    """Replace event numbers in ``clock_since_ms`` by clocks; ``trailing_ms`` is the newest after the last event."""
     fold = record_of_fold(fold_at, 0)
     for number in range(fold.rows):
         row = row_at(fold.rows_at, number)

@@ -1,12 +1,12 @@
-"""The scan in machine code: from header to header over a block, and from block to block over a file.
+"""The scan, compiled: hops from header to header over a block, and from block to block over a file.
 
 It does what ``header_scan``, ``producer_events`` and ``fold.append_events`` do together, and stops before the first
-batch that is out of the ordinary: the plain path takes that one, or says what is wrong with it.
+unusual batch: the plain path accepts that one, or raises an error.
 
-How a file is read is decided as it goes, by the mean size of the batches just passed (``SCAN_DTYPE.mean_bytes``):
-header by header where batches are large; header by header as long as the page cache has them where they are smaller
-(``RWF_NOWAIT``), and else in blocks, which also make the system read ahead. Memory is never mapped: a broker that
-truncates the file would end this process.
+The mean size of recent batches (``SCAN_DTYPE.mean_bytes``) decides how a file is read: header by header if batches are
+large; if they are smaller, header by header as long as these are in the page cache (``RWF_NOWAIT``), and else in
+blocks, which also make the system read ahead. The file is never memory-mapped: a broker that truncates it would kill
+this process.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
@@ -38,13 +38,13 @@ BY_HEADER: Final = 2
 
 @compiled
 def fold_block(address: int, length: int, at: int, stretch_at: int, fold_at: int) -> int:
-    """Fold the batches in the block at ``address``, whose file position is ``at``; return why it ended."""
+    """Fold the batches in the block at ``address``, whose file position is ``at``; return why it stopped."""
     return _hop(address, 0, length, at, scan_at(stretch_at, 0), record_of_fold(fold_at, 0))
 
 
 @compiled
 def fold_file(address: int, room: int, stretch_at: int, fold_at: int) -> int:
-    """Fold the batches of the file ``descriptor``, read to ``address``; return why it ended."""
+    """Fold the batches of the file ``descriptor``, read to ``address``; return why it stopped."""
     state, fold = scan_at(stretch_at, 0), record_of_fold(fold_at, 0)
     way = _way(state)
     cost = 0
@@ -92,13 +92,13 @@ def _length(scan: Record, way: int, room: int) -> int:
 
 @inlined
 def _note_size(scan: Record, mean_bytes: int, way: int) -> None:
-    """Note the mean size of a block's batches as it is, that of a single batch with the weight of one in eight."""
+    """Update the mean batch size by a block's mean, or by a single batch with a weight of one in eight."""
     scan.mean_bytes = mean_bytes if way == IN_BLOCKS else scan.mean_bytes + (mean_bytes - scan.mean_bytes) // 8
 
 
 @inlined
 def _hop(address: int, room: int, filled: int, at: int, scan: Record, fold: Record) -> int:
-    """Fold the batches in the ``filled`` bytes at ``address``; as far as ``room`` goes, more may be read there."""
+    """Fold the batches in the ``filled`` bytes at ``address``; more may be read there, up to ``room`` bytes."""
     position = scan.position - at
     while filled - position >= HEADER_BYTES:
         batch = address + position
@@ -128,7 +128,7 @@ def _hop(address: int, room: int, filled: int, at: int, scan: Record, fold: Reco
 
 @inlined
 def _read_again(scan: Record, address: int, room: int, size: int) -> int:
-    """Read the ``size`` bytes at the present position; return how many came, none where that cannot be."""
+    """Read ``size`` bytes at the current position; return how many were read, none if that fails."""
     if scan.descriptor < 0 or size > room:
         return 0
     got: int = pread(scan.descriptor, address, size, scan.position)

@@ -1,4 +1,4 @@
-"""What ``machine`` gives to functions that are compiled, for those that Python runs where nothing can be compiled."""
+"""Pure-Python versions of the functions in ``machine``, for systems on which numba cannot compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def record_at(dtype: np.dtype[np.void]) -> Any:  # noqa: ANN401 - as in ``machine``
-    """Make the function that returns the record ``number`` of an array of ``dtype`` at ``address``."""
+    """Return a function that returns record ``number`` of an array of ``dtype`` at ``address``."""
     kind: Any = np.ctypeslib.as_ctypes_type(dtype)  # type: ignore[arg-type] # its stubs know no structures
 
     def locate(address: int, number: int) -> Any:  # noqa: ANN401 - one class for each dtype
@@ -22,7 +22,7 @@ def record_at(dtype: np.dtype[np.void]) -> Any:  # noqa: ANN401 - as in ``machin
 
 
 def _store_big_endian(size: int) -> Callable[[int, int, int], None]:
-    """Make the function that stores a number of ``size`` bytes, in network order, at ``address + position``."""
+    """Return a function that stores a number of ``size`` bytes, big-endian, at ``address + position``."""
 
     def store(address: int, position: int, value: int) -> None:
         ctypes.memmove(address + position, value.to_bytes(size, "big", signed=True), size)

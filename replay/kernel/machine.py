@@ -1,6 +1,6 @@
-"""What numba has no word for: big-endian numbers at an address, the processor's CRC-32C, and reads of a file.
+"""Low-level operations that numba lacks: big-endian loads, the processor's CRC-32C, and file reads.
 
-Addresses are trusted here: callers compare every position with the bytes that are there before they load from it.
+Addresses are not checked here: callers check every position against the available bytes before they load from it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ preadv2: Any = types.ExternalFunction(
 
 
 def _big_endian(bits: int) -> Intrinsic:
-    """Make the function that loads a signed number of so many bits, in network order, from ``address + position``."""
+    """Return a function that loads a signed big-endian number of so many bits from ``address + position``."""
 
     def load(typing: Any, address: Any, position: Any) -> Any:  # noqa: ANN401, ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
@@ -69,7 +69,7 @@ load_64 = _big_endian(64)
 
 
 def _store_big_endian(bits: int) -> Intrinsic:
-    """Make the function that stores the low bits of a number, in network order, at ``address + position``."""
+    """Return a function that stores the low bits of a number, big-endian, at ``address + position``."""
 
     def store(typing: Any, address: Any, position: Any, value: Any) -> Any:  # noqa: ANN401, ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
@@ -89,10 +89,10 @@ store_64 = _store_big_endian(64)
 
 
 def record_at(dtype: np.dtype[np.void]) -> Intrinsic:
-    """Make the function that returns the record ``number`` of an array of ``dtype`` at ``address``.
+    """Return a function that returns record ``number`` of an array of ``dtype`` at ``address``.
 
-    Arrays as such are counted references in machine code, and counting them up and down is an atomic operation each
-    time: with it a batch takes ten times as long. Records are bare pointers; who calls keeps the arrays alive.
+    In machine code arrays are reference-counted, with an atomic operation for each change: a batch would take ten times
+    as long. Records are bare pointers; the caller keeps the arrays alive.
     """
     kind = from_dtype(dtype)
 
@@ -107,7 +107,7 @@ def record_at(dtype: np.dtype[np.void]) -> Intrinsic:
 
 
 def _crc32(bits: int) -> Intrinsic:
-    """Make the function that takes so many bits at an address into a CRC-32C register."""
+    """Return a function that adds so many bits at an address to a CRC-32C register."""
 
     def step(typing: Any, register: Any, address: Any) -> Any:  # noqa: ANN401, ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001

@@ -1,4 +1,4 @@
-"""What a compiled scan knows of the stretch of a segment that it is on, and why it comes back."""
+"""The state of a compiled scan in its range of a segment, and the reasons why it returns."""
 
 from __future__ import annotations
 

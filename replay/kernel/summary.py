@@ -1,4 +1,4 @@
-"""The mergeable summary: what a run of batches does to each producer, whatever was there before.
+"""The mergeable summary: the effect of a run of batches on each producer, independent of the state before it.
 
 The state of one producer after a run of batches is a function of the state before it, and that function has a small
 closed form, one row of ``SUMMARY_DTYPE``:
@@ -11,12 +11,12 @@ closed form, one row of ``SUMMARY_DTYPE``:
 - where non-transactional data met an open transaction, or would meet an inherited one.
 
 Such functions compose (``kernel.combine``), and composition is associative, so splits are summarised in parallel in any
-order and the state at *every* segment boundary comes from one ordered pass over summaries. A state is itself a summary:
-that of the log so far. Empty runs are empty arrays, the neutral element.
+order and one ordered pass over summaries gives the state at *every* segment boundary. A state is itself a summary: that
+of the log so far. Empty runs are empty arrays, the neutral element.
 
 Rebirth (see ``producer_state``) touches the coordinator epoch alone. It is decided between a marker and the data that
-follows it at once: inside a run where both are there, at the seam otherwise. For the seam a row remembers how its last
-event ended and the newest server clock since then, and the newest one up to its first event.
+directly follows it: inside a run if it has both, else at the seam. For the seam a row holds how its last event ended,
+the newest server clock since then, and the newest one up to its first event.
 
 Arrays are sorted by producer id, each id at most once. ``producer_state.ProducerStates`` is the oracle.
 """

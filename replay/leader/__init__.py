@@ -1,1 +1,1 @@
-"""A partition leader's side of producer state: what it accepts of an append, and what it keeps; and scripts of it."""
+"""A partition leader's producer state: which appends it accepts, what it keeps, and scripted simulations of it."""

@@ -1,8 +1,8 @@
-"""What a partition leader checks before it takes a batch of a producer: epoch, sequence, transaction (KIP-98, KIP-360).
+"""A partition leader's checks of a producer's batch: epoch, sequence, transaction (KIP-98, KIP-360).
 
-``ProducerAppend`` is one producer's part of one append. It starts from what is known of the producer, and takes the
-batches one after the other, each validated against the ones before it; nothing is known of them outside until the
-manager takes the whole. What an accepted batch does to the entry is not said here: that is ``producer_state``.
+``ProducerAppend`` is one producer's part of one append. It starts from the known state of the producer, and adds
+batches one after the other, each validated against the ones before it; they have no effect outside until the manager
+applies the whole append. The effect of an accepted batch on the entry is in ``producer_state``.
 
 By origin:
 
@@ -13,16 +13,16 @@ By origin:
 | not transactional within a transaction: INVALID_TXN_STATE | yes | yes | yes | yes |
 | coordinator epoch below the known one: TRANSACTION_COORDINATOR_FENCED | yes | yes | taken as it stands | yes |
 
-A sequence must follow on the last one (0 follows on 2,147,483,647), and be 0 in a new epoch. A producer of which
-nothing is known may begin with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID. Two exceptions came later: from
-4.1 on a producer of transactions v2 begins with 0 (KAFKA-18202), from 4.5 on any producer in a log that never held a
-record (KAFKA-15591): there a batch that is to come before it may still be on its way.
+A sequence must follow the last one (0 follows 2,147,483,647), and be 0 in a new epoch. An unknown producer may begin
+with any: since 2.5 no broker answers UNKNOWN_PRODUCER_ID. Two exceptions came later: from 4.1 on a producer of
+transactions v2 begins with 0 (KAFKA-18202), from 4.5 on any producer in a log that never held a record (KAFKA-15591):
+there a batch that precedes it may still be in flight.
 
 A marker of transactions v2 brings the next epoch. From 4.2 on the leader insists on it (KIP-1228): one of the known
 epoch is refused with INVALID_PRODUCER_EPOCH while a transaction is open, since it may be meant for the one before. With
 none open it is a coordinator's retry, and taken; from 4.3 on it is taken in the last epoch there is, too.
 
-Which release has which of these rules stands in ``validation_rules``.
+``validation_rules`` lists which release has which of these rules.
 
 Source: ``ProducerAppendInfo``, ``ProducerStateEntry`` and ``VerificationStateEntry``, as in 4.4.0.
 """
@@ -46,7 +46,7 @@ BATCHES_TO_RETAIN: Final = 5
 
 
 class AppendOrigin(Enum):
-    """Who appends; the less it is trusted, the more is checked."""
+    """The origin of an append; the less it is trusted, the more is checked."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -59,7 +59,7 @@ TRANSACTIONS_V2: Final = 2
 
 
 class EmptiedControl(NamedTuple):
-    """A control batch whose marker the log cleaner has taken: it changes nothing, but its producer is known by it."""
+    """A control batch whose marker the log cleaner has removed: it changes nothing, but makes its producer known."""
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +70,7 @@ ProducerBatch: TypeAlias = DataBatch | Marker | EmptiedControl
 
 
 class BatchMetadata(NamedTuple):
-    """One remembered batch; offsets and sequences are inclusive."""
+    """One cached batch; offsets and sequences are inclusive."""
 
     last_sequence: int
     last_offset: int
@@ -90,13 +90,13 @@ class BatchMetadata(NamedTuple):
 
 
 def decrement_sequence(sequence: int, by: int) -> int:
-    """Return the sequence that stands ``by`` before; the one before 0 is ``MAX_SEQUENCE``."""
+    """Return ``sequence`` minus ``by``; the one before 0 is ``MAX_SEQUENCE``."""
     return sequence - by if sequence >= by else MAX_SEQUENCE - (by - sequence) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """What a leader knows of a producer: its entry in a snapshot, and its last batches, of which that has only one."""
+    """A leader's state of a producer: its snapshot entry, and its last batches, of which a snapshot has only one."""
 
     entry: ProducerEntry
     batches: tuple[BatchMetadata, ...] = ()
@@ -104,12 +104,12 @@ class KnownProducer:
 
     @classmethod
     def unknown(cls, producer_id: int) -> KnownProducer:
-        """Return what stands for a producer of which nothing is known."""
+        """Return the state of an unknown producer."""
         return cls(no_entry(producer_id))
 
     @classmethod
     def from_snapshot(cls, entry: ProducerEntry) -> KnownProducer:
-        """Return what a snapshot says: of the batches the last alone."""
+        """Return the state that a snapshot entry gives, with the last batch only."""
         if entry.last_offset < 0:
             return cls(entry)
         last = BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
@@ -122,18 +122,18 @@ class KnownProducer:
 
     @property
     def first_sequence(self) -> int:
-        """First sequence of the oldest batch that is remembered, or ``NO_SEQUENCE``."""
+        """First sequence of the oldest cached batch, or ``NO_SEQUENCE``."""
         return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, batch: DataBatch) -> BatchMetadata | None:
-        """Return the remembered batch with the epoch and the very sequences of ``batch``."""
+        """Return the cached batch with the same epoch and sequences as ``batch``."""
         if batch.producer_epoch != self.entry.producer_epoch:
             return None
         wanted = (batch.base_sequence, batch.last_sequence)
         return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == wanted), None)
 
     def after(self, entry: ProducerEntry, *added: BatchMetadata) -> KnownProducer:
-        """Return this producer with ``entry`` and further batches; those of another epoch are forgotten."""
+        """Return this producer with ``entry`` and further batches; those of another epoch are dropped."""
         kept = self.batches if entry.producer_epoch == self.entry.producer_epoch else ()
         batches = (*kept, *added)[-BATCHES_TO_RETAIN:]
         return KnownProducer(_with_last(entry, batches), batches)
@@ -149,7 +149,7 @@ def _with_last(entry: ProducerEntry, batches: tuple[BatchMetadata, ...]) -> Prod
 
 
 class VerificationGuard:
-    """Identity alone: the first batch of a transaction must bring the guard that its verification was given."""
+    """An identity only: the first batch of a transaction must carry the guard that its verification returned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Verification:
     guard: VerificationGuard = field(default_factory=VerificationGuard)
 
     def note(self, sequence: int, epoch: int) -> None:
-        """Take in that a batch of this sequence and epoch waits for the verification."""
+        """Record that a batch of this sequence and epoch waits for the verification."""
         if epoch == self.epoch:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
         elif epoch > self.epoch:
@@ -173,7 +173,7 @@ class Verification:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction with data that a marker has ended."""
+    """A transaction with data that a marker has completed."""
 
     producer_id: int
     first_offset: int
@@ -186,7 +186,7 @@ class ProducerAppend:
     """One producer's part of one append.
 
     Attributes:
-        updated: what the append would leave; ``batches`` holds only those of this append.
+        updated: the producer's state after the append; ``batches`` holds only those of this append.
         started: first offset of each transaction that it opened.
 
     """
@@ -216,10 +216,10 @@ class ProducerAppend:
         return self.known.entry.producer_id
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
-        """Take one batch; return the transaction that it ended, if that had data.
+        """Add one batch; return the transaction that it completed, if that had data.
 
         Raises:
-            RefusedError: it breaks a rule; the whole append is to be given up.
+            RefusedError: it breaks a rule; the whole append must be dropped.
 
         """
         match batch:
@@ -232,7 +232,7 @@ class ProducerAppend:
                 return None
 
     def result(self) -> KnownProducer:
-        """Return what is known of the producer after the append."""
+        """Return the state of the producer after the append."""
         return self.known.after(self.updated.entry, *self.updated.batches)
 
     def _append_data(self, batch: DataBatch) -> None:
@@ -278,7 +278,7 @@ class ProducerAppend:
             raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, offset, why)
 
     def _is_of_the_transaction_before(self, known: ProducerEntry, epoch: int) -> bool:
-        """Whether a marker of ``epoch`` may be meant for a transaction before the one that is open."""
+        """Whether a marker of ``epoch`` may belong to a transaction before the open one."""
         if not (self._rules.markers_bring_next_epoch and self._of_transactions_v2 and known.has_open_transaction):
             return False
         is_forgiven = epoch == MAX_EPOCH and self._rules.markers_end_last_epoch
@@ -299,7 +299,7 @@ class ProducerAppend:
             raise self._refused(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, batch.base_offset, why)
 
     def _overtakes(self, sequence: int) -> str | None:
-        """Tell why a batch may not come while the transaction is verified, whatever the epoch."""
+        """Return why a batch is refused while the transaction is verified, whatever the epoch."""
         verification = self._verification
         if verification is None:
             return None
@@ -311,7 +311,7 @@ class ProducerAppend:
         return None
 
     def _skips_the_first(self, batch: DataBatch) -> str | None:
-        """Tell why a batch may not be the first of a log; whatever came before it would be refused for good."""
+        """Return why a batch cannot be a log's first one; an earlier batch would then be refused for good."""
         is_first = batch.base_offset == 0 and self.known.entry.producer_epoch == NO_PRODUCER_EPOCH
         if self._rules.new_logs_begin_with_0 and is_first and batch.base_sequence != 0:
             return f"sequence {batch.base_sequence} in a log that never held a record, which must begin with 0"

@@ -1,7 +1,7 @@
-"""The producer snapshots of one partition, which a manager writes, loads and deletes: as files, or in memory.
+"""The producer snapshots of one partition that a state manager writes, loads and deletes: as files, or in memory.
 
-A manager knows its snapshots by offset, and looks at the place where they lie only when it is asked to: a file may be
-gone that it still knows of.
+A manager knows its snapshots by offset, and lists the directory only on request: a file that it knows may have been
+deleted.
 
 Source: ``ProducerStateManager`` (``snapshots``) and ``SnapshotFile``.
 """
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
 
 class SnapshotStore(Protocol):
-    """Where the snapshots of one partition lie."""
+    """Stores the snapshots of one partition."""
 
     def offsets(self) -> Iterable[int]:
-        """Return the offset of each snapshot that is there."""
+        """Return the offsets of all existing snapshots."""
 
     def read(self, offset: int) -> bytes:
-        """Return the bytes of a snapshot that is there."""
+        """Return the bytes of an existing snapshot."""
 
     def write(self, offset: int, entries: Sequence[ProducerEntry]) -> None:
-        """Write a snapshot, whole or not at all; one that is there is replaced."""
+        """Write a snapshot, whole or not at all, replacing an existing one."""
 
     def delete(self, offset: int) -> None:
-        """Delete a snapshot, if it is there."""
+        """Delete a snapshot, if it exists."""
 
     def mark_deleted(self, offset: int) -> bool:
-        """Put a snapshot aside, to be deleted later; say whether it was there."""
+        """Mark a snapshot for later deletion; return whether it existed."""
 
 
 class MemorySnapshots:
-    """Snapshots that last as long as the object."""
+    """Snapshots in memory."""
 
     def __init__(self) -> None:
         self.files: dict[int, bytes] = {}
 
     def offsets(self) -> Iterable[int]:
-        """Return the offset of each snapshot that is there."""
+        """Return the offsets of all existing snapshots."""
         return tuple(self.files)
 
     def read(self, offset: int) -> bytes:
-        """Return the bytes of a snapshot that is there."""
+        """Return the bytes of an existing snapshot."""
         return self.files[offset]
 
     def write(self, offset: int, entries: Sequence[ProducerEntry]) -> None:
-        """Keep a snapshot."""
+        """Store a snapshot."""
         self.files[offset] = snapshot_bytes(entries)
 
     def delete(self, offset: int) -> None:
@@ -63,18 +63,18 @@ class MemorySnapshots:
         self.files.pop(offset, None)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Drop a snapshot; say whether it was there."""
+        """Drop a snapshot; return whether it existed."""
         return self.files.pop(offset, None) is not None
 
 
 class SnapshotFiles:
-    """Snapshots as files of a partition's directory, which a broker would load."""
+    """Snapshots as files in a partition's directory, which a broker would load."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def offsets(self) -> Iterable[int]:
-        """Return the offset of each snapshot file, by their names."""
+        """Return the offsets of all snapshot files, from their names."""
         named = (parse_file_name(path.name) for path in self.directory.iterdir())
         return [one.offset for one in named if one and (one.kind, one.state) == (FileKind.SNAPSHOT, FileState.LIVE)]
 
@@ -83,15 +83,15 @@ class SnapshotFiles:
         return self._path(offset).read_bytes()
 
     def write(self, offset: int, entries: Sequence[ProducerEntry]) -> None:
-        """Write a snapshot file durably, under its name only when it is whole."""
+        """Write a snapshot file durably; it gets its name only when it is complete."""
         store_snapshot(self._path(offset), sorted(entries), len(entries))
 
     def delete(self, offset: int) -> None:
-        """Delete a snapshot file, if it is there."""
+        """Delete a snapshot file, if it exists."""
         self._path(offset).unlink(missing_ok=True)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Rename a snapshot file as brokers do with files that are to go; say whether it was there."""
+        """Rename a snapshot file as brokers do before deletion; return whether it existed."""
         path = self._path(offset)
         try:
             path.rename(path.with_name(f"{path.name}.{FileState.DELETED}"))
@@ -104,7 +104,7 @@ class SnapshotFiles:
 
 
 class KnownSnapshots:
-    """The snapshots that a manager knows of, by offset."""
+    """The snapshots that a manager knows, by offset."""
 
     def __init__(self, store: SnapshotStore) -> None:
         self._store = store
@@ -115,12 +115,12 @@ class KnownSnapshots:
         return offset in self._offsets
 
     def look_again(self) -> None:
-        """Know what is there, and nothing else."""
+        """List the existing snapshots again, and know only these."""
         self._offsets = set(self._store.offsets())
 
     @property
     def offsets(self) -> list[int]:
-        """Known offsets, rising."""
+        """Known offsets, ascending."""
         return sorted(self._offsets)
 
     @property
@@ -129,12 +129,12 @@ class KnownSnapshots:
         return max(self._offsets, default=None)
 
     def write(self, offset: int, entries: Sequence[ProducerEntry]) -> None:
-        """Write a snapshot, and know it."""
+        """Write a snapshot, and add it to the known ones."""
         self._store.write(offset, entries)
         self._offsets.add(offset)
 
     def load_latest(self) -> tuple[int, dict[int, ProducerEntry]] | None:
-        """Return offset and entries of the newest snapshot that is sound; newer ones that are not are deleted."""
+        """Return offset and entries of the newest valid snapshot; newer invalid ones are deleted."""
         while (offset := self.latest) is not None:
             try:
                 return offset, read_snapshot(self._store.read(offset))
@@ -149,14 +149,14 @@ class KnownSnapshots:
             self._store.delete(offset)
 
     def mark_deleted(self, offset: int) -> bool:
-        """Forget a snapshot and put it aside; say whether it was there."""
+        """Forget a snapshot and mark it for deletion; return whether it existed."""
         if offset not in self._offsets:
             return False
         self._offsets.discard(offset)
         return self._store.mark_deleted(offset)
 
     def delete_strays(self, base_offsets: Collection[int]) -> None:
-        """Delete what belongs to no segment, but keep the newest of it above all segments: a clean stop left that."""
+        """Delete snapshots without a segment, except the newest one if above all segments: a clean shutdown left it."""
         self.look_again()
         strays = sorted(self._offsets.difference(base_offsets))
         if strays and (not base_offsets or strays[-1] >= max(base_offsets)):

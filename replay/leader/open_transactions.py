@@ -1,4 +1,4 @@
-"""The transactions of one partition that keep its last stable offset down: undecided, or decided but not replicated.
+"""The transactions that hold a partition's last stable offset: without a marker, or with an unreplicated one.
 
 Source: ``ProducerStateManager`` (``ongoingTxns`` and ``unreplicatedTxns``).
 """
@@ -21,22 +21,22 @@ class OpenTransactions:
         """First offset -> offset of the marker."""
 
     def start(self, first_offset: int, producer_id: int) -> None:
-        """Take in that a transaction has its first batch."""
+        """Record the first batch of a transaction."""
         self.ongoing[first_offset] = producer_id
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """Take in that a marker has ended a transaction, which stays unstable until the marker is replicated."""
+        """Record the marker of a transaction, which stays unstable until the marker is replicated."""
         if self.ongoing.pop(completed.first_offset, None) is None:
             raise AssertionError(f"no transaction began at offset {completed.first_offset}")
         self._unreplicated[completed.first_offset] = completed.last_offset
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all transactions."""
         self.ongoing.clear()
         self._unreplicated.clear()
 
     def replicated_up_to(self, offset: int) -> None:
-        """Forget those whose marker lies below ``offset``: the high watermark, or the log start."""
+        """Forget transactions with a marker below ``offset``: the high watermark, or the log start offset."""
         self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
 
     @property
@@ -51,10 +51,10 @@ class OpenTransactions:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction that is undecided, or whose marker is not replicated."""
+        """First offset of the oldest transaction without a marker, or with one that is not replicated."""
         return min((*self.ongoing, *self._unreplicated), default=None)
 
     def last_stable_offset(self, completed: CompletedTransaction) -> int:
-        """Return the last stable offset once ``completed`` is, which the transaction index records."""
+        """Return the last stable offset after ``completed``, as the transaction index records it."""
         others = [first for first, producer_id in self.ongoing.items() if producer_id != completed.producer_id]
         return min(others, default=completed.last_offset + 1)

@@ -1,12 +1,12 @@
-"""A script for a simulated partition: JSON lines, one step each, every key checked before the step is taken.
+"""Parses and runs scripts for a simulated partition: JSON lines, one step each, checked before the step runs.
 
-    # a comment; empty lines count for nothing
+    # a comment; empty lines are ignored
     {"do": "settings", "kafka": "3.9", "expirationMs": 86400000}
     {"do": "append", "producerId": 7, "records": 3, "note": "any step may carry a note"}
     {"do": "wait", "ms": 90000000}
 
-``settings`` may stand first, and only there. ``STEPS`` lists the others with their keys; only ``producerId``, ``ms``,
-``offset`` and ``expirationMs`` must be given where a step has them.
+``settings`` may only be the first step. ``STEPS`` lists the others with their keys; only ``producerId``, ``ms``,
+``offset`` and ``expirationMs`` are required in the steps that have them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _REQUIRED: Final = {"producerId", "ms", "offset", "expirationMs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A step that was taken, and how it left its producer."""
+    """A step that was run, and its producer's state after it."""
 
     line: int
     """Line of the script, from 1."""
@@ -126,10 +126,10 @@ class Taken:
 
 
 def run_script(lines: Iterable[str], name: str = "the script") -> Iterator[Taken]:
-    """Take the steps of a script one by one, and yield each.
+    """Run the steps of a script one by one, and yield each.
 
     Raises:
-        UsageError: a line is no step; it names the line, and what could stand there. Earlier steps have been yielded.
+        UsageError: a line is not a step; it names the line, and what would be valid. Earlier steps have been yielded.
 
     """
     partition: SimulatedPartition | None = None

@@ -1,11 +1,12 @@
-"""What a broker knows of the producers of one partition, and what it accepts from them: ``ProducerStateManager``.
+"""``ProducerStateManager``: a broker's state of the producers of one partition, and which batches it accepts.
 
-Unlike the fold (``producer_state``), which takes a log as it stands, this is the leader's side: an append is validated
-first (``append_validation``), then taken whole or not at all. Producers are kept until they expire (KIP-854): neither
-retention nor DeleteRecords removes one. A restart remembers what a snapshot and the batches above it tell: of the last
-five batches the last alone, of the verifications nothing.
+Unlike the fold (``producer_state``), which applies a log without checks, this is the leader's side: an append is
+validated first (``append_validation``), then applied whole or not at all. Producers are kept until they expire
+(KIP-854): neither retention nor DeleteRecords removes one. After a restart the state is what a snapshot and the batches
+above it give: only the last of five cached batches, and no verifications.
 
-Time is an argument, snapshots lie where the caller says (``known_snapshots``), and nothing here is safe for threads.
+Time is an argument, the caller decides where snapshots are stored (``known_snapshots``), and nothing here is
+thread-safe.
 
 Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1, 4.1.1 and 4.4.0.
 """
@@ -40,7 +41,7 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ManagerSettings:
-    """What a broker may change while it runs; a manager sees the change at once."""
+    """Settings that a broker may change while it runs; a manager uses the new values at once."""
 
     expiry: Expiry
     """``producer.id.expiration.ms`` and its check interval."""
@@ -53,7 +54,7 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What came of an append that was not refused."""
+    """The result of an accepted append."""
 
     completed: tuple[CompletedTransaction, ...] = ()
     """Transactions with data that it ended."""
@@ -62,14 +63,14 @@ class Appended:
 
 
 class ProducerStateManager:
-    """The producers of one partition."""
+    """The producer state of one partition."""
 
     def __init__(self, snapshots: SnapshotStore, settings: ManagerSettings, *, where: str = "the log") -> None:
-        """Begin with nothing known, but the snapshots that are there.
+        """Begin with an empty state and the existing snapshots.
 
         Args:
-            snapshots: where the partition's snapshots lie.
-            settings: kept, not copied: changes count from then on.
+            snapshots: the partition's snapshots.
+            settings: referenced, not copied: changes take effect at once.
             where: name of the partition, for messages.
 
         """
@@ -93,20 +94,20 @@ class ProducerStateManager:
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> Appended:
-        """Validate the batches of one append, in offset order, and take all of them.
+        """Validate the batches of one append, in offset order, and apply all of them.
 
-        The first duplicate ends the call: it is answered, and the batches before it are dropped. That is Kafka's way; a
-        client sends one batch per partition anyhow.
+        The first duplicate ends the call: it is returned, and the batches before it are dropped. Kafka does the same; a
+        client sends only one batch per partition.
 
         Args:
-            batches: those with a producer id, at the offsets that they are to have.
-            end_offset: exclusive end of the log after the append, of the batches without producer id too.
-            origin: who appends.
-            guard: of the verification, where a transaction begins.
+            batches: those with a producer id, at their final offsets.
+            end_offset: log end offset after the append, including batches without a producer id.
+            origin: origin of the append.
+            guard: of the verification, if a transaction begins.
             transaction_version: of the transactions that markers end, as ``WriteTxnMarkers`` says it.
 
         Raises:
-            RefusedError: a batch breaks a rule; nothing is taken.
+            RefusedError: a batch breaks a rule; nothing is applied.
 
         """
         appends: dict[int, ProducerAppend] = {}
@@ -145,31 +146,31 @@ class ProducerStateManager:
         )
 
     def update(self, append: ProducerAppend) -> None:
-        """Take what an append leaves."""
+        """Apply the result of an append."""
         self.producers[append.producer_id] = append.result()
         for first_offset in append.started:
             self.transactions.start(first_offset, append.producer_id)
         self._note_oldest_transaction()
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """Take in that a transaction is decided; it stays unstable until the high watermark passes its marker."""
+        """Record the end of a transaction; it stays unstable until the high watermark passes its marker."""
         self.transactions.complete(completed)
         self._note_oldest_transaction()
 
     def start_verification(
         self, producer_id: int, *, sequence: int, epoch: int, now_ms: int, supports_epoch_bump: bool = False
     ) -> VerificationGuard | None:
-        """Begin to verify the transaction of a batch that waits; return the guard it must bring, if it needs one.
+        """Begin to verify the transaction of a waiting batch; return the guard that the batch must carry, if any.
 
         Args:
             producer_id: of the batch.
             sequence: first of the batch.
             epoch: of the batch.
             now_ms: wall time, milliseconds.
-            supports_epoch_bump: whether the request is one of transactions v2; of no effect before 4.0.
+            supports_epoch_bump: whether the request uses transactions v2; no effect before 4.0.
 
         Raises:
-            RefusedError: from 4.1 on, INVALID_PRODUCER_EPOCH where the epoch is below the known one.
+            RefusedError: from 4.1 on, INVALID_PRODUCER_EPOCH if the epoch is below the known one.
 
         """
         known, rules = self.producers.get(producer_id), self.settings.rules
@@ -186,7 +187,7 @@ class ProducerStateManager:
     def verify(
         self, producer_id: int, *, sequence: int, epoch: int, now_ms: int, supports_epoch_bump: bool = False
     ) -> Verification:
-        """Return the verification of a producer, begun now if there is none, with this batch noted."""
+        """Return the verification of a producer, new or existing, with this batch recorded."""
         found = self.verifications.get(producer_id)
         if found is None:
             found = self.verifications[producer_id] = Verification(
@@ -196,7 +197,7 @@ class ProducerStateManager:
         return found
 
     def remove_expired(self, now_ms: int) -> tuple[int, ...]:
-        """Forget the producers and verifications that have expired; return the ids of the producers."""
+        """Remove expired producers and verifications; return the ids of the producers."""
         expiry = self.settings.expiry
         expired = tuple(pid for pid, known in self.producers.items() if expiry.is_expired(known.entry, now_ms))
         for producer_id in expired:
@@ -208,12 +209,12 @@ class ProducerStateManager:
         return expired
 
     def has_late_transaction(self, now_ms: int) -> bool:
-        """Tell whether the oldest open transaction is older than any may be: it hangs."""
+        """Return whether the oldest open transaction is older than the limit: it hangs."""
         oldest = self._oldest_transaction_ms
         return oldest > 0 and now_ms - oldest > self.settings.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
 
     def take_snapshot(self) -> int | None:
-        """Write a snapshot at the end offset; return that, or None where the last one is there already."""
+        """Write a snapshot at the end offset; return that, or None if the last snapshot is there already."""
         if self.end_offset <= self._snapshot_offset:
             return None
         self.snapshots.write(self.end_offset, self.entries())
@@ -221,14 +222,14 @@ class ProducerStateManager:
         return self.end_offset
 
     def entries(self) -> list[ProducerEntry]:
-        """Return what a snapshot would hold, by producer id."""
+        """Return the entries that a snapshot would hold, by producer id."""
         return sorted(known.entry for known in self.producers.values())
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Go back to ``log_end_offset``: load the newest snapshot up to there; the rest is for the caller to replay.
+        """Load the newest snapshot up to ``log_end_offset``; the caller must replay the batches above it.
 
-        Snapshots outside ``(log_start_offset, log_end_offset]`` are deleted. Nothing is loaded where the end is the
-        same, and producers that have expired by ``now_ms`` are not.
+        Snapshots outside ``(log_start_offset, log_end_offset]`` are deleted. Nothing is loaded if the end is unchanged,
+        and producers that have expired by ``now_ms`` are not loaded.
         """
         self.snapshots.delete([at for at in self.snapshots.offsets if not log_start_offset < at <= log_end_offset])
         if log_end_offset == self.end_offset:
@@ -249,12 +250,12 @@ class ProducerStateManager:
         self._note_oldest_transaction()
 
     def truncate_fully_and_reload_snapshots(self) -> None:
-        """Forget everything, delete every snapshot that is known, and know those that are there then."""
+        """Forget everything, delete every known snapshot, and list the existing ones."""
         self.truncate_fully_and_start_at(0)
         self.snapshots.look_again()
 
     def log_start_incremented(self, log_start_offset: int) -> None:
-        """Take in that the log begins later; no producer is forgotten by that."""
+        """Record a higher log start offset; no producer is forgotten by that."""
         self.transactions.replicated_up_to(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
         latest = self.snapshots.latest
@@ -265,7 +266,7 @@ class ProducerStateManager:
         return known.duplicate_of(batch) if known and isinstance(batch, DataBatch) else None
 
     def _check_verified(self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None) -> None:
-        """Refuse the first batch of a transaction that its coordinator knows nothing of."""
+        """Refuse the first batch of a transaction that its coordinator does not know."""
         if origin not in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) or not self._verifies():
             return
         if not isinstance(batch, DataBatch) or not batch.transactional:
@@ -308,7 +309,7 @@ class ProducerStateManager:
                 self.load(entry)
 
     def load(self, entry: ProducerEntry) -> None:
-        """Take a producer as a snapshot shows it."""
+        """Load a producer from a snapshot entry."""
         self.producers[entry.producer_id] = KnownProducer.from_snapshot(entry)
         if entry.has_open_transaction:
             self.transactions.start(entry.current_txn_first_offset, entry.producer_id)

@@ -1,7 +1,7 @@
-"""One partition that exists in a script alone: a log in memory, a state manager on top, and a clock that is set.
+"""A simulated partition for scripts: a log in memory, a state manager, and a clock that the script sets.
 
-Clients are simulated as far as their own counting goes: where a step does not say which epoch and sequence a batch has,
-it has those that the producer would send next. What a step says is sent as it stands, right or wrong.
+Of clients only their counters are simulated: a batch without a given epoch and sequence gets those that the producer
+would send next. Values that a step gives are sent unchanged, right or wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TIME: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of a step."""
+    """The result of a step."""
 
     verdict: str
     """``accepted``, ``duplicate``, ``refused`` or ``done``."""
@@ -43,14 +43,14 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Client:
-    """What a producer counts by itself."""
+    """The counters of a producer."""
 
     epoch: int = 0
     next_sequence: int = 0
 
 
 class SimulatedPartition:
-    """Steps come one at a time, and each is a method; ``now_ms`` is wall time, milliseconds."""
+    """Each step is a method, called one at a time; ``now_ms`` is wall-clock time in milliseconds."""
 
     def __init__(self, rules: ValidationRules, expiry: Expiry, now_ms: int, *, verification: bool = True) -> None:
         self._settings = ManagerSettings(expiry=expiry, verification_enabled=verification, rules=rules)
@@ -77,7 +77,7 @@ class SimulatedPartition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         verified: bool = True,
     ) -> Verdict:
-        """Append a data batch; ``verified`` says whether its coordinator knows of the transaction."""
+        """Append a data batch; ``verified`` says whether its coordinator knows the transaction."""
         client = self._clients.setdefault(producer_id, _Client())
         epoch = client.epoch if epoch is None else epoch
         sequence = client.next_sequence if sequence is None else sequence
@@ -103,7 +103,7 @@ class SimulatedPartition:
         timestamp: int | None = None,
         origin: AppendOrigin = AppendOrigin.COORDINATOR,
     ) -> Verdict:
-        """Append a marker; with transactions v2 it brings the next epoch, and the producer goes on in that."""
+        """Append a marker; with transactions v2 it has the next epoch, in which the producer continues."""
         client = self._clients.setdefault(producer_id, _Client())
         bumps = self._settings.rules.transactions_v2
         if epoch is None:
@@ -118,7 +118,7 @@ class SimulatedPartition:
         return verdict
 
     def bump(self, producer_id: int) -> Verdict:
-        """Let the producer go on in the next epoch, from sequence 0 on, as after ``InitProducerId``."""
+        """Move the producer to the next epoch, from sequence 0 on, as after ``InitProducerId``."""
         client = self._clients.setdefault(producer_id, _Client())
         if client.epoch >= MAX_EPOCH - 1:
             raise _used_up(producer_id)
@@ -126,7 +126,7 @@ class SimulatedPartition:
         return Verdict(verdict="done", detail=f"the producer sends epoch {client.epoch} from now on")
 
     def wait(self, ms: int) -> Verdict:
-        """Let time pass; the periodic check of the broker runs as often as it is due."""
+        """Let time pass; the broker's periodic check runs as often as it is due."""
         if self.now_ms + ms > MAX_TIME:
             raise UsageError(f"{ms} ms after {self.now_ms} no timestamp can be written", hint="wait less")
         self.now_ms += ms
@@ -142,12 +142,12 @@ class SimulatedPartition:
         return self._expired(self.manager.remove_expired(self.now_ms))
 
     def set_expiration(self, expiration_ms: int) -> Verdict:
-        """Change ``producer.id.expiration.ms`` of the running broker; it counts from the next check on."""
+        """Change ``producer.id.expiration.ms`` of the running broker, effective at the next check."""
         self._settings.expiry = self._settings.expiry._replace(expiration_ms=expiration_ms)
         return Verdict(verdict="done", detail="from the next check on")
 
     def roll(self) -> Verdict:
-        """Roll the segment: a snapshot at the end of the log."""
+        """Roll the segment, with a snapshot at the log end."""
         self._bases = sorted({*self._bases, self.log_end_offset})
         taken = self.manager.take_snapshot()
         return Verdict(
@@ -155,10 +155,10 @@ class SimulatedPartition:
         )
 
     def restart(self, *, clean: bool = True, keep_snapshots: bool = True) -> Verdict:
-        """Stop and start the broker: in order, which leaves a snapshot, or not; with its snapshots, or without.
+        """Stop the broker, cleanly (which writes a snapshot) or not, and start it, with its snapshots or without.
 
-        After an orderly stop a broker without any snapshot reads nothing, knows no producer, and writes empty snapshots
-        where its last two segments begin and at the end.
+        After a clean shutdown a broker without any snapshot reads nothing, knows no producer, and writes empty
+        snapshots at the base offsets of its last two segments and at the log end.
         """
         if clean:
             self.manager.take_snapshot()
@@ -174,9 +174,9 @@ class SimulatedPartition:
         return self._reload(self._bases[-2:] if clean else self._bases)
 
     def truncate(self, offset: int) -> Verdict:
-        """Cut the log off, as a follower does whose leader never had the rest.
+        """Truncate the log, as a follower does whose leader never had the rest.
 
-        A batch that reaches beyond ``offset`` goes as a whole, and its offsets below that stay unused.
+        A batch that reaches beyond ``offset`` is removed as a whole, and its offsets below that stay unused.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
@@ -188,7 +188,7 @@ class SimulatedPartition:
         return self._reload(self._bases[-2:])
 
     def delete_records(self, offset: int) -> Verdict:
-        """Let the log begin at ``offset``; no producer is forgotten by that."""
+        """Move the log start to ``offset``; no producer is forgotten by that."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
         self.log_start_offset = offset
@@ -199,7 +199,7 @@ class SimulatedPartition:
         return Verdict(verdict="done", detail=f"producers that stay known: {len(self.manager.producers)}")
 
     def _verified(self, batch: ProducerBatch) -> VerificationGuard | None:
-        """Ask the coordinator about the transaction that ``batch`` may begin; it knows of it."""
+        """Verify the transaction that ``batch`` may begin; the coordinator knows it."""
         settings = self._settings
         if not isinstance(batch, DataBatch) or not settings.verification_enabled:
             return None
@@ -235,10 +235,10 @@ class SimulatedPartition:
         return Verdict(verdict="done", detail=f"expired: {named}" if named else "nothing expired")
 
     def _reload(self, boundaries: Sequence[int]) -> Verdict:
-        """Load the newest snapshot that counts, and replay what lies above it, as a broker does that starts.
+        """Load the newest valid snapshot, and replay the batches above it, as a starting broker does.
 
-        On its way it takes a snapshot at each of ``boundaries``: where its last two segments begin, or, after a crash,
-        where any segment begins that it reads again.
+        It takes a snapshot at each of ``boundaries``: the base offsets of its last two segments, or, after a crash, of
+        every segment that it reads again.
         """
         self.manager.truncate_and_reload(self.log_start_offset, self.log_end_offset, self.now_ms)
         begun = self.manager.end_offset

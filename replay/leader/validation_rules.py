@@ -1,4 +1,4 @@
-"""Where releases of Kafka differ in what a partition leader accepts, and which rules each release has.
+"""The validation rules of a partition leader that differ between Kafka releases, and which release has which.
 
 Source: ``ProducerAppendInfo`` and ``UnifiedLog``, as in 3.9.1, 4.0.0, 4.1.1, 4.2.0, 4.3.0 and 4.4.0; of 4.5 the change
 that was merged for it.
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRules:
-    """Where releases of Kafka differ in what they accept."""
+    """The rules that differ between Kafka releases."""
 
     verifies_transactions: bool
     """From 3.6 on: the first batch of a transaction needs a guard, and no batch may overtake a lower one (KIP-890)."""
@@ -48,7 +48,7 @@ def rules_of(release: tuple[int, int]) -> ValidationRules:
     """Return the rules of a release, major and minor.
 
     Raises:
-        ValueError: it is older than 2.5, whose brokers checked otherwise, or younger than ``NEWEST_RELEASE``.
+        ValueError: it is older than 2.5, which had other checks, or newer than ``NEWEST_RELEASE``.
 
     """
     if release > NEWEST_RELEASE:

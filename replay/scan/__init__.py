@@ -1,1 +1,1 @@
-"""From the bytes of segments to what they say of each producer: header by header, side by side, in splits."""
+"""Scans segments into summaries of producers: header by header, in parallel, in splits."""

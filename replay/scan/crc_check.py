@@ -1,7 +1,7 @@
-"""``--verify-crc``: compares the checksum of every batch, which means reading all of it.
+"""``--verify-crc``: checks the checksum of every batch, which means reading all bytes of a segment.
 
-A replay needs headers alone, so this is off by default. The checksum of a batch does not cover its offset, length,
-leader epoch and magic; those are vouched for by continuity in every scan.
+A replay needs only headers, so this is off by default. The checksum of a batch does not cover its offset, length,
+leader epoch and magic; every scan checks those by continuity.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def check_crcs(reader: RangeReader, block: memoryview, at: int, starts: Sequence[int]) -> int:
-    """Check every batch that starts in ``block``, whose file position is ``at``; what lies beyond it is read.
+    """Check every batch that starts in ``block`` at file position ``at``; bytes beyond the block are read.
 
     Returns:
-        How many bytes had to be read beyond the block.
+        The number of bytes read beyond the block.
 
     Raises:
         FormatError: a checksum differs.

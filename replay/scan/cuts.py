@@ -1,11 +1,11 @@
-"""Where a large segment may be cut: at a batch that its offset index names, at or after a wanted byte.
+"""Finds where a large segment can be cut: at a batch in its offset index, at or after a wanted byte.
 
-Of an index entry only the position is used: it is where an append began, so a batch starts there. The offset beside it
-is the last one of that append, and says nothing of where the batch after it lies. Entries are looked up by the task
-that scans a part, so the driver reads no index, and the same byte leads every task to the same batch.
+Only the position of an index entry is used: an append began there, so a batch starts there. The entry's offset is the
+last one of that append, and does not give the position of the next batch. The task that scans a part looks up the
+entry, so the driver reads no index, and the same byte leads every task to the same batch.
 
-An index may be missing, damaged, or filled with zeros ahead of time. None of that is said here: what is not found is
-taken for the end of the file, and whether parts fit together is seen once they have been read (``parts``).
+An index may be missing, damaged, or filled with zeros ahead of time. None of these is an error here: an entry that is
+not found means the end of the file, and ``parts`` checks whether the parts fit once they were read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 def locate(split: Split, sources: Sources) -> SegmentRange | None:
-    """Return the stretch of its segment that ``split`` means; None if it is empty, for want of a batch to begin at."""
+    """Return the range of its segment that ``split`` means; None if no batch begins in it."""
     if not split.is_part:
         return split.range
     start, end = _positions(split, sources)
@@ -40,7 +40,7 @@ def locate(split: Split, sources: Sources) -> SegmentRange | None:
 
 
 def index_locator(segment: str) -> str:
-    """Return where the offset index of a segment lies: beside it, under the same name."""
+    """Return the locator of a segment's offset index: beside it, under the same name."""
     return f"{segment.removesuffix('.log')}.index"
 
 
@@ -56,10 +56,10 @@ def _positions(split: Split, sources: Sources) -> tuple[int | None, int | None]:
 
 
 def position_at(index: RangeReader, target: int, log_bytes: int) -> int | None:
-    """Return the first position in ``index`` that is ``target`` or more, of a log of ``log_bytes``; None without one.
+    """Return the first position in ``index`` at or above ``target``, in a log of ``log_bytes``; None if there is none.
 
-    Positions rise with their entries, almost evenly, so the search begins where the target would lie then, and goes on
-    by halves.
+    Positions rise almost evenly with their entries, so the search begins at the expected entry, and continues by
+    bisection.
     """
     count = index.size_bytes // OFFSET_ENTRY.size
     low, high, found = 0, count, None

@@ -1,11 +1,11 @@
-"""Columnar scan of a segment: its batch headers as arrays, checked, and the facts that concern it as a whole.
+"""Columnar scan of a segment: its batch headers as checked arrays, and the facts of the whole segment.
 
-A segment is read in blocks into which batches rarely fit evenly; the hop from header to header is the only sequential
-step, everything after it is done on whole arrays. What headers mean to producers is ``producer_events``.
+A segment is read in blocks, whose ends rarely coincide with batches; the hop from header to header is the only
+sequential step, everything after it works on whole arrays. ``producer_events`` turns headers into events of producers.
 
-Damage is never skipped. A batch that runs past the end of the *active* segment ends it quietly, as Kafka's own reader
-does, and so do the zeros of a preallocated tail; in a closed segment both are damage, because nothing may follow the
-last whole batch there.
+Damage is never skipped. A batch that runs past the end of the *active* segment ends it without an error, as in Kafka's
+own reader, and so do the zeros of a preallocated tail; in a closed segment both are damage, because nothing may follow
+its last whole batch.
 
 Source: ``FileLogInputStream.nextBatch``; ``DefaultRecordBatch``.
 """
@@ -72,7 +72,7 @@ _MIN_LEGACY_SIZE: Final = 14
 
 @dataclass(slots=True)
 class ScanFacts:
-    """What a scan learns about the segment besides its producers; grows while the scan runs."""
+    """The facts of a segment besides its producers; filled while the scan runs."""
 
     batches: int = 0
     bytes_read: int = 0
@@ -95,7 +95,7 @@ class ScanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
-    """A stretch of one segment that starts and ends at batch boundaries.
+    """A range of one segment that starts and ends at batch boundaries.
 
     ``end`` is None for the end of the file.
     """
@@ -120,7 +120,7 @@ class SegmentRange:
 
     @property
     def is_active(self) -> bool:
-        """Whether the log still grows here, so that a torn tail is no damage."""
+        """Whether the log still grows here, so that an incomplete tail is not damage."""
         return self.next_base_offset is None
 
 
@@ -139,7 +139,7 @@ def read_headers(
 
 
 def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
-    """Yield everything that ``segment`` holds, legacy messages included, block by block.
+    """Yield the content of ``segment``, including legacy messages, block by block.
 
     Raises:
         FormatError: damage, with file and position.
@@ -150,7 +150,7 @@ def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) ->
 
 
 class Block(NamedTuple):
-    """A stretch of a segment whose lengths and offsets have been checked."""
+    """A range of a segment whose lengths and offsets have been checked."""
 
     data: memoryview
     at: int
@@ -177,7 +177,7 @@ def begin(segment: SegmentRange, facts: ScanFacts) -> None:
 
 
 def finish(segment: SegmentRange, facts: ScanFacts) -> None:
-    """Note what the end of ``segment`` says, now that all of it has been seen."""
+    """Record the end of ``segment``, now that all of it has been read."""
     if segment.end is None and segment.next_base_offset is not None:
         facts.lacks_records = facts.lacks_records or facts.end_offset < segment.next_base_offset
 
@@ -185,7 +185,7 @@ def finish(segment: SegmentRange, facts: ScanFacts) -> None:
 def next_block(
     reader: RangeReader, segment: SegmentRange, facts: ScanFacts, *, most: int | None = None
 ) -> Block | None:
-    """Return the block from where ``facts`` end, of at most so many batches; None at the end.
+    """Return the block that begins where ``facts`` end, of at most so many batches; None at the end.
 
     Raises:
         FormatError: damage, with position.
@@ -210,13 +210,13 @@ def next_block(
 
 
 def hop(block: memoryview, *, room: int, at: int, most: int | None = None) -> tuple[list[int], int]:
-    """Return where batches start in ``block``, and where the one after them does, perhaps beyond the block.
+    """Return where batches start in ``block``, and where the next one after them does, perhaps beyond the block.
 
-    At most ``most`` are returned, and none that stands above a damaged one. A batch counts if its header is in the
-    block and its end within ``room`` bytes from the block's start.
+    At most ``most`` are returned, and none above a damaged one. A batch counts if its header is in the block and its
+    end within ``room`` bytes from the block's start.
 
     Raises:
-        FormatError: a length that no batch can have, or an unknown magic; ``at`` is the block's file position.
+        FormatError: an impossible length, or an unknown magic; ``at`` is the block's file position.
 
     """
     starts: list[int] = []
@@ -263,7 +263,7 @@ def _check_tail(reader: RangeReader, segment: SegmentRange, at: int, end: int) -
 
 
 def whole_batch(reader: RangeReader, block: Block, index: int) -> Buffer:
-    """Return the batch of the header at ``index``; the last one of a block may have to be read once more."""
+    """Return the whole batch of the header at ``index``; the last one of a block may need another read."""
     start, size = int(block.positions[index]), LOG_OVERHEAD + int(block.headers["batch_length"][index])
     batch = block.data[start : start + size]
     return batch if len(batch) == size else reader.read(block.at + start, size)
@@ -303,7 +303,7 @@ def _headers(
 
 
 def _legacy_message(block: memoryview, position: int, at: int) -> LegacyMessage:
-    """Return the message at ``position``, whose key must fit into it: a flipped magic makes a message of a batch."""
+    """Return the message at ``position``; its key must fit: a flipped magic makes a batch look like a message."""
     message = read_legacy_message(block, position, at=at)
     key_position = position + LEGACY_HEADER.size + (LEGACY_TIMESTAMP.size if message.magic == MAGIC_V1 else 0)
     key_length: int = LENGTH.unpack_from(block, key_position)[0]
@@ -320,7 +320,7 @@ def _check_offsets(
     positions: npt.NDArray[np.int64],
     segment: SegmentRange,
 ) -> None:
-    """Offsets are outside every checksum; that they rise, and stay within the segment, is what vouches for them."""
+    """Check that offsets rise and stay within the segment, because no checksum covers them."""
     ceiling = np.iinfo(np.int64).max if segment.next_base_offset is None else segment.next_base_offset
     bad = np.flatnonzero((firsts < floors) | (lasts < firsts) | (lasts >= ceiling))
     if len(bad):
@@ -335,7 +335,7 @@ def _check_offsets(
 
 
 def _check_sequences(headers: Array, positions: npt.NDArray[np.int64]) -> None:
-    """A producer's data has a sequence; what has none is a marker whose attributes were damaged."""
+    """Check that a producer's data has a sequence; without one it is a marker with damaged attributes."""
     is_data = (headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL) == 0)
     bad = np.flatnonzero(is_data & (headers["base_sequence"] < 0))
     if len(bad):

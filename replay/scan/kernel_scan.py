@@ -1,8 +1,8 @@
-"""The scan of a split by machine code, at the speed of memory; ``plain_scan`` gives the same where there is none.
+"""Scans a split by machine code, at the speed of memory; ``plain_scan`` gives the same result without it.
 
-The compiled loop (``replay.kernel.hop``) runs until something needs Python: room, the high watermark, or a batch out of
-the ordinary. That one goes through the plain path, which takes it or raises, and the loop goes on behind it. So there
-is one source of errors, and rare things are written once, where they can be read.
+The compiled loop (``replay.kernel.hop``) runs until something needs Python: more room, the high watermark, or an
+unusual batch. The plain path accepts that batch or raises an error, and the loop continues after it. So errors have one
+source, and rare cases are written once, in readable code.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _KernelScan:
         yield self._fold.finish(self._facts.clock_since_event_ms)._replace(above=self._is_above)
 
     def _make_room(self) -> Iterator[Piece]:
-        """Give away what is there rather than grow without end."""
+        """Emit the rows so far instead of growing without limit."""
         if len(self._fold) < self._most_producers:
             self._fold.make_room()
             return
@@ -105,7 +105,7 @@ class _KernelScan:
         self._fold = ProducerFold(self._silence_ms)
 
     def _go_on(self) -> int:
-        """Let machine code run; return why it came back."""
+        """Run the compiled loop; return why it stopped."""
         self._save()
         if self._descriptor >= 0:
             return int(hop.fold_file(self._block.ctypes.data, len(self._block), self._state.ctypes.data, self._fold.at))
@@ -120,7 +120,7 @@ class _KernelScan:
         return stretch.ODD if is_stuck else reason
 
     def _take_plainly(self, *, whole_block: bool) -> list[Piece] | None:
-        """Take the next batch, or all of the next block, by the plain path; return None if there was nothing.
+        """Read the next batch, or all of the next block, by the plain path; return None if there was none.
 
         If the high watermark was passed, return the piece below it.
         """
@@ -151,7 +151,7 @@ class _KernelScan:
         return below
 
     def _save(self) -> None:
-        """Write what machine code has seen into the facts."""
+        """Copy the compiled loop's state into the facts."""
         state, facts = self._state[0], self._facts
         for name in _SAME_IN_BOTH:
             setattr(facts, name, int(state[name]))
@@ -165,7 +165,7 @@ class _KernelScan:
         state["leader_epochs"] = 0
 
     def _load(self) -> None:
-        """Tell machine code what the plain path has seen."""
+        """Copy the plain path's facts into the compiled loop's state."""
         state, facts = self._state[0], self._facts
         for name in _SAME_IN_BOTH:
             state[name] = getattr(facts, name)
@@ -183,7 +183,7 @@ _SAME_IN_BOTH: Final = (
 
 
 def _new_state(reader: RangeReader, split: Split, reading: Reading) -> Array:
-    """Return the record that machine code works on, without what has been seen."""
+    """Return an initial state record for the compiled loop."""
     limits = split.range
     made = np.zeros(1, dtype=stretch.SCAN_DTYPE)
     made["start"] = limits.start

@@ -1,4 +1,4 @@
-"""The scan of a split whose headers are not read by machine code: block by block, event by event into the same fold."""
+"""Scans a split without compiled header reading: block by block, event by event, into the same fold."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def plain_pieces(
 ) -> Iterator[Piece]:
     """Yield the summary of ``split`` in pieces, each of some more than ``most_producers`` at most.
 
-    Where the high watermark divides it there is one below, and one above it, at least. ``facts`` are filled in.
+    If the high watermark divides the split, there is at least one piece below it and one above. ``facts`` are filled
+    in.
 
     Raises:
-        FormatError: damage, with file and position; what was yielded before is of no use then.
+        FormatError: damage, with file and position; pieces that were yielded before must be discarded.
 
     """
     fold, is_above = ProducerFold(certain_silence_ms), False
@@ -47,7 +48,7 @@ def plain_pieces(
 
 
 def divide(events: Array, high_watermark: int | None) -> tuple[Array, Array]:
-    """Return the events that begin below the high watermark, and the others."""
+    """Return the events that begin below the high watermark, and the other events."""
     if high_watermark is None:
         return events, events[:0]
     at = int(np.searchsorted(events["offset"], high_watermark))

@@ -1,6 +1,6 @@
-"""Events of producers in columns: batch headers in, one array row per data batch or marker of a producer out.
+"""Turns batch headers into producer events, as columns: one row per data batch or marker of a producer.
 
-What comes out per block is what ``producer_state`` calls events. This is the plain path of a scan; the compiled one
+The rows of a block are what ``producer_state`` calls events. This is the plain path of a scan; the compiled one
 (``kernel_scan``) must equal it.
 """
 
@@ -39,7 +39,7 @@ def scan(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterat
 
 
 def events_of(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
-    """Return the events of ``block``, and note its server clocks in ``facts``.
+    """Return the events of ``block``, and record its server clocks in ``facts``.
 
     Raises:
         FormatError: a control batch is damaged.
@@ -63,7 +63,7 @@ def events_of(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
 
 
 def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -> Array:
-    """Return the events to ``keep``, each with the newest clock since the one before it, even of an earlier block."""
+    """Return the events to ``keep``, each with the newest clock since the previous one, even from an earlier block."""
     clocks = np.append(events["clock_ms"], -1)
     clocks[0] = max(clocks[0], facts.clock_since_event_ms)
     _note_clocks(events["clock_ms"], facts)
@@ -99,7 +99,7 @@ def _data_events(headers: Array) -> Array:
 
 
 def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
-    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for what the cleaner or a quorum leaves."""
+    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for an emptied or a KRaft control batch."""
     header = read_header(batch, at=at)
     record = read_control_record(batch, header, at=at)
     if record is None or not header.has_producer:

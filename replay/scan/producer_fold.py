@@ -1,4 +1,4 @@
-"""A summary in the making, one event after the other by machine code, and the arrays that such a thing lives in."""
+"""Builds a summary event by event with compiled code, and holds the arrays for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CACHE_LINE_BYTES: Final = 64
 
 
 class FoldArrays:
-    """What machine code writes summaries into (``replay.kernel.fold``), and how it grows."""
+    """The arrays that compiled code writes summaries into (``replay.kernel.fold``), and their growth."""
 
     def __init__(self, certain_silence_ms: int) -> None:
         self.state = np.zeros(1, dtype=kernel.FOLD_DTYPE)
@@ -55,7 +55,7 @@ class FoldArrays:
             self._point_at("clock", self._clocks)
 
     def _hold(self) -> None:
-        """Tell machine code where the arrays are, and enter the rows again."""
+        """Give compiled code the addresses of the arrays, and enter the rows again."""
         self._slots = np.full(2 * len(self._rows), kernel.FREE, dtype=np.int32).view(kernel.SLOT_DTYPE)
         self._point_at("row", self._rows)
         self._point_at("slot", self._slots)
@@ -68,7 +68,7 @@ class FoldArrays:
 
 
 class ProducerFold(FoldArrays):
-    """The summary of a run of events, which come in offset order."""
+    """The summary of a run of events, which must come in offset order."""
 
     def append(self, events: Array) -> None:
         """Append ``events`` (``EVENT_DTYPE``)."""
@@ -80,7 +80,7 @@ class ProducerFold(FoldArrays):
                 self.make_room()
 
     def finish(self, trailing_ms: int = NONE) -> Piece:
-        """Return the summary, with the newest clock after the last event; nothing may be appended any more."""
+        """Return the summary, with the newest clock after the last event; nothing may be appended after that."""
         kernel.settle_clocks(self.at, trailing_ms)
         rows = self._rows[: len(self)]
         # Indexing by an array is several times slower than ``take``, and so is sorting a column where it lies.
@@ -89,12 +89,12 @@ class ProducerFold(FoldArrays):
 
 
 def _words(rows: Array) -> npt.NDArray[np.int64]:
-    """Return ``rows`` as words, one line each, which are copied ten times as fast as fields."""
+    """Return ``rows`` as words, one row per line, which copy ten times as fast as fields."""
     return rows.view(np.int64).reshape(len(rows), SUMMARY_DTYPE.itemsize // 8)
 
 
 def new_rows(count: int) -> Array:
-    """Return zeroed rows that begin at a cache line, of which each takes two."""
+    """Return zeroed rows, aligned to cache lines; each row takes two."""
     memory = np.zeros(count * SUMMARY_DTYPE.itemsize + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE_BYTES
     return memory[start : start + count * SUMMARY_DTYPE.itemsize].view(SUMMARY_DTYPE)

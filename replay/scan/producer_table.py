@@ -1,8 +1,8 @@
-"""The state of a run so far: a summary that grows by the pieces of its splits, in offset order.
+"""The state of a run so far: a summary that grows piece by piece, in offset order.
 
-Pieces are composed in place (``kernel.combine``), and the order of the rows is kept beside them.
-What a piece costs follows its own rows, and so does keeping the order; entries cost one look at each row. The rows
-themselves are moved only for those who ask for all of them. Two million producers take some 400 MB.
+Pieces are composed in place (``kernel.combine``), and the order of the rows is kept beside them. The cost of a piece,
+and of the order, depends on the piece's own rows; entries cost one pass over all rows. The rows themselves are sorted
+only when all of them are requested. Two million producers take some 400 MB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProducerTable(FoldArrays):
-    """One row of ``SUMMARY_DTYPE`` per producer, in the memory of a fold, with whole pieces for events."""
+    """One row of ``SUMMARY_DTYPE`` per producer, stored as in a fold, with whole pieces as events."""
 
     def __init__(self, certain_silence_ms: int) -> None:
         super().__init__(certain_silence_ms)
@@ -36,7 +36,7 @@ class ProducerTable(FoldArrays):
         self._shown: Array | None = None
 
     def append(self, piece: Piece) -> None:
-        """Take what comes after everything before it."""
+        """Add the next piece."""
         self._shown = None
         rows = np.ascontiguousarray(piece.rows, dtype=SUMMARY_DTYPE)
         self.make_room(len(rows))
@@ -58,10 +58,10 @@ class ProducerTable(FoldArrays):
         return self._ids
 
     def entries(self, kept_after_ms: int, batch_past_ms: int, transaction_past_ms: int) -> Array | None:
-        """Return the entries of the rows that survive, or None if one of them is in doubt or illegal.
+        """Return the entries of the surviving rows, or None if one of them is in doubt or illegal.
 
-        The last two say up to when (milliseconds) a producer may first appear and yet have been there before: with a
-        batch that a marker refers to, and with a transaction that its data belong to.
+        A producer that first appears up to the last two times (milliseconds) may have existed before: with a batch that
+        a marker refers to, and with a transaction that its data belong to.
         """
         self._take_up_new()
         made = np.empty(len(self), dtype=ENTRY_DTYPE)
@@ -72,7 +72,7 @@ class ProducerTable(FoldArrays):
         return None if count == entries.IN_DOUBT else made[:count]
 
     def _take_up_new(self) -> None:
-        """Bring the order up to the rows that are there."""
+        """Update the order with the new rows."""
         known = len(self._order)
         if known == len(self):
             return

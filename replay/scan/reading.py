@@ -1,4 +1,4 @@
-"""How segments are read: what reaches them, and the choices that cost or save time but never change a result."""
+"""``Reading``: how segments are opened and read; options that affect time and cost, never the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCERS_PER_TASK: Final = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A plain value, so that it travels to executors."""
+    """Options for reading segments; a plain value, so that it can be sent to executors."""
 
     sources: Sources = field(default_factory=Sources)
     kernel: bool = True

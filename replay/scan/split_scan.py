@@ -1,4 +1,4 @@
-"""The scan of one split: a stretch of a segment in, the summary of its producers out."""
+"""Scans one split: reads a range of a segment, and returns the summary of its producers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PLAINLY: Final = Reading()
 
 
 def scan_split(split: Split, certain_silence_ms: int, reading: Reading = _PLAINLY) -> SplitSummary:
-    """Read ``split`` and summarise it; damage and unreadable files are part of the answer, not an exception."""
+    """Read ``split`` and summarise it; damage and unreadable files are part of the result, not exceptions."""
     scan = SplitScan(split, certain_silence_ms, reading)
     return scan.summary(tuple(scan.pieces()))
 
 
 @dataclass(slots=True)
 class SplitScan:
-    """A scan in the making, for those who hand on one piece before they take the next."""
+    """A scan in progress, for callers that handle one piece before they take the next."""
 
     split: Split
     certain_silence_ms: int
@@ -54,7 +54,7 @@ class SplitScan:
             self.error = caught
 
     def summary(self, pieces: tuple[Piece, ...]) -> SplitSummary:
-        """Return what was found, with ``pieces``, once all have been read; without, if something stopped the scan."""
+        """Return the result, with ``pieces`` once all were read; without them, if something stopped the scan."""
         return SplitSummary(
             segment_index=self.split.segment_index,
             part=self.split.part,
@@ -66,7 +66,7 @@ class SplitScan:
         )
 
     def _kept(self, anchor: Anchor) -> Piece:
-        """Return the state that an earlier replay kept, as the summary of everything below the split."""
+        """Return the state that an earlier replay cached, as the summary of everything below the split."""
         self.facts.oldest_server_clock_ms = anchor.oldest_clock_ms
         self.facts.lacks_records = anchor.lacks_records
         rows = np.concatenate([read_state(state) for state in anchor.states])
@@ -87,7 +87,7 @@ def _pieces(
 
 @cache
 def why_no_kernel() -> str | None:
-    """Return why scans run without machine code in this process, None if they run with it; loads numba."""
+    """Return why scans run without machine code in this process, None if they use it; loads numba."""
     try:
         import_module("resnap.replay.scan.kernel_scan")
     except (ImportError, OSError, AttributeError) as error:

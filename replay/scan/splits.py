@@ -1,9 +1,9 @@
-"""Splits: the units of scanning, and what a scan of one gives to the ordered combine.
+"""Splits: the units of scanning; and the summaries that scans return to the ordered combine.
 
 A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index names (``cuts``).
-What leaves it are summaries, one per producer, and the facts that concern the segment: never a batch. Where the high
-watermark falls inside a split the summaries are given in pieces below and above it, so that the state there is seen
-too. Parts are put together again before they are combined (``replay.parts``).
+Its result is summaries, one per producer, and the facts of the segment: never a batch. If the high watermark is inside
+a split, the summaries come in pieces below and above it, so that the state there is known, too. Parts are joined again
+before they are combined (``replay.parts``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TASK_SPLITS: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one scan reads: a stretch of the segment at ``segment_index``, the ``part``-th of it."""
+    """The unit of one scan: a range of the segment at ``segment_index``, its ``part``-th one."""
 
     segment_index: int
     part: int
@@ -52,7 +52,7 @@ class Split:
 
     @property
     def is_part(self) -> bool:
-        """Whether there are others of the same segment."""
+        """Whether the segment has other splits."""
         return self.start_target > 0 or self.end_target is not None
 
 
@@ -76,10 +76,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSummary:
-    """What one scan found.
+    """The result of one scan.
 
-    ``pieces`` are in offset order, those below the high watermark first where it divides the split; there are none if
-    ``error``, which is damage or a file that could not be read, stopped the scan. They may be read once.
+    ``pieces`` are in offset order, those below the high watermark first if it divides the split; there are none if
+    ``error``, damage or an unreadable file, stopped the scan. They can be read once.
     """
 
     segment_index: int

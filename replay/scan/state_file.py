@@ -1,8 +1,8 @@
-"""Anchors, and the files of summary rows that they begin with.
+"""Anchors, and the files that hold their summary rows.
 
-A file is written whole or not at all, under a name that its content gives: two runs that write the same state write
-the same file. It carries the layout of its rows and a checksum, so that a file of another version, or one that was cut
-or changed, is distinguished from a state; the reader then does without.
+A file is written whole or not at all, under a name derived from its content: two runs that write the same state write
+the same file. It holds the layout of its rows and a checksum, so that a file of another version, or a truncated or
+changed one, is detected; the reader then works without it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_BYTES: Final = 512 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A file of rows, as its writer knows it."""
+    """A file of rows: its facts, as its writer recorded them."""
 
     path: str
     rows: int
@@ -51,7 +51,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """The state of everything in [``read_from``, ``offset``), and how it was come by."""
+    """The state of everything in [``read_from``, ``offset``), and how it was obtained."""
 
     offset: int
     read_from: int
@@ -79,7 +79,7 @@ class Anchor:
 def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
     """Write ``rows`` into ``directory`` under a name that begins with ``name``; None if that is not possible.
 
-    A state that cannot be kept, be it for want of room or of rights, is no failure of the replay.
+    If a state cannot be written, for lack of space or permissions, the replay does not fail.
     """
     if rows.nbytes > MAX_BYTES:
         return None
@@ -98,7 +98,7 @@ def write_state(directory: str, name: str, rows: Array) -> StateFile | None:
 
 
 def _bytes_of(rows: Array) -> memoryview:
-    """Return ``rows`` as bytes, with zeros between the fields, where there may stand whatever memory held before."""
+    """Return ``rows`` as bytes, with zeros in the padding, which may hold arbitrary memory."""
     lines = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), SUMMARY_DTYPE.itemsize).copy()
     lines[:, _BETWEEN_FIELDS] = 0
     return lines.reshape(-1).data
@@ -108,7 +108,7 @@ def read_state(state: StateFile) -> Array:
     """Return the rows of ``state``.
 
     Raises:
-        FormatError: the file is not what was written.
+        FormatError: the file has changed since it was written.
         LogDirError: it cannot be read.
 
     """

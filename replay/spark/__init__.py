@@ -1,1 +1,1 @@
-"""Spark: its JVM, its session and its settings, the replay as a job of it, and segments as rows of SQL."""
+"""Spark: its JVM, its context and its settings, the replay as a Spark job, and batch headers as rows for SQL."""

@@ -1,10 +1,10 @@
-"""Spark's classes as its JVM loads them fastest: found, checked and laid out once, and mapped by every later start.
+"""Class-data sharing for Spark's JVM: the archive of its classes, and when it is made and used.
 
-Half of the time in which a Spark context starts goes into ten thousand classes in three hundred jars. A JVM can leave
-what it made of them in an archive when it ends, for others to map (class-data sharing). That takes it some seconds and
-a hundred megabytes, so the first start on a machine only leaves a mark, and the second makes the archive: who runs once
-does not pay. Where that fails some times it is let be until the next day: JVMs that were killed say nothing about those
-to come. An archive that does not fit the JVM leaves aside.
+Half of the start-up time of a Spark context goes into loading ten thousand classes from three hundred jars. A JVM can
+write the loaded classes into an archive when it ends, which later JVMs map (class-data sharing). That takes some
+seconds and a hundred megabytes, so the first start on a machine only leaves a mark, and the second makes the archive: a
+single run does not pay for it. After several failures it is not tried again until the next day: killed JVMs are no sign
+that later ones fail. The JVM ignores an archive that does not fit.
 
 Source: JEP 310 and JEP 350.
 """
@@ -41,11 +41,11 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassArchive:
-    """An archive to start a JVM with.
+    """A class-data archive to start a JVM with.
 
     Attributes:
         options: for the JVM.
-        directory: where it is kept.
+        directory: the directory that holds it.
         is_new: whether the JVM makes it when it ends.
 
     """
@@ -55,7 +55,7 @@ class ClassArchive:
     is_new: bool
 
     def keep(self, *, ended_in_order: bool) -> None:
-        """Let later starts use a new archive, once its JVM has ended; what one has left that was killed is removed."""
+        """Publish a new archive for later starts, once its JVM has ended; remove the leftovers of a killed JVM."""
         with suppress(OSError):
             if ended_in_order:
                 (self.directory / _UNFINISHED).replace(self.directory / _CLASSES)
@@ -67,12 +67,12 @@ class ClassArchive:
 def find_archive(
     java: JavaRuntime, jars: Path, environment: Mapping[str, str], *, scratch: Path
 ) -> ClassArchive | None:
-    """Return the archive for Spark's ``jars`` on this ``java``, or one to be made; None where there is to be none.
+    """Return the archive for Spark's ``jars`` on this ``java``, or one to be made; None if none is to be used.
 
     Args:
-        java: what Spark starts on.
+        java: the Java that Spark starts on.
         jars: the directory of Spark's jars.
-        environment: where the cache directory and what changes the class path are looked up.
+        environment: the variables for the cache directory and the class path.
         scratch: a private directory that lives as long as the JVM will.
 
     """
@@ -110,9 +110,9 @@ def _new_archive(java: JavaRuntime, arguments: Path, place: Path) -> ClassArchiv
 
 
 def _new_try(place: Path) -> Path | None:
-    """Make the directory of a try, which stays as a mark of it; None after enough of them within a day.
+    """Make the directory of an attempt, which stays as its mark; None after enough attempts within a day.
 
-    Older ones are removed. No name is used again: a JVM may still write there when it ends.
+    Older ones are removed. Names are not reused: a JVM may still write there when it ends.
     """
     with suppress(OSError):  # the owner of the place only lets us read it, or another start is quicker
         tries = _tries(place)
@@ -130,7 +130,7 @@ def _new_try(place: Path) -> Path | None:
 
 
 def _options(arguments: Path, archives: str) -> tuple[str, ...]:
-    """Return the options: the class path is Spark's own, but in a fixed order and without doubles."""
+    """Return the JVM options; the class path is Spark's own, in a fixed order and without duplicates."""
     return f"@{arguments}", f"-XX:SharedArchiveFile={archives}", "-Xlog:cds*=off"
 
 
@@ -145,7 +145,7 @@ def _dump_base(java: JavaRuntime, path: Path) -> bool:
 
 
 def _key(java: JavaRuntime, jars: list[Path]) -> str:
-    """Return what differs from one Java or set of jars to another: times and sizes, which the JVM compares, too."""
+    """Return a digest of the Java and the jars, by times and sizes, which the JVM compares, too."""
     facts = [java.version, java.origin]
     for jar in jars:
         status = jar.stat()

@@ -1,9 +1,9 @@
-"""A Spark context that starts by itself, says nothing unless something is wrong, and leaves nothing behind.
+"""Starts a Spark context quietly in its own JVM, and leaves nothing behind when it ends.
 
-pyspark takes its Java and its Python from the process environment, lets the JVM write wherever the process writes, and
-keeps the JVM until the process ends. Here the environment is an argument, put in place only while the context starts;
-what the JVM says passes through ``JvmOutput``; and the JVM ends with the context, so that the next may have another
-heap. A replay needs no more than this; SQL on top (``spark_session``) takes a second or two longer to start.
+pyspark takes its Java and its Python from the process environment, lets the JVM write to the streams of the process,
+and keeps the JVM until the process ends. Here the environment is an argument, set only while the context starts; the
+JVM's output passes through ``JvmOutput``; and the JVM ends with the context, so that the next one may have another
+heap. A replay needs no more than this; a session for SQL (``spark_session``) takes a second or two longer to start.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ def spark_context(
     *,
     launched: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> Iterator[SparkContext]:
-    """Start Spark, give its context, and end its JVM afterwards.
+    """Start Spark, yield its context, and end its JVM afterwards.
 
     Args:
         settings: what to start.
-        environment: the variables that the JVM and, on a local master, its Python workers shall see. They stand in
-            ``os.environ`` while the context starts, because pyspark looks nowhere else.
+        environment: the variables for the JVM and, on a local master, its Python workers. They are in ``os.environ``
+            while the context starts, because pyspark reads them only there.
         launched: called with the JVM's process as soon as there is one; killing it ends a start that takes too long.
 
     Raises:
         UsageError: this process runs Spark already; pyspark knows one JVM per process.
         ConfigurationError: there is no usable Java.
-        ResnapError: Spark did not start; the message says on which Java, and what it said.
+        ResnapError: Spark did not start; the message names the Java and Spark's own message.
 
     """
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no public way to ask
@@ -123,7 +123,7 @@ def spark_context(
 def spark_variables(
     settings: SparkSettings, environment: Mapping[str, str], java: JavaRuntime
 ) -> dict[str, str | None]:
-    """Return ``environment`` with Java, Spark and Python put right; ``None`` means that a variable must not be set."""
+    """Return ``environment`` with corrected variables for Java, Spark and Python; ``None`` means unset."""
     variables: dict[str, str | None] = {
         **environment,
         "JAVA_HOME": str(java.home),
@@ -164,9 +164,9 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let an interrupt wait until the JVM is known: pyspark forgets one that is starting, and it would never end.
+    """Delay an interrupt until the JVM is known: pyspark loses track of a starting one, which would never end.
 
-    A second one goes through.
+    A second interrupt is not delayed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -189,7 +189,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _pass_on(number: int) -> None:
-    """Have a signal taken that has waited; without sending it again, which would be counted twice."""
+    """Call the handler of a delayed signal, without sending it again, which would count it twice."""
     handler = signal.getsignal(number)
     if callable(handler):
         handler(number, None)
@@ -198,7 +198,7 @@ def _pass_on(number: int) -> None:
 
 
 def _submitted(properties: Mapping[str, str], environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """Return the variable by which Spark's launcher gets ``properties``: in a file of our directory, not as arguments.
+    """Return the variable that gives Spark's launcher ``properties`` in a private file, not as arguments.
 
     Properties may be secrets, and every user of the machine sees the arguments of every process.
     """
@@ -217,7 +217,7 @@ def _launch(output: JvmOutput) -> ClientServer:
 
 
 def _warm_workers(context: SparkContext) -> threading.Thread:
-    """Have a local master's workers start while the rest of the session does; what becomes of it is all the same."""
+    """Start a local master's workers while the session starts; the outcome does not matter."""
 
     def run_tasks() -> None:
         with suppress(Exception):
@@ -231,7 +231,7 @@ def _warm_workers(context: SparkContext) -> threading.Thread:
 
 
 def _do_nothing(_: object) -> None:
-    """Take up a worker."""
+    """Do nothing, in a new worker."""
 
 
 def _end_context(context: SparkContext, files: str) -> None:
@@ -246,9 +246,9 @@ def _end_context(context: SparkContext, files: str) -> None:
 
 
 def _kill_jvm(context: SparkContext, gateway: ClientServer) -> None:
-    """End a local JVM without a good-bye: all that it holds is in the scratch directory, and its workers end with it.
+    """Kill a local JVM: all its files are in the scratch directory, and its workers end with it.
 
-    What takes a second in an orderly end is pyspark's own listener for accumulators, which looks up only so often.
+    A clean end would take a second, because pyspark's listener for accumulators polls slowly.
     """
     if gateway.proc.poll() is not None:
         return
@@ -277,7 +277,7 @@ def _end_jvm(gateway: ClientServer, *, within_s: float = _JVM_EXIT_TIMEOUT_S) ->
 
 @contextmanager
 def _interrupt_kept() -> Iterator[None]:
-    """Put back the handler of SIGINT that pyspark replaces, in the main thread only: its own asks a JVM first."""
+    """Restore the handler of SIGINT that pyspark replaces, in the main thread only: pyspark's calls the JVM first."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield

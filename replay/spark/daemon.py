@@ -1,8 +1,8 @@
-"""The process that Spark's Python workers are forked from on this machine, with everything they need already loaded.
+"""The daemon that forks Spark's Python workers on a local master, with everything they need already imported.
 
-Spark's own daemon takes pyspark out of a zip, whose modules every process compiles again, and loads nothing else, so
-that each worker spends its first second or two on the same imports. This one takes the installed pyspark, imports once
-what tasks use, and forks workers that are ready at once and share that memory.
+Spark's own daemon imports pyspark from a zip, whose modules every process compiles again, and loads nothing else, so
+that each worker spends its first second or two on the same imports. This one imports the installed pyspark and
+everything that tasks use once, and forks workers that are ready at once and share that memory.
 
 A process with several threads must not fork. What is imported here starts none under the variables of
 ``spark_settings.WITHOUT_THREADS``. On a cluster Spark's own daemon runs: executors have Resnap only once theirs did.
@@ -23,7 +23,7 @@ _ZIPS: Final = ("pyspark.zip", "py4j-")
 
 
 def preload() -> None:
-    """Import what tasks use, and take it out of the garbage collector's sight in every worker to come."""
+    """Import what tasks use, and freeze it, so that the garbage collector of every later worker skips it."""
     sys.path[:] = [entry for entry in sys.path if not Path(entry).name.startswith(_ZIPS)]
     for name in _NEEDED:
         import_module(name)

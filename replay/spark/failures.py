@@ -1,4 +1,4 @@
-"""Why Spark did not start, and that it died: what pyspark does not say, said in one line."""
+"""Turns failures of Spark into one-line errors: why it did not start, that it died, why a job failed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ENDED_HINT: Final = "see the logs of the master and the workers: executors that
 
 @contextmanager
 def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
-    """Tell why Spark did not start, as far as it said.
+    """Raise an error with the reason if Spark does not start in this context.
 
     Raises:
-        ResnapError: it did not.
+        ResnapError: Spark did not start.
 
     """
     try:
@@ -48,14 +48,14 @@ def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
 
 
 def jvm_of(context: SparkContext) -> subprocess.Popen[bytes]:
-    """Return the process that ``context`` lives in."""
+    """Return the JVM process of ``context``."""
     jvm: subprocess.Popen[bytes] = context._gateway.proc  # noqa: SLF001 - pyspark keeps it to itself
     return jvm
 
 
 @contextmanager
 def death_told(context: SparkContext) -> Iterator[None]:
-    """Tell a JVM that has died from an error that it reports: pyspark knows only that there is no answer.
+    """Raise an error if the JVM died in this context: pyspark only reports that there is no answer.
 
     Raises:
         ResnapError: it died while the context lasted.
@@ -80,10 +80,10 @@ def death_told(context: SparkContext) -> Iterator[None]:
 
 @contextmanager
 def job_failure_told(context: SparkContext) -> Iterator[None]:
-    """Tell why a job failed while the JVM is still there to be asked.
+    """Raise an error with the reason if a job fails in this context, while the JVM can still be asked.
 
     Raises:
-        ResnapError: it failed; if the cluster has ended the whole application, the message says that and no more.
+        ResnapError: the job failed; if the cluster has ended the whole application, the message says only that.
 
     """
     try:
@@ -95,7 +95,7 @@ def job_failure_told(context: SparkContext) -> Iterator[None]:
 
 
 def _reason_of_the_end(context: SparkContext) -> str | None:
-    """Return why the cluster ended the application; the JVM has written it, but it may not be read yet."""
+    """Return why the cluster ended the application; the JVM has written it, but its output may not be read yet."""
     output: JvmOutput = context._gateway.output  # noqa: SLF001 - as above
     with suppress(Py4JError, OSError):
         output.catch_up(context._jvm.java.lang.System.err.print)  # noqa: SLF001 - as above
@@ -107,7 +107,7 @@ def _ended(reason: str | None) -> ResnapError:
 
 
 def has_ended(context: SparkContext) -> bool:
-    """Whether ``context`` can run nothing any more: its JVM has died, or its cluster has ended the application."""
+    """Whether ``context`` can run nothing any more: its JVM died, or its cluster ended the application."""
     if jvm_of(context).poll() is not None or context._jsc is None:  # noqa: SLF001 - as above
         return True
     try:
@@ -117,7 +117,7 @@ def has_ended(context: SparkContext) -> bool:
 
 
 def _what_it_said(error: Exception, output: JvmOutput) -> str:
-    """Return the first line of the cause; asks the JVM, which must still be there if it ever was."""
+    """Return the first line of the cause, from the JVM, which must still run if there was one."""
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception
         while cause.getCause() is not None:
@@ -136,7 +136,7 @@ def _what_it_said(error: Exception, output: JvmOutput) -> str:
 
 @contextmanager
 def without_tracebacks_of_py4j() -> Iterator[None]:
-    """Keep quiet about each call that an interrupt or a dying JVM breaks; the error itself says enough.
+    """Suppress py4j's log of each call that an interrupt or a dying JVM breaks; the error itself is enough.
 
     py4j logs them to loggers of its own, and to the root logger besides, which gets a handler by that if it had none.
     """
@@ -158,7 +158,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def check_reachable(master: str) -> None:
-    """Look for a listener: Spark would knock for a minute, and then say only that it has stopped.
+    """Check for a listener: Spark would retry for a minute, and then say only that it has stopped.
 
     Raises:
         ResnapError: nothing listens at any of the addresses.

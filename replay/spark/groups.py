@@ -1,4 +1,4 @@
-"""What is read of many items, grouped by key and kept on the executors: the driver gets what is made of each group."""
+"""Groups the content of many items by key, on the executors; the driver gets one result per group."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MOST_LATER_TASKS: Final = 1000
 
 
 class SparkGroups(Generic[_N, _V]):
-    """Values by key; ``note`` is what the reading said of all items together."""
+    """Values by key; ``note`` is the joined note of reading all items."""
 
     def __init__(self, context: SparkContext, note: _N, groups: RDD[tuple[str, list[tuple[int, _V]]]]) -> None:
         self.note = note
         self._context, self._groups = context, groups
 
     def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
-        """Return ``work(key, values)`` of each group, by key; values are in the order of their items.
+        """Return ``work(key, values)`` for each group, by key; values are in the order of their items.
 
         Raises:
             ResnapError: the job failed.
@@ -57,7 +57,7 @@ def grouped(
     join: Callable[[_N, _N], _N],
     items: Sequence[_I],
 ) -> Iterator[SparkGroups[_N, _V]]:
-    """Read ``items`` once by ``look``, which gives a note and values by key, for as long as the context lasts.
+    """Read ``items`` once with ``look``, which returns a note and values by key, for as long as the context lasts.
 
     Raises:
         ResnapError: the job failed.

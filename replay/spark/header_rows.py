@@ -1,7 +1,7 @@
-"""Batch headers as rows of a table, one per batch, or per message where they are older than batches.
+"""Batch headers as rows of a table: one row per batch, or per message in formats older than batches.
 
-Columns have the names that Kafka gives to what they hold. Where Kafka writes -1 for something that is not there, a row
-has null, so that ``GROUP BY producerId`` or ``max(lastSequence)`` need no exception for it.
+Columns have Kafka's own names. Where Kafka writes -1 for a missing value, a row has null, so that ``GROUP BY
+producerId`` or ``max(lastSequence)`` need no special case.
 
 Only headers are read, and the one record of each control batch; one block of the segment is in memory at a time.
 """
@@ -70,7 +70,7 @@ _MARKERS: Final = {ABORT: "ABORT", COMMIT: "COMMIT"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
-    """A segment to read rows from, and what its directory's name says; None where that is no partition's."""
+    """A segment to read rows from, with its directory's partition; None if that is not named like one."""
 
     topic: str | None
     partition: int | None
@@ -79,18 +79,18 @@ class LogSegment:
 
 
 class _Control(NamedTuple):
-    """What the records of a block's control batches add to the headers, a value for each header."""
+    """The fields of a block's control records, a value for each header."""
 
     types: list[str | None]
     coordinator_epochs: list[int | None]
 
 
 def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ``segment`` (``ROW_SCHEMA``), block by block; within a block, those of old messages come first.
+    """Yield the rows of ``segment`` (``ROW_SCHEMA``), block by block; in a block, those of old messages come first.
 
     Raises:
         FormatError: damage, with file and position; what came before it has been yielded.
-        LogDirError, StoreError: the file is gone, or may not be read.
+        LogDirError, StoreError: the file does not exist, or cannot be read.
 
     """
     with PLAIN.open(segment.range.locator) as reader:
@@ -105,7 +105,7 @@ def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
 
 
 def _message_row(segment: LogSegment, position: int, message: LegacyMessage) -> dict[str, object]:
-    """Return the row of a message without the columns that are null for it."""
+    """Return the row of a message, without the columns that are null for it."""
     row: dict[str, object] = {
         "topic": segment.topic,
         "partition": segment.partition,

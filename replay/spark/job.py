@@ -1,17 +1,17 @@
-"""The replay on Spark: one pass over all partitions of a run, wave by wave.
+"""The replay on Spark: one pass over all partitions of a run, in waves.
 
-A wave is as many partitions as keep all slots busy for a while. While the results of one are shipped, the next one is
-replayed, on the slots that there are by then; so the driver never holds the results of more than two, and what comes
-first is done long before what comes last.
+A wave has enough partitions to keep all slots busy for a while. While the results of one wave are shipped, the next one
+is replayed, on the slots available by then; so the driver never holds the results of more than two waves, and the first
+partitions are done long before the last.
 
-Of each wave a first job scans splits (``scan_tasks``). What leaves its tasks are blocks of summary rows, one row per
-producer of a split, and one block of facts per split; they stay on the executors' disks, and the driver learns from
-sketches how many producers each run has. A second job divides the blocks by run, or by run and range of producer ids
-where a run has more producers than a task shall hold, combines them, and writes the snapshots where the sink's URL says
-(``combine_tasks``). The driver sees counts and digests, never a batch, a summary or a snapshot.
+In each wave a first job scans splits (``scan_tasks``). Its tasks return blocks of summary rows, one row per producer of
+a split, and one block of facts per split; they stay on the executors' disks, and sketches give the driver the number of
+producers of each run. A second job divides the blocks by run, or by run and range of producer ids if a run has too many
+producers for one task, combines them, and writes the snapshots to the sink's URL (``combine_tasks``). The driver
+receives counts and digests, never a batch, a summary or a snapshot.
 
-All stages run the same functions as ``rebuild.rebuild_locally``, which is the oracle. Blocks are elements of RDDs, and
-not rows of data frames: they are few and large, and Spark has nothing to plan about them.
+All stages run the same functions as ``rebuild.rebuild_locally``, which is the test oracle. Blocks are elements of RDDs,
+not rows of data frames: they are few and large, and leave Spark nothing to plan.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SparkRebuild:
     """Roots of sources, and destinations, that executors were seen to reach a moment ago."""
 
     def run(self, plans: Iterable[PartitionPlan]) -> Iterator[PartitionResult]:
-        """Yield the result of each plan, wave by wave; the next wave is replayed while those of one are taken.
+        """Yield the result of each plan, wave by wave; the next wave is replayed while one is consumed.
 
         Raises:
             UsageError: the executors do not see the sources or the destination.
@@ -121,7 +121,7 @@ class SparkRebuild:
                 wait([ahead], _STOP_TIMEOUT_S)
 
     def _begin(self, waiting: deque[PartitionPlan], stop: threading.Event) -> Future[list[PartitionResult]] | None:
-        """Replay the next wave of what is ``waiting`` in a thread of its own; None where nothing is."""
+        """Replay the next wave of ``waiting`` in a thread of its own; None if nothing waits."""
         if not waiting:
             return None
         plans = next_wave(waiting, self.context.defaultParallelism)
@@ -137,7 +137,7 @@ class SparkRebuild:
         return wave
 
     def _wave(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> Iterator[PartitionResult]:
-        """Yield the result of each plan; those that must read further back go into a further round together."""
+        """Yield the result of each plan; plans that must read further back go into another round together."""
         waiting = list(plans)
         before: list[PartitionResult | None] = [None] * len(waiting)
         while waiting:
@@ -225,7 +225,7 @@ class SparkRebuild:
 
 
 def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
-    """Take what makes ``TASKS_PER_WAVE`` full tasks for each of ``slots``, and at least one plan, from ``waiting``."""
+    """Take from ``waiting`` enough plans for ``TASKS_PER_WAVE`` full tasks per slot of ``slots``, and at least one."""
     tasks = slots * TASKS_PER_WAVE
     left_bytes, left_segments = tasks * TASK_BYTES, tasks * TASK_SPLITS
     wave: list[PartitionPlan] = []

@@ -1,9 +1,9 @@
-"""The Java that Spark runs on: ``JAVA_HOME`` where it is set, otherwise the one that came with the installation.
+"""Finds the Java that Spark runs on: ``JAVA_HOME`` if it is set, else the one that was installed with Resnap.
 
-Spark passes ``--add-modules=jdk.incubator.vector`` to every JVM, and no option turns that off. A trimmed run time like
-the installed one has no such module and would not start, although only ``spark.ml`` has a use for it. Where the
-module is missing, Spark is given a *shim*: a directory that looks like a Java home and holds one script, which drops
-that argument and becomes the real ``java``.
+Spark passes ``--add-modules=jdk.incubator.vector`` to every JVM, and no option turns that off. A trimmed runtime like
+the installed one has no such module and would not start, although only ``spark.ml`` uses it. If the module is missing,
+Spark gets a *shim*: a directory that looks like a Java home and holds one script, which drops that argument and
+executes the real ``java``.
 
 Source: SPARK-48021, since Spark 4.0.
 """
@@ -49,11 +49,11 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaRuntime:
-    """A Java that Spark starts on.
+    """A Java that Spark can start on.
 
     Attributes:
-        home: what ``JAVA_HOME`` must be for Spark's launcher: the run time itself, or a shim before it.
-        version: as the run time says it, such as ``21.0.8``.
+        home: ``JAVA_HOME`` for Spark's launcher: the runtime itself, or a shim for it.
+        version: as the runtime reports it, such as ``21.0.8``.
         origin: the setting or package it comes from, with the directory of the run time.
 
     """
@@ -64,10 +64,10 @@ class JavaRuntime:
 
 
 def find_java(environment: Mapping[str, str], *, scratch: Path) -> JavaRuntime:
-    """Return the Java to run Spark on, behind a shim where it needs one.
+    """Return the Java to run Spark on, behind a shim if it needs one.
 
     Args:
-        environment: where ``JAVA_HOME``, ``XDG_CACHE_HOME`` and ``HOME`` are looked up; ``PATH`` does not count.
+        environment: the variables, of which ``JAVA_HOME``, ``XDG_CACHE_HOME`` and ``HOME`` are used; ``PATH`` is not.
         scratch: a private directory that lives as long as the JVM will; holds the shim if no cache directory can.
 
     Raises:
@@ -85,7 +85,7 @@ def find_java(environment: Mapping[str, str], *, scratch: Path) -> JavaRuntime:
 
 
 def _probe(java: Path, origin: str, environment: Mapping[str, str]) -> tuple[str, frozenset[str]]:
-    """Return version and module names, by running it: a ``release`` file says nothing about whether it starts."""
+    """Return version and module names, by running it: a ``release`` file does not show whether it starts."""
     if not java.is_file():
         raise ConfigurationError(f"{origin} is not a Java home: there is no {java}", hint=_HINT)
     listing = _run(java, "--list-modules", origin, environment)
@@ -125,7 +125,7 @@ def _run(java: Path, argument: str, origin: str, environment: Mapping[str, str])
 
 
 def cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Give Resnap's cache directory, if the environment names one.
+    """Yield Resnap's cache directory, if the environment names one.
 
     Source: the XDG base directory specification, which has relative paths ignored.
     """
@@ -138,7 +138,7 @@ def cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _install_shim(java: Path, directories: list[Path]) -> Path:
-    """Return a shim's home in the first of ``directories`` that can hold a program.
+    """Return a shim's home in the first of ``directories`` that allows programs.
 
     The name carries the hash of the content, so that several installations can share a cache.
     """
@@ -162,7 +162,7 @@ def _install_shim(java: Path, directories: list[Path]) -> Path:
 
 
 def _store_program(program: Path, script: bytes) -> None:
-    """Write under another name, then rename: another process sees nothing or the whole, and either may win."""
+    """Write under another name, then rename: other processes see nothing or the whole file, and either may win."""
     if os.access(program, os.X_OK) and program.read_bytes() == script:
         return
     program.parent.mkdir(parents=True, exist_ok=True)

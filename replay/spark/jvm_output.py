@@ -1,8 +1,8 @@
-"""What the JVM writes: carried to our standard error without its chatter, and kept for the message if it fails early.
+"""Filters the JVM's output: passes it to standard error without noise, and keeps it for the error if the start fails.
 
-A JVM writes to both of its streams before any logging is set up, and a part of it cannot be turned off. Neither stream
-may be ours as it is: our standard output belongs to the answer of a command, and a progress bar on standard error is
-torn by what is written past Python's ``sys.stderr``.
+A JVM writes to both streams before logging is configured, and some of that cannot be turned off. Neither stream may be
+passed on unfiltered: our standard output is reserved for a command's result, and writes that bypass Python's
+``sys.stderr`` break a progress bar on standard error.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _ALL_READ: Final = "resnap: all is read up to here\n"
 
 
 class JvmOutput:
-    """A pipe for a JVM's streams, read by a thread of its own: ``with`` it around the life of the JVM.
+    """A pipe for a JVM's streams, read by a thread of its own; enter it for the life of the JVM.
 
     Attributes:
-        descriptor: where the JVM shall write; ours until ``handed_over``.
-        ended_by: why the cluster has ended the application, as far as the JVM has said so.
+        descriptor: the end that the JVM writes to; ours until ``handed_over``.
+        ended_by: why the cluster has ended the application, if the JVM has reported it.
 
     """
 
@@ -77,7 +77,7 @@ class JvmOutput:
             os.close(self.descriptor)
 
     def release(self) -> None:
-        """Pass on what was held back, and from now on every line as it comes."""
+        """Pass on the lines held back, and from now on every line at once."""
         with self._lock:
             held, self._held = self._held, None
             for piece in held or ():
@@ -85,13 +85,13 @@ class JvmOutput:
                     _tell(piece)
 
     def catch_up(self, say: Callable[[str], object]) -> None:
-        """Return once all is read that the JVM has written so far; ``say`` has it write a text."""
+        """Return once everything is read that the JVM has written so far; ``say`` makes it write a text."""
         self._is_read.clear()
         say(_ALL_READ)
         self._is_read.wait(_CATCH_UP_S)
 
     def last_words(self, within_s: float = _JOIN_TIMEOUT_S) -> str:
-        """Return what was held back, in one line and without stack traces; waits a moment for a JVM that is ending."""
+        """Return the lines held back as one line, without stack traces; waits briefly for an ending JVM."""
         self._thread.join(within_s)
         with self._lock:
             lines = "".join(self._held or ()).splitlines()
@@ -119,7 +119,7 @@ class JvmOutput:
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:
-    """Give single lines, except that a Python traceback comes whole."""
+    """Yield single lines, but a Python traceback as a whole."""
     traceback = ""
     for line in lines:
         if traceback:

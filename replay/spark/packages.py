@@ -1,4 +1,4 @@
-"""Resnap's own packages, for executors that have them not."""
+"""Ships Resnap's own packages to executors on which Resnap is not installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES: Final = ("replay", "scheduler", "storage", "tiering")
 
 
 def ship_packages(context: SparkContext) -> None:
-    """Let executors import Resnap; does nothing on a local master, whose workers see what this process sees.
+    """Let executors import Resnap; does nothing on a local master, whose workers share this installation.
 
     Executors need a Python of the same minor version with Resnap's dependencies, not Resnap itself. The archive lives
     in Spark's own directory until the session stops, because executors that join later fetch it too.

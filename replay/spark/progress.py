@@ -1,8 +1,7 @@
-"""Progress of a replay on Spark: what its tasks have added up so far and how many run, reported while the driver waits.
+"""Progress of a replay on Spark, reported while the driver waits: finished segments and bytes, running tasks.
 
 Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
-from Spark's own status, asked for by job group. The same group lets the jobs be cancelled when they are not waited for
-any more.
+from Spark's status of the job group. The group is also used to cancel the jobs when nobody waits for them any more.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _SEGMENT: Final = 1 << 48
 
 
 def progress_of(size_bytes: int, *, ends_segment: bool) -> int:
-    """Return what a task adds to the accumulator for one split."""
+    """Return the values that a task adds to the accumulator for one split."""
     return size_bytes + (_SEGMENT if ends_segment else 0)
 
 
 @dataclass(slots=True, kw_only=True)
 class JobWatch:
-    """Tells of the jobs of one group while they run.
+    """Reports on the jobs of one group while they run.
 
     Attributes:
-        stop: set from outside where the jobs are not waited for any more.
-        phase: what they are doing; set by who gives Spark the jobs.
+        stop: set from outside when nobody waits for the jobs any more.
+        phase: what the jobs are doing; set by the caller that starts them.
 
     """
 
@@ -56,7 +55,7 @@ class JobWatch:
     """What the receiver of a report raised, so that the work ends."""
 
     def report(self) -> None:
-        """Tell at intervals, and once more at the end; for a thread of its own."""
+        """Report at intervals, and once more at the end; runs in a thread of its own."""
         try:
             self._report()
         except Exception as error:  # noqa: BLE001 - raised where the jobs are waited for
@@ -94,10 +93,10 @@ def watched_jobs(
 ) -> Iterator[JobWatch]:
     """Call ``progress`` with the (segments, bytes) newly added to ``done``, and ``watcher``, while jobs run.
 
-    Jobs that the calling thread starts meanwhile belong to one group, the caller's own if it has set one. They are
-    cancelled where the context ends by an error or an interrupt, where ``stop`` is set, or where ``progress`` or
-    ``watcher`` raises, which the context then does, too. A task that Spark repeats may be counted twice: good enough
-    to look at.
+    Jobs that the calling thread starts in this context belong to one group, the caller's own if it has set one. They
+    are cancelled if the context ends by an error or an interrupt, if ``stop`` is set, or if ``progress`` or ``watcher``
+    raises an error, which the context then raises, too. A task that Spark repeats may be counted twice, which is good
+    enough for a display.
     """
     group, is_ours = context.getLocalProperty(_GROUP), False
     if group is None:
@@ -128,7 +127,7 @@ def watched_jobs(
 
 
 def running_tasks(context: SparkContext, group: str) -> int:
-    """Return how many tasks of the group's jobs run now."""
+    """Return how many tasks of the group's jobs are running."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = {stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds}
@@ -137,7 +136,7 @@ def running_tasks(context: SparkContext, group: str) -> int:
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:
-    """Cancel the jobs of ``group``, from another thread: an interrupt leaves this one's connection in mid-sentence."""
+    """Cancel the jobs of ``group`` from another thread: an interrupt may leave this one's connection unusable."""
 
     def cancel() -> None:
         with suppress(Py4JError, OSError):

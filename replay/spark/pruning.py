@@ -1,6 +1,6 @@
-"""Which segments may hold rows that the filters of a query let through: the others are not read.
+"""Excludes segments that cannot hold rows matching a query's filters.
 
-Filters are taken together. Topic, partition and segment are the same in all rows of a segment; offsets lie between its
+Filters are combined by AND. Topic, partition and segment are the same in all rows of a segment; offsets lie between its
 base offset and the next one's; timestamps are not above the largest one, if the segment's time index has it and the
 batch that it names agrees. A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 """
@@ -35,17 +35,17 @@ _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What of a query's filters excludes whole segments."""
+    """The filters of a query that can exclude whole segments."""
 
     filters: tuple[Filter, ...] = ()
 
     def reads_topic(self, topic_partition: TopicPartition) -> bool:
-        """Whether a row of the partition may pass."""
+        """Whether a row of the partition may match."""
         topic, partition = topic_partition
         return self._may_pass("topic", topic, topic) and self._may_pass("partition", partition, partition)
 
     def reads_segment(self, segment: Segment) -> bool:
-        """Whether a row of the segment may pass, as far as its partition's may.
+        """Whether a row of the segment may match, if one of its partition may.
 
         Raises:
             StoreError: the store it lies in failed.

@@ -1,9 +1,9 @@
-"""Whether a cluster's executors can reach what a replay reads and where it writes: asked before it starts, not after.
+"""Checks before a replay that a cluster's executors can read its sources and write to its destination.
 
-Files of this machine are of no use to executors on other machines unless all of them mount the same directory, and a
-store may know the driver and not them: credentials that come from the environment, a profile or a role are each
-machine's own. So the executors are asked: for a byte of one segment of each log dir and bucket, for a mark that the
-driver leaves in the directory of the destination and a file of their own beside it, or to write into its store.
+Executors on other machines can use files of this machine only if all of them mount the same directory, and a store may
+accept the driver but not them: credentials from the environment, a profile or a role belong to each machine. So each
+executor reads a byte of one segment of each log dir and bucket, and either finds a mark that the driver left in the
+destination directory and writes a file beside it, or writes to the destination's store.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _REACH: Final = (
 def check_reach(
     context: SparkContext, locators: Iterable[str], sink_url: str, sources: Sources, dress: Dress | None = None
 ) -> None:
-    """Have the executors look for the sources, by the ``locators`` of segments, and for the destination.
+    """Let the executors read the sources, by the ``locators`` of segments, and write to the destination.
 
-    ``dress`` is what they will make files there look like, if that matters.
+    ``dress`` is the owner and mode that they will give files there, if that matters.
 
     Raises:
         UsageError: one of them does not see a file or an object, or cannot write to the destination.
@@ -68,24 +68,24 @@ def check_reach(
 
 
 def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:
-    """Return one locator of each log dir and bucket: who reaches it reaches the others there."""
+    """Return one locator of each log dir and bucket: an executor that reads it can read the others there."""
     return {root_of(locator): locator for locator in locators}.values()
 
 
 def is_reached(locators: Iterable[str], sink_url: str, reached: Collection[str]) -> bool:
-    """Whether all of it lies in what is known to be ``reached``: roots of sources, and destinations."""
+    """Whether everything is within ``reached``: roots of sources, and destinations that were checked."""
     has_sink = any(sink_url == one or sink_url.startswith(f"{one}/") for one in reached)
     return has_sink and all(root_of(locator) in reached for locator in locators)
 
 
 def root_of(locator: str) -> str:
-    """Return the log dir or the bucket that ``locator`` leads into."""
+    """Return the log dir or the bucket of ``locator``."""
     path = local_path(locator) if is_store_url(locator) else Path(locator)
     return split_object_url(locator)[0] if path is None else str(path.parent.parent)
 
 
 class _Question(NamedTuple):
-    """What an executor is asked: to read a byte of each locator, and to write into a store, or beside a file."""
+    """The check for an executor: read a byte of each locator, and write to a store, or beside a file."""
 
     locators: tuple[str, ...]
     into: str | None
@@ -95,7 +95,7 @@ class _Question(NamedTuple):
     dress: Dress | None = None
 
     def answers(self) -> Iterator[tuple[str, str]]:
-        """Yield what is out of reach, and why."""
+        """Yield what cannot be reached, and why."""
         for locator in dict.fromkeys(self.locators):
             try:
                 self.sources.read_range(locator, 0, 1)

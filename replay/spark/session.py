@@ -1,4 +1,4 @@
-"""A Spark session on a context of ``spark_context``: SQL and data frames, for those who ask for them."""
+"""A Spark session on top of ``spark_context``, for SQL and data frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(settings: SparkSettings, environment: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Start Spark, give its session, and end its JVM afterwards; arguments and errors are ``spark_context``'s."""
+    """Start Spark, yield its session, and end its JVM afterwards; arguments and errors as in ``spark_context``."""
     with spark_context(settings, environment) as context:
         try:
             yield SparkSession(context)

@@ -1,8 +1,8 @@
-"""How Spark shall run: the settings an operator has, and the Spark properties they become.
+"""Settings for running Spark, and the Spark properties that result from them.
 
-The properties are measured ones. Two things make the many small Python tasks of a replay cheap, and only together:
-workers reached by Unix domain sockets (SPARK-51688) and ``spark_worker.freeze_worker``. Nothing here imports pyspark,
-so that settings can be read where Spark is not started.
+The properties were chosen by measurement. Two things make the many small Python tasks of a replay cheap, and only
+together: workers reached by Unix domain sockets (SPARK-51688) and ``spark_worker.freeze_worker``. Nothing here imports
+pyspark, so that settings can be read where Spark is not started.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class SparkSettings:
     """How to run Spark.
 
     Attributes:
-        master: a master URL; ``local[*]`` takes the processors that this process may use.
-        app_name: how the cluster's own pages call the run.
+        master: a master URL; ``local[*]`` uses the processors that this process may use.
+        app_name: the name of the run in the cluster's own pages.
         driver_memory: heap of the driver's JVM in Java's units; on a local master the tasks live in it too.
         shuffle_partitions: partitions after a shuffle; ``None`` takes a local master's threads, or Spark's default.
         log_level: log4j's name of the least level that the JVM writes to standard error.
@@ -95,12 +95,12 @@ class SparkSettings:
 
 
 def is_local_master(master: str) -> bool:
-    """Tell whether ``master`` runs tasks in the driver's own JVM."""
+    """Return whether ``master`` runs tasks in the driver's own JVM."""
     return _LOCAL_MASTER.fullmatch(master) is not None
 
 
 def has_user_name() -> bool:
-    """Tell whether the system knows the user of this process by name; a container started with ``--user`` may not."""
+    """Return whether the system has a name for the user of this process; in a container with ``--user`` it may not."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -144,7 +144,7 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Return a file of Java properties, in ASCII; whatever could mean something in it is escaped."""
+    """Return the content of a Java properties file, in ASCII, with special characters escaped."""
     return "".join(f"{_property_text(name)}={_property_text(value)}\n" for name, value in properties.items())
 
 
@@ -154,7 +154,7 @@ def _property_text(text: str) -> str:
 
 
 def _with_attempts(master: str, threads: int) -> str:
-    """Return a local master that repeats a task whose Python worker was killed; by itself it would give up at once."""
+    """Return a local master that retries a task after its Python worker was killed; by default it gives up."""
     return master.replace("*", str(threads)) if "," in master else f"local[{threads},{TASK_ATTEMPTS}]"
 
 
@@ -197,7 +197,7 @@ def _quoted(option: str) -> str:
 
 
 def _escaped(path: Path | str) -> str:
-    """Return ``path`` as it stands between double quotes in a Spark option string."""
+    """Return ``path`` escaped for double quotes in a Spark option string."""
     return str(path).replace("\\", "\\\\").replace('"', '\\"')
 
 

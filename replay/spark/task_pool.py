@@ -1,8 +1,8 @@
-"""Work that executors do item by item, asked for by many threads: each waits for the result of its own item.
+"""Lets many threads run work on executors item by item; each waits for the result of its own item.
 
-What waits goes out in tasks of a few items, bounded by number and bytes, and a few jobs of such tasks are under way at
-once: so slots have work while the last task of a job goes on, and executors that come late get some, too. Tasks may be
-repeated, and run twice at the same time: what they do must bear that.
+Waiting items are sent in tasks of a few items, bounded by number and bytes, and a few jobs of such tasks run at once:
+so slots have work while the last task of a job runs, and executors that join late get some, too. Tasks may be repeated,
+or run twice at the same time, so the work must be idempotent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting(Generic[_T, _R]):
-    """An item, and what its result comes by."""
+    """An item, and the future of its result."""
 
     item: _T
     size_bytes: int
@@ -56,7 +56,7 @@ class _Waiting(Generic[_T, _R]):
 
 
 class TaskPool(Generic[_T, _R]):
-    """Executors that do ``work``, until it is closed; ``most_tasks`` are under way at once, if that is given."""
+    """Runs ``work`` on executors until it is closed; at most ``most_tasks`` at once, if that is given."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class TaskPool(Generic[_T, _R]):
         most_tasks: int | None = None,
         most_items: int | None = None,
     ) -> None:
-        """Begin; an error of ours that ``work`` returns is raised to the caller, and ends no task."""
+        """Start the pool; an error of ours that ``work`` returns is raised to the caller, without failing the task."""
         self._context, self._work, self._description, self._most_tasks = context, work, description, most_tasks
         self._group = f"resnap-{uuid4()}"
         self._waiting: deque[_Waiting[_T, _R]] = deque()
@@ -83,15 +83,15 @@ class TaskPool(Generic[_T, _R]):
 
     @property
     def tasks(self) -> int:
-        """How many tasks are under way."""
+        """Number of running tasks."""
         return self._tasks
 
     def result(self, item: _T, size_bytes: int, is_wanted: Callable[[], bool] = lambda: True) -> _R:
-        """Return what an executor makes of ``item``, which is of about ``size_bytes``.
+        """Return the result of ``work`` on an executor for ``item``, which has about ``size_bytes``.
 
         Raises:
-            ResnapError: ``work`` has returned it, the job failed, the pool was closed meanwhile, or ``is_wanted`` said
-                no before an executor had the item.
+            ResnapError: ``work`` returned it, the job failed, the pool was closed, or ``is_wanted`` returned False
+                before an executor had the item.
 
         """
         waiting: _Waiting[_T, _R] = _Waiting(item, size_bytes, is_wanted)
@@ -106,7 +106,7 @@ class TaskPool(Generic[_T, _R]):
         return result
 
     def close(self) -> None:
-        """Cancel what is under way; waiting for a result raises an error."""
+        """Cancel running jobs; callers that wait for a result get an error."""
         with self._change:
             self._is_closed = True
             left = [*self._waiting, *self._going]

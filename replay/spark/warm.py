@@ -1,7 +1,7 @@
-"""One Spark context for many replays: started when it is wanted or ahead of that, kept, replaced when its JVM has died.
+"""Keeps one Spark context for many replays: started on demand or ahead of time, replaced when its JVM has died.
 
-A context costs seconds to start and a gigabyte to keep. Who owns a ``WarmSpark`` decides: a command begins it before it
-plans and closes it at its end, a service keeps it between runs.
+A context takes seconds to start and a gigabyte of memory. The owner of a ``WarmSpark`` decides: a command begins it
+before it plans and closes it at its end, a service keeps it between runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class WarmSpark:
-    """A Spark context that is there when it is needed, for several threads in turn; ``with`` it, or ``close`` it.
+    """A Spark context that is ready when needed, for several threads in turn; use it in ``with``, or ``close`` it.
 
-    Starting happens in a thread of its own, so that the caller can do something else meanwhile.
+    It starts in a thread of its own, so that the caller can do something else.
     """
 
     def __init__(self, settings: SparkSettings, environment: Mapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class WarmSpark:
         self.close(in_order=kind is None)
 
     def begin(self) -> None:
-        """Start Spark in the background, unless that was done; whether it succeeds, ``context`` says."""
+        """Start Spark in the background, unless it was started; ``context`` reports whether that succeeded."""
         with self._guard:
             if self._is_closed:
                 raise UsageError("Spark was asked for after it had been closed", hint="begin a new one")
@@ -58,10 +58,10 @@ class WarmSpark:
 
     @contextmanager
     def context(self) -> Iterator[SparkContext]:
-        """Give the context, alone to one caller at a time.
+        """Yield the context, exclusively to one caller at a time.
 
         Raises:
-            ResnapError: Spark did not start, or its JVM died meanwhile; the next call starts another.
+            ResnapError: Spark did not start, or its JVM died; the next call starts another.
 
         """
         with self._turn:
@@ -100,9 +100,9 @@ class WarmSpark:
             start.end(in_order=in_order)
 
     def close(self, *, in_order: bool = True) -> None:
-        """End Spark, also one that is only starting; nothing happens if there is none.
+        """End Spark, even while it is starting; does nothing if there is none.
 
-        Where it does not end ``in_order``, nothing is kept for later starts, which may take it some seconds.
+        Unless it ends ``in_order``, it saves nothing for later starts; saving may take some seconds.
         """
         with self._guard:
             self._is_closed = True

@@ -1,1 +1,1 @@
-"""Layouts: which keys the objects of a segment have, and the manifest that names them."""
+"""Layouts: the keys that the objects of a segment have in a store, and the manifest that names them."""

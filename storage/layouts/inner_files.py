@@ -1,4 +1,4 @@
-"""Files that lie in pieces inside objects of a layout: which locators they have, and what opens them."""
+"""Files stored in pieces inside objects of a layout: recognizes their locators, and opens them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = ["MARK", "stem_of"]
 
 
 def open_inner(opener: Opener, locator: str, end: int | None) -> AbstractContextManager[RangeReader] | None:
-    """Return what opens the file that ``locator`` is of; None for every other locator.
+    """Return a reader of the file that ``locator`` names; None for any other locator.
 
-    Nothing is read ahead from ``end`` on.
+    Nothing is read ahead beyond ``end``.
     """
     member = member_of(locator)
     return None if member is None else opened_member(opener, member, end)
 
 
 def is_inner(locator: str) -> bool:
-    """Whether ``locator`` is that of a file inside objects."""
+    """Whether ``locator`` names a file inside objects."""
     return member_of(locator) is not None
 
 
 def inner_facts(opener: Opener, locator: str) -> FileFacts | None:
-    """Return size and time of the file that ``locator`` is of; None for every other locator."""
+    """Return size and time of the file that ``locator`` names; None for any other locator."""
     member = member_of(locator)
     return None if member is None else facts_of_member(opener, member)
 
 
 def meant_inner(opener: Opener, locator: str) -> str | None:
-    """Return the locator of the file that ``locator`` asks for, or that the object there stands for; None if neither.
+    """Return the locator of the file inside objects that ``locator``, or the object there, means; None if neither.
 
     An object stands for a file where what says in which pieces it lies is beside it.
     """

@@ -1,9 +1,9 @@
-"""Which segments are of one log, and which of those that overlap are to be read.
+"""Decides which segments belong to one log, and which of overlapping segments are read.
 
 Replicas of one log hold the same records, and cut them into segments at other offsets. Who leads a partition changes,
-so a store may hold segments of several of them. A leader epoch has one leader, who writes each offset once; and nobody
-appends to a log before it has become as the leader's: so where two logs have the same epoch at an offset, they are the
-same up to there. Where they differ, one of the two was lost, as after an unclean election.
+so a store may hold segments of several of them. A leader epoch has one leader, which writes each offset once, and no
+replica appends before its log agrees with the leader's. So two logs with the same epoch at an offset are the same up to
+that offset. If the epochs differ, one of the two histories was lost, as after an unclean leader election.
 
 Source: KIP-101, KIP-279; ``LeaderEpochFileCache``.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> list[LeaderEpoch]:
-    """Return the leader epochs of the offsets [``start``, ``end``), the first one as if it began there."""
+    """Return the leader epochs of the offsets [``start``, ``end``), with the first clamped to ``start``."""
     first = max(bisect_right(epochs, start, key=attrgetter("start_offset")) - 1, 0)
     inside = [entry for entry in epochs[first:] if entry.start_offset < end]
     return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]
 
 
 class Link(Protocol):
-    """What the manifest of a segment says, in any layout."""
+    """The facts of a segment's manifest that its place in a chain depends on, in any layout."""
 
     @property
     def base_offset(self) -> int:
@@ -42,7 +42,7 @@ class Link(Protocol):
 
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Those of the segment alone."""
+        """The leader epochs of this segment only."""
         ...
 
 
@@ -50,7 +50,7 @@ L = TypeVar("L", bound=Link)
 
 
 def is_one_lineage(one: Link, other: Link) -> bool:
-    """Whether the leader epochs of both are the same in the offsets that they share; true if they share none."""
+    """Whether both have the same leader epochs at all offsets that they share; true if they share none."""
     start = max(one.base_offset, other.base_offset)
     end = min(one.next_base_offset, other.next_base_offset)
     return start >= end or epochs_in(one.leader_epochs, start, end) == epochs_in(other.leader_epochs, start, end)
@@ -64,7 +64,7 @@ class Span(NamedTuple):
 
 
 class Stretches:
-    """The offsets that stored segments hold, and those that a reader passes from one of them to the next."""
+    """The offsets that stored segments hold, and those over which a reader moves from one to the next."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self.spans = set(spans)
@@ -95,13 +95,13 @@ class Stretches:
         return self._starts[index] if index < len(self._starts) else None
 
     def cover(self, span: Span) -> bool:
-        """Whether all offsets of ``span`` are held."""
+        """Whether the segments hold all offsets of ``span``."""
         index = bisect_right(self._starts, span.start) - 1
         return index >= 0 and self._ends[index] >= span.end
 
 
 def chain_of(manifests: Iterable[L]) -> list[L]:
-    """Return those of ``manifests``, of one partition, that are to be read, ascending: no two of them share offsets.
+    """Return the ``manifests`` of one partition that are to be read, ascending, without shared offsets.
 
     From the highest end downwards, each where the one above it begins; of several that end there the last one of
     ``manifests``, which are to be in the order in which they were made. In each stretch it is whole from the beginning

@@ -1,8 +1,8 @@
-"""The manifest: the one object that says a segment was shipped, and names every other object of it.
+"""Resnap's manifest: the one object that makes a shipped segment visible, and names all its other objects.
 
-An Avro object container file with one record, uncompressed, with its schema (``manifest.avsc``) inside, so that any
-Avro reader shows it. The same manifest gives the same bytes. Avro has no checksum, so the file's metadata carry a
-CRC-32C of the encoded record: a flipped digit of an offset must not pass.
+It is an uncompressed Avro object container file with one record and its schema (``manifest.avsc``), so that any Avro
+reader can show it. Equal manifests give equal bytes. Avro has no checksum, so the file's metadata hold a CRC-32C of the
+encoded record: a flipped bit in an offset must not go unnoticed.
 
 Reading is strict. The schema must be one that Resnap has written, up to its comments: resolving arbitrary schemas would
 let a damaged or hostile file decide how much memory its reader takes. A field that came later has a default, so that
@@ -72,7 +72,7 @@ _READABLE: Final = {
 
 
 class ObjectKind(StrEnum):
-    """What an object of a segment holds; the value is its extension."""
+    """The kind of a segment's object; the value is its file extension."""
 
     LOG = "log"
     INDEX = "index"
@@ -83,7 +83,7 @@ class ObjectKind(StrEnum):
 
 
 class SnapshotHow(StrEnum):
-    """How the producer snapshot of a segment came to be."""
+    """How the producer snapshot of a segment was obtained."""
 
     KEPT = "kept"
     """The broker's own, as found; unproven."""
@@ -97,7 +97,7 @@ class SnapshotHow(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestObject:
-    """One object of the segment: where it lies, and what it must be."""
+    """One object of the segment: its key, size and digests."""
 
     kind: ObjectKind
     key: str
@@ -111,7 +111,7 @@ class ManifestObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutProducer:
-    """A producer that was seen and is not in the snapshot, with a reason code."""
+    """A producer that was seen but is not in the snapshot, with a reason code."""
 
     producer_id: int
     reason: str
@@ -119,7 +119,7 @@ class LeftOutProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
-    """Where the producer snapshot comes from and what it depends on."""
+    """The source of the producer snapshot, and the rules and the log that it depends on."""
 
     how: SnapshotHow
     as_of: str
@@ -139,7 +139,7 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that is known of one shipped segment [``base_offset``, ``next_base_offset``)."""
+    """All facts of one shipped segment [``base_offset``, ``next_base_offset``)."""
 
     format_version: int = FORMAT_VERSION
     resnap_version: str
@@ -165,7 +165,7 @@ class Manifest:
 
     @property
     def snapshot_key(self) -> str:
-        """Where its producer snapshot lies."""
+        """The key of its producer snapshot."""
         return next(entry.key for entry in self.objects if entry.kind is ObjectKind.SNAPSHOT)
 
     @property
@@ -176,12 +176,12 @@ class Manifest:
 
     @property
     def remote_id(self) -> str:
-        """Its id in Kafka's form."""
+        """The segment id in Kafka's base64 form."""
         return uuid_text(self.segment_id.bytes)
 
     @property
     def made(self) -> tuple[int, str]:
-        """When it was made, and its id."""
+        """When the manifest was made, and the segment id."""
         return self.created_at_ms, str(self.segment_id)
 
     def object(self, kind: ObjectKind) -> ManifestObject | None:
@@ -217,8 +217,9 @@ def read_manifest(data: bytes) -> Manifest:
     """Return the manifest that ``data`` holds.
 
     Raises:
-        FormatError: a tombstone, no Avro file, another schema, not exactly one record, a wrong checksum, a newer format
-            version, or values that contradict each other; ``position`` is that of the file's header or of the record.
+        FormatError: a tombstone, not an Avro file, another schema, not exactly one record, a wrong checksum, a newer
+            format version, or values that contradict each other; ``position`` is that of the file's header or of the
+            record.
 
     """
     if data == TOMBSTONE:
@@ -240,7 +241,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def manifest_record(manifest: Manifest) -> dict[str, Any]:
-    """Return ``manifest`` as plain values under the names that the file has: what ``inspect`` shows."""
+    """Return ``manifest`` as plain values under the file's field names: what ``inspect`` shows."""
     return _record(manifest) | {
         "segmentId": str(manifest.segment_id),
         "leaderEpochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in manifest.leader_epochs],
@@ -250,15 +251,15 @@ def manifest_record(manifest: Manifest) -> dict[str, Any]:
 
 
 def origin_record(origin: SnapshotOrigin) -> dict[str, Any]:
-    """Return ``origin`` likewise."""
+    """Return ``origin`` as plain values in the same way."""
     return _record(origin) | {"how": origin.how.value, "leftOut": [_record(entry) for entry in origin.left_out]}
 
 
 def origin_from(record: Mapping[str, Any]) -> SnapshotOrigin:
-    """Return what ``record`` says, as ``origin_record`` gives it.
+    """Return the snapshot origin of ``record``, which has the form that ``origin_record`` gives it.
 
     Raises:
-        ValueError: a field is missing, or none of the values that are known.
+        ValueError: a field is missing, or has an unknown value.
 
     """
     if not fastavro.validate({"knownFromOffset": None, **record}, _ORIGIN, raise_errors=False, strict=True):
@@ -305,7 +306,7 @@ def _record_checksum(record: Mapping[str, Any], schema: Any) -> int:  # noqa: AN
 
 
 def _from_record(record: Mapping[str, Any]) -> Manifest:
-    """Build the values; an unknown kind, or an id that is no UUID as we write them, is a ``ValueError``."""
+    """Build the values; an unknown kind, or an id that is not a UUID in our form, is a ``ValueError``."""
     segment_id = UUID(record["segmentId"])
     if str(segment_id) != record["segmentId"]:
         raise ValueError(f"segment id {record['segmentId']!r} is not in canonical form")
@@ -330,7 +331,7 @@ def _origin(record: Mapping[str, Any]) -> SnapshotOrigin:
 
 
 def _problems(manifest: Manifest) -> Iterator[_Problem]:
-    """Yield what no manifest of ours can say, the gravest first."""
+    """Yield what is invalid in a manifest of ours, the most serious first."""
     base, end = manifest.base_offset, manifest.next_base_offset
     if manifest.format_version != FORMAT_VERSION:
         yield _Problem("format version", str(FORMAT_VERSION), manifest.format_version)

@@ -1,10 +1,10 @@
-"""The layout ``mirror``: a plain copy of a log dir in a store, as any tool that copies files leaves it.
+"""The layout ``mirror``: a plain copy of a log dir in a store, as any file copying tool makes it.
 
     <topic>-<partition>/<base offset, 20 digits>.log (and the other files of a partition's directory)
     meta.properties, replication-offset-checkpoint, ... where they were copied
 
-relative to the prefix. One listing says names, sizes and times; the times are those of the copying. As in a log dir,
-the last segment of a partition counts as active: what was copied of it may end anywhere.
+relative to the prefix. One listing gives names, sizes and times; the times are those of the copying. As in a log dir,
+the last segment of a partition counts as active: its copy may end anywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mirror:
     is_plain_copy: bool = True
 
     def is_key(self, key: str) -> bool:
-        """Whether ``key`` is a file of a log dir: a segment of a partition, or what only a log dir has."""
+        """Whether ``key`` is a file of a log dir: of a partition's segment, or one that only a log dir has."""
         directory, slash, name = key.rpartition("/")
         if not slash:
             return name in LOG_DIR_MARKS
@@ -55,7 +55,7 @@ class Mirror:
         within: str = "",  # noqa: ARG002 - what was listed lies there
         topic_ids: Mapping[str, str] | None = None,  # noqa: ARG002 - a log dir has one topic of a name
     ) -> LogDir:
-        """Return what the objects ``listed`` of ``store``, in order of key, make of a log dir."""
+        """Return the log dir that the objects ``listed`` of ``store``, in order of key, make."""
         root = StorePath(store.url)
         survey = Survey(path=root, fetch=partial(_content, store))
         checkpoints = survey.read_checkpoints()
@@ -87,7 +87,7 @@ def _files(directory: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, F
 def _partition(
     path: StorePath, topic_partition: TopicPartition, files: Mapping[str, FileFacts], checkpoints: Checkpoints
 ) -> tuple[PartitionDir, bool]:
-    """Return the partition, and whether there is a file that says its topic id."""
+    """Return the partition, and whether a file with its topic id exists."""
     return partition_of_files(path, topic_partition, files, files.get, checkpoints), PARTITION_METADATA in files
 
 

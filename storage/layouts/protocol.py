@@ -1,11 +1,11 @@
-"""What a layout of a store answers, so that nothing above has to ask which one it is.
+"""The protocol of all layouts, so that no caller needs to know which layout a store has.
 
-A segment becomes objects; one of them, its manifest, makes it visible and is written last. A layout knows the keys of
-all of them, what stands in the way of a segment, and how a manifest is read. What lies in a store is listed and read
-back as a log dir.
+A segment becomes several objects; one of them, its manifest, makes it visible and is written last. A layout knows the
+keys of all of them, which stored segments conflict with a new one, and how a manifest is read. The content of a store
+is listed and read back as a log dir.
 
-``Stored`` is the reading half. A plain copy of a log dir has no other; shipping needs a ``Layout``. Settings of
-one layout alone are arguments of its constructor (``registry``).
+``Stored`` is the reading half, and all that a plain copy of a log dir has; shipping needs a ``Layout``. Settings of a
+single layout are arguments of its constructor (``registry``).
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ class Listing(Protocol):
 
     @property
     def manifests(self) -> Mapping[str, ObjectInfo]:
-        """What makes each segment visible, by key, ascending."""
+        """The object that makes each segment visible, by key, ascending."""
         ...
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of the objects beside each manifest, by its key."""
+        """Sizes of the objects beside each manifest, by the manifest's key."""
         ...
 
     @property
     def incomplete(self) -> Sequence[Incomplete]:
         """Segments that lack an object which brokers need, by its key.
 
-        A copy or a deletion that did not end leaves that, and so does a loss: no manifest says which.
+        An unfinished copy or deletion leaves such a segment, and so does a loss: no manifest tells them apart.
         """
         ...
 
     def folder(self, key: str) -> str:
-        """Return the folder of the partition that the segment belongs to whose manifest is at ``key``."""
+        """Return the folder of the partition whose segment has its manifest at ``key``."""
         ...
 
     def source(self, key: str) -> tuple[str, str]:
-        """Return where a source begins that has the segment: a folder without a slash; and its topic id as in keys."""
+        """Return the root of the source that holds the segment, a folder without a slash; and its topic id in keys."""
         ...
 
     def read(self, key: str) -> StoredManifest:
-        """Return what the manifest at ``key`` says.
+        """Return the content of the manifest at ``key``.
 
         Raises:
             FormatError: it is damaged.
@@ -77,7 +77,7 @@ class Listing(Protocol):
         ...
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:
-        """Whether retention of brokers, who know nothing of the manifest, has taken its objects.
+        """Whether brokers' retention, which does not know the manifest, has deleted its objects.
 
         Raises:
             StoreError: the store failed.
@@ -87,16 +87,16 @@ class Listing(Protocol):
 
 
 class Stored(Protocol):
-    """How what lies in a store is read back as a log."""
+    """Reads the content of a store back as a log."""
 
     @property
     def folders(self) -> int:
-        """How many folders lie between the root of the layout and its segments; a source may name some of them."""
+        """Number of folders between the root of the layout and its segments; a source may name some of them."""
         ...
 
     @property
     def is_plain_copy(self) -> bool:
-        """Whether it is a log dir as it is, so that a local directory of it is one like any other."""
+        """Whether the store is a copy of a log dir, so that a local directory of it is an ordinary log dir."""
         ...
 
     def is_key(self, key: str) -> bool:
@@ -112,10 +112,10 @@ class Stored(Protocol):
         within: str = "",
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return what ``listed``, the objects of ``store`` that lie in the folders ``within`` of it, hold as a log dir.
+        """Return the log dir that ``listed``, the objects of ``store`` in its folders ``within``, make.
 
-        Of its partitions only those that ``topics`` wants; of several topics of one name the one whose id is among
-        ``topic_ids``. A partition that cannot be read as one log becomes a problem.
+        Only the partitions that ``topics`` selects; of several topics of one name the one whose id is in ``topic_ids``.
+        A partition that cannot be read as one log becomes a problem.
 
         Raises:
             UsageError: segments of several clusters.
@@ -126,27 +126,27 @@ class Stored(Protocol):
 
 
 class Tiered(Stored, Protocol):
-    """What was tiered to a store, by Resnap or by brokers."""
+    """Reads what was tiered to a store, by Resnap or by brokers."""
 
     @property
     def name(self) -> str:
-        """What users call the layout."""
+        """The name of the layout in settings and messages."""
         ...
 
     @property
     def remedy_when_verified(self) -> str:
-        """What to do about a segment of which verification says that it is damaged."""
+        """What to do about a segment that verification finds damaged."""
         ...
 
     @property
     def tells_digests(self) -> bool:
-        """Whether manifests have digests of all objects; else these can only be compared with themselves."""
+        """Whether manifests have digests of all objects; else objects can only be compared with each other."""
         ...
 
     def log_key(
         self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
     ) -> str:
-        """Return where brokers look for the log of a segment, with their ``key_prefix`` if keys have one."""
+        """Return the key at which brokers read the log of a segment, with their ``key_prefix`` if there is one."""
         ...
 
     def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
@@ -154,7 +154,7 @@ class Tiered(Stored, Protocol):
         ...
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
-        """Return the segments in ``store`` of the topics that ``wants`` asks for, which it may do again by their names.
+        """Return the segments in ``store`` of the topics that ``wants`` selects by name, perhaps asked more than once.
 
         Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
 
@@ -165,7 +165,7 @@ class Tiered(Stored, Protocol):
         ...
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
-        """Return what the manifests of ``partition``, one of ``log_dir`` of ``store``, say beyond that.
+        """Return what manifests record of ``partition``, one of ``log_dir`` of ``store``, beyond the log dir.
 
         Raises:
             FormatError: one of them is damaged.
@@ -175,10 +175,10 @@ class Tiered(Stored, Protocol):
         ...
 
     def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
-        """Return the objects by which ``parts`` take the place of those of a segment; ``read`` gives what is stored.
+        """Return the objects with which ``parts`` replace those of a segment; ``read`` reads stored objects.
 
-        A reader of the segment by the manifest that is there finds the old parts until the last object is written,
-        where the layout has more than one object for all of them.
+        If the layout stores the parts in more than one object, a reader with the existing manifest finds the old parts
+        until the last object is written.
 
         Raises:
             FormatError: the manifest is damaged.
@@ -190,10 +190,10 @@ class Tiered(Stored, Protocol):
 
 
 class Shipped(Tiered, Protocol):
-    """What was shipped to a store, of which it may hold the remains of runs that were killed."""
+    """Segments that were shipped to a store, which may also hold the remains of killed runs."""
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
-        """Return which of the objects ``listed`` are of this layout, and named by nothing among them.
+        """Return the objects in ``listed`` that belong to this layout and that nothing in it names.
 
         Raises:
             StoreError: the store failed.
@@ -202,16 +202,16 @@ class Shipped(Tiered, Protocol):
         ...
 
     def deletion_of(self, key: str) -> Deletion | None:
-        """Return how an object that nothing names is deleted; None if it is none of this layout."""
+        """Return how an unnamed object is deleted; None if it does not belong to this layout."""
         ...
 
     def is_tombstone(self, info: ObjectInfo) -> bool:
-        """Whether it says that a segment was deleted."""
+        """Whether the object records that a segment was deleted."""
         ...
 
 
 class ReadByBrokers(Tiered, Protocol):
-    """How what brokers tier is found by its keys, where nothing, or nothing of ours, names it."""
+    """Finds what brokers tier by its keys alone, without a manifest, or without one of Resnap's."""
 
     @property
     def needed_parts(self) -> frozenset[str]:
@@ -219,35 +219,35 @@ class ReadByBrokers(Tiered, Protocol):
         ...
 
     def brokers_object(self, key: str) -> BrokersObject | None:
-        """Return of which segment an object is; None if it is not one that brokers read in this layout."""
+        """Return which segment an object belongs to; None if brokers do not read it in this layout."""
         ...
 
 
 class Layout(Shipped, Protocol):
-    """How segments are shipped, found again and read back."""
+    """Ships segments, finds them again and reads them back."""
 
     @property
     def key_prefix(self) -> str:
-        """What all keys of brokers begin with."""
+        """The prefix of all keys of brokers."""
         ...
 
     @property
     def may_overlap(self) -> bool:
-        """Whether readers find their way where segments overlap."""
+        """Whether readers can handle overlapping segments."""
         ...
 
     @property
     def keeps_snapshots_as_found(self) -> bool:
-        """Whether the entries of a broker's own snapshot keep their order; else the same state is the same object."""
+        """Whether a broker's own snapshot keeps its entry order; else equal states are equal objects."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What to do about a segment in the way that is damaged."""
+        """What to do about a damaged segment that conflicts with a new one."""
         ...
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
-        """Return the objects that ``segment`` becomes in ``store``; some layouts read its log for that.
+        """Return the objects of ``segment`` in ``store``; some layouts read its log for that.
 
         Raises:
             TopicIdUnknownError, TopicNameTooLongError, ConfigurationError: it has no place in the layout.
@@ -259,7 +259,7 @@ class Layout(Shipped, Protocol):
         ...
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
-        """Make sure that no other run has shipped ``segment``; return the manifests of it that name what is gone.
+        """Check that no other run has shipped ``segment``; return its manifests that name missing objects.
 
         Raises:
             ShippedMeanwhileError: one has.
@@ -270,7 +270,7 @@ class Layout(Shipped, Protocol):
         ...
 
     def check_same(self, key: str, found: bytes, meant: bytes) -> None:
-        """Make sure that the manifest ``found`` at ``key`` names what the one that is ``meant`` does.
+        """Check that the manifest ``found`` at ``key`` names the same objects as ``meant``.
 
         Raises:
             DeletedMeanwhileError: it is a tombstone.
@@ -280,15 +280,15 @@ class Layout(Shipped, Protocol):
         ...
 
     def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
-        """Return what all keys of a topic begin with, whatever its id was known to be; those of others may, too."""
+        """Return the prefix of all keys of a topic, with any topic id; other topics' keys may have it, too."""
         ...
 
     def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return what all keys of a partition begin with, whether the id of its topic was known or not."""
+        """Return the prefixes of all keys of a partition, with and without its topic id."""
         ...
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
-        """Return of what a manifest, found below the prefix of ``topic``, is; None for other objects."""
+        """Return which segment a manifest below ``topic``'s prefix belongs to; None for other objects."""
         ...
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
@@ -301,14 +301,14 @@ class Layout(Shipped, Protocol):
         ...
 
     def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return what decides whether retention of brokers, who know nothing of the manifest, has taken a segment.
+        """Return a function that says whether brokers' retention has deleted a segment.
 
-        What is returned raises StoreError where the store fails.
+        Brokers do not know the manifest, and leave it. The returned function raises StoreError where the store fails.
         """
         ...
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
-        """Return where the snapshot of ``segment`` comes from; None where nothing, or nothing readable, says so.
+        """Return the origin of the snapshot of ``segment``; None if nothing readable records it.
 
         Raises:
             StoreError: the store failed.

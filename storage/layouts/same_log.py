@@ -1,6 +1,6 @@
-"""Whether two logs are one, by a batch that both must have.
+"""Decides whether two logs are the same log, by comparing a batch that both must have.
 
-Replicas copy batches byte by byte, and logs that have the same batch at an offset are the same up to there. A topic
+Replicas copy batches byte by byte, and logs with the same batch at an offset are the same up to that offset. A topic
 that was deleted and created again has the name, the offsets and often the leader epochs of the old one, but other
 batches.
 """
@@ -27,7 +27,7 @@ _RANGE_BYTES: Final = 1 << 20
 
 
 class Piece(NamedTuple):
-    """A segment of a log, and how it is opened."""
+    """A segment of a log, with the means to open it."""
 
     base_offset: int
     next_base_offset: int | None
@@ -55,9 +55,9 @@ class SharedBatch(NamedTuple):
 
 
 def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch | None:
-    """Return how a batch of both logs compares; None if there is none, or none can be read.
+    """Return the first batch that could be compared; None if there is none, or none can be read.
 
-    Both ascend. A segment that is gone is passed over: reading it reports that.
+    Both ascend. A segment that was deleted is skipped: reading it reports that.
 
     Raises:
         LogDirError: no batch could be compared, and a file could not be read.
@@ -81,7 +81,7 @@ def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch |
 
 
 def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
-    """Yield segments that share offsets: first those that begin together, of which nothing but a header is read."""
+    """Yield segments that share offsets, first those with the same base offset: they cost one header each."""
     bases = [piece.base_offset for piece in here]
     overlapping = []
     for one in reversed(there):
@@ -102,7 +102,7 @@ def _batch_at(piece: Piece, offset: int) -> bytes:
 
 
 def position_of(piece: Piece, offset: int) -> int:
-    """Return at which byte of ``piece`` the first batch at ``offset`` or above lies; its size where there is none.
+    """Return the byte position in ``piece`` of the first batch at ``offset`` or above; its size if there is none.
 
     Raises:
         LogDirError, StoreError: it cannot be read.
@@ -112,7 +112,7 @@ def position_of(piece: Piece, offset: int) -> int:
 
 
 def _first_batch(piece: Piece, offset: int) -> tuple[int, bytes]:
-    """Return position and header of the first batch at ``offset`` or above; no header where the segment ends before."""
+    """Return position and header of the first batch at ``offset`` or above; no header if the segment ends before it."""
     position = 0
     with piece.open(HEADER.size if offset == piece.base_offset else _RANGE_BYTES) as reader:
         while len(header := reader.read(position, HEADER.size)) >= LOG_OVERHEAD:

@@ -1,4 +1,4 @@
-"""How a layout that stores segments in chunks writes them: what users set, and brokers that read them share."""
+"""How a layout that stores segments in chunks writes them: the plugin's settings, shared with its brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CHUNK_BYTES: Final = (1 << 30) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentForm:
-    """The settings of the brokers' plugin, by its names."""
+    """The settings of the brokers' plugin, by the plugin's names."""
 
     key_prefix: str = ""
     chunk_size: int = CHUNK_BYTES

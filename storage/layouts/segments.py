@@ -1,4 +1,4 @@
-"""Segments as layouts take and give them: what is to be shipped, its objects, and what manifests say."""
+"""The values that layouts exchange with their callers: segments to ship, their objects, and facts of manifests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class TopicIdUnknownError(LogDirError):
-    """The layout has the topic's id in its keys, and nothing says it."""
+    """The layout needs the topic's id for its keys, and it is unknown."""
 
 
 class TopicNameTooLongError(LogDirError):
-    """The layout has the topic's name in its keys as it is, and no store is sure to keep them."""
+    """The layout has the topic's full name in its keys, and not every store supports keys that long."""
 
 
 class ShippedMeanwhileError(StoreError):
-    """Another run has shipped the segment since this one looked; what this one wrote is named by nothing."""
+    """Another run has shipped the segment since this one listed it; no manifest names this run's objects."""
 
 
 class DeletedMeanwhileError(LockedError):
@@ -49,7 +49,7 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the segments of one partition come from, which goes into every manifest."""
+    """The source of the segments of one partition, recorded in every manifest."""
 
     cluster_id: str | None
     broker_id: int | None
@@ -64,7 +64,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSegment:
-    """A closed segment that is to be shipped: all that its objects are made of."""
+    """A closed segment that is to be shipped, with everything that its objects are made from."""
 
     provenance: Provenance
     path: str
@@ -96,7 +96,7 @@ class NewObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentObjects:
-    """The objects that a segment becomes, in the order in which they are written."""
+    """The objects of a segment, in the order in which they are written."""
 
     files: tuple[NewObject, ...]
     """Side by side."""
@@ -108,7 +108,7 @@ class SegmentObjects:
 
 
 class Place(NamedTuple):
-    """Of what a manifest is, by its key."""
+    """The segment that a manifest belongs to, by its key."""
 
     partition: int
     base_offset: int
@@ -140,26 +140,26 @@ class ShippedSegment:
 
 
 class ManifestFacts(Protocol):
-    """What a manifest of any layout says of its segment."""
+    """The facts of a segment in a manifest of any layout."""
 
     @property
     def cluster_id(self) -> str | None:
-        """None where nothing says."""
+        """None if unknown."""
         ...
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The topic's name."""
         ...
 
     @property
     def topic_id(self) -> str | None:
-        """None where nothing says."""
+        """None if unknown."""
         ...
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """The partition's number."""
         ...
 
     @property
@@ -169,52 +169,52 @@ class ManifestFacts(Protocol):
 
     @property
     def next_base_offset(self) -> int:
-        """Where the segment after it begins."""
+        """The base offset of the next segment."""
         ...
 
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Those of the segment alone."""
+        """The leader epochs of this segment only."""
         ...
 
     @property
     def snapshot_origin(self) -> SnapshotOrigin | None:
-        """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
+        """The origin of its snapshot; None if not recorded, as for segments that brokers wrote."""
         ...
 
     @property
     def snapshot_key(self) -> str:
-        """What the locator of its snapshot ends in, below the URL of the store."""
+        """The end of its snapshot's locator, below the URL of the store."""
         ...
 
     @property
     def max_timestamp_ms(self) -> int | None:
-        """Of its records; None or -1 where nothing says, or there is none."""
+        """The largest timestamp of its records; None or -1 if unknown, or if there is none."""
         ...
 
     @property
     def log_bytes(self) -> int:
-        """Size of its log as brokers count it, before anything was compressed or encrypted."""
+        """Size of its log as brokers count it, before compression and encryption."""
         ...
 
     @property
     def broker_id(self) -> int | None:
-        """Whose log it is of; None where nothing says."""
+        """The broker whose log it comes from; None if unknown."""
         ...
 
     @property
     def remote_id(self) -> str:
-        """Id of the segment, in Kafka's form."""
+        """The segment id in Kafka's base64 form."""
         ...
 
     @property
     def made(self) -> tuple[int, str]:
-        """When it was made, in milliseconds, and its id: of several with the same offsets the last one is read."""
+        """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
         ...
 
 
 class SegmentFiles(NamedTuple):
-    """Where the files of a segment are read."""
+    """The locators of a segment's files."""
 
     segment: Segment
     snapshot: str | None
@@ -226,7 +226,7 @@ class SegmentFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredManifest:
-    """A manifest that could be read, and what its segment is verified by."""
+    """A manifest that could be read, with the digests or sizes to verify its segment."""
 
     facts: ManifestFacts
     size_bytes: int
@@ -242,7 +242,7 @@ class StoredManifest:
 
 
 class Vouched(NamedTuple):
-    """What manifests say of a partition beyond what a log dir shows."""
+    """The facts of a partition in manifests, beyond those of a log dir."""
 
     leader_epochs: tuple[str, ...]
     """Locators of the checkpoints of all segments, in their order."""
@@ -253,7 +253,7 @@ class Vouched(NamedTuple):
 
 
 class Unnamed(NamedTuple):
-    """What no manifest names."""
+    """Objects that no manifest names."""
 
     objects: tuple[ObjectInfo, ...]
     unreadable: tuple[FormatError, ...]
@@ -272,7 +272,7 @@ class Deletion(NamedTuple):
 
 
 class RightParts(NamedTuple):
-    """What is to take the place of parts of a stored segment that are wrong."""
+    """Correct parts that are to replace wrong ones of a stored segment."""
 
     snapshot: bytes | None
     """None where the one that is there stays."""
@@ -282,13 +282,13 @@ class RightParts(NamedTuple):
     """Where the snapshot comes from; None where it stays."""
 
     def bodies(self) -> dict[ObjectKind, bytes]:
-        """Return what is written, by kind."""
+        """Return the bodies to write, by kind."""
         parts = {ObjectKind.SNAPSHOT: self.snapshot, ObjectKind.TXN_INDEX: self.transactions}
         return {kind: body for kind, body in parts.items() if body is not None}
 
 
 class Rewritten(NamedTuple):
-    """The objects by which right parts take the place of wrong ones."""
+    """The objects with which correct parts replace wrong ones."""
 
     writes: tuple[tuple[str, bytes], ...]
     """Keys and bodies, in the order in which they are written: what makes the new parts visible comes last."""
@@ -297,7 +297,7 @@ class Rewritten(NamedTuple):
 
 
 class BrokersObject(NamedTuple):
-    """An object of a segment that brokers read, by its key alone."""
+    """An object of a segment that brokers read, identified by its key alone."""
 
     topic_id: str
     partition: int
@@ -311,10 +311,10 @@ class BrokersObject(NamedTuple):
 
 
 def check_key_length(key: str, segment: NewSegment) -> None:
-    """Refuse a key that no store is sure to keep, since the topic's name is long.
+    """Refuse a key that is too long for some stores, because the topic's name is long.
 
     Raises:
-        TopicNameTooLongError: it is.
+        TopicNameTooLongError: the key is too long.
 
     """
     longest = max(key.split("/"), key=len)
@@ -329,7 +329,7 @@ def known_topic_id(segment: NewSegment) -> str:
     """Return the id of the topic of ``segment``, for a layout that has it in its keys.
 
     Raises:
-        TopicIdUnknownError: nothing says it.
+        TopicIdUnknownError: it is unknown.
 
     """
     provenance = segment.provenance
@@ -339,7 +339,7 @@ def known_topic_id(segment: NewSegment) -> str:
 
 
 def length_of(store: ObjectStore, key: str) -> int | None:
-    """Return the length of an object; None if it is not there.
+    """Return the length of an object; None if it does not exist.
 
     Raises:
         StoreError: the store failed.

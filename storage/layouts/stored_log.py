@@ -1,8 +1,8 @@
-"""A log dir of segments that lie in a store: what layouts make of what they find.
+"""Builds log dir values from the segments that a layout finds in a store.
 
-A layout knows the segments of each partition and how they follow one another. All of them are closed, and all of what
-was shipped lies below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so
-that it does not hide the others.
+A layout knows the segments of each partition and how they follow one another. All of them are closed, and all shipped
+segments lie below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so that
+it does not hide the others.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def stored_log_dir(
     cluster_id: str | None = None,
     broker_ids: Collection[int | None] = (),
 ) -> LogDir:
-    """Return the log dir of what was ``found`` of each partition by topic id, as ids are in keys.
+    """Return the log dir of the partitions that were ``found``, by topic id as in keys.
 
-    ``path_of`` gives the path of what was found, ``load`` the partition; one that cannot be loaded becomes a problem.
-    So do those of several topics of one name, unless ``topic_ids`` chooses one by name; ``url_of_one`` is the form of a
-    URL at which one topic is found alone. Segments that are ``incomplete`` are named as such. ``broker_ids`` are those
+    ``path_of`` gives the path of each, ``load`` the partition; one that cannot be loaded becomes a problem. So do
+    partitions of several topics of one name, unless ``topic_ids`` selects one by name; ``url_of_one`` is the form of a
+    URL that has one of these topics only. Segments that are ``incomplete`` are named as such. ``broker_ids`` are those
     of the brokers whose segments these are; the log dir has one only if all have the same.
     """
     loaded: list[PartitionDir] = []
@@ -82,7 +82,7 @@ def stored_log_dir(
 def _one_of_each_name(
     found: Mapping[TopicPartition, Mapping[str, T]], chosen: Mapping[str, str], url: str
 ) -> Iterator[tuple[TopicPartition, str, T, ResnapError | None]]:
-    """Yield partitions, topic ids and what was ``found``: of several topics of a name the chosen one, or an error."""
+    """Yield partitions, topic ids and ``found``: of several topics of a name the selected one, or an error."""
     ids: dict[str, set[str]] = {}
     for topic_partition, by_id in found.items():
         ids.setdefault(topic_partition.topic, set()).update(by_id)
@@ -109,7 +109,7 @@ def stored_partition(
     leader_epochs: str | None,
     topic_id: str | None,
 ) -> PartitionDir:
-    """Return the partition that ``chain`` makes: segments in offset order, each beginning where the last one ends."""
+    """Return the partition that ``chain`` makes: segments in offset order, each beginning where the last ends."""
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
@@ -127,7 +127,7 @@ def stored_partition(
 
 
 def closed_segment(of: Link, path: str, log: ObjectInfo, sizes: Mapping[ObjectKind, int | None]) -> Segment:
-    """Return the segment ``of`` as one of a log dir: its log at ``path``, in the object ``log``; ``sizes`` by file."""
+    """Return the segment ``of`` as part of a log dir: its log at ``path``, in the object ``log``; ``sizes`` by file."""
     return Segment(
         base_offset=of.base_offset,
         next_base_offset=of.next_base_offset,
@@ -142,14 +142,14 @@ def closed_segment(of: Link, path: str, log: ObjectInfo, sizes: Mapping[ObjectKi
 
 
 def end_snapshot(of: Link, path: str, info: ObjectInfo, size_bytes: int) -> SnapshotFile:
-    """Return the snapshot at the end of the segment ``of``, which lies in the object ``info``."""
+    """Return the snapshot at the end of the segment ``of``, stored in the object ``info``."""
     return SnapshotFile(
         offset=of.next_base_offset, path=path, size_bytes=size_bytes, mtime_ns=info.modified_ms * 1_000_000
     )
 
 
 def whole_chain(topic_partition: TopicPartition, made: Sequence[L], *, hint: str) -> list[L]:
-    """Return the segments that are to be read, in offset order: all offsets, each of them once.
+    """Return the segments to read, in offset order: every offset exactly once.
 
     ``made`` are in the order in which they were made: of several that end at one offset the last one is read.
 

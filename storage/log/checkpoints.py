@@ -1,8 +1,8 @@
 """Checkpoint files: Kafka's small text tables of offsets, per partition or per leader epoch.
 
 A version line (``0``), a line with the number of entries, then one entry a line. Kafka replaces such a file as a whole,
-so a wrong count or a line of another shape means that Kafka did not write it, and nothing of it can be believed. An
-empty file, or one that ends after its version, holds no entries: brokers leave such ones behind.
+so a wrong count or a line of another form means that Kafka did not write it, and none of it can be trusted. An empty
+file, or one that ends after its version, holds no entries: brokers leave such files behind.
 
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile`` and ``LeaderEpochFileCache``.
 """
@@ -41,7 +41,7 @@ class _Line(NamedTuple):
 
 
 def read_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
-    """Return the offset of each partition in a ``*-offset-checkpoint`` file, in file order; the last of equals wins.
+    """Return the offset of each partition in a ``*-offset-checkpoint`` file, in file order; the last duplicate wins.
 
     Raises:
         FormatError: what Kafka's reader refuses; ``position`` is the first byte of the offending line.

@@ -1,7 +1,7 @@
 """Control batches: the one record that ends a transaction, or that a KRaft quorum writes for itself.
 
-A marker's producer and epoch stand in the batch header; what its record adds is whether the transaction was committed
-or aborted, the epoch of the coordinator that decided so, and when. Control batches are never compressed.
+A marker's producer and epoch are in the batch header; its record adds whether the transaction was committed or aborted,
+the coordinator epoch, and the time. Control batches are never compressed.
 
 Source: KIP-98; ``ControlRecordType``, ``EndTransactionMarker`` and ``DefaultRecord`` in Kafka's clients module.
 """
@@ -50,7 +50,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class ControlRecord(NamedTuple):
-    """What a control batch says, beyond its header."""
+    """The content of a control batch, beyond its header."""
 
     type: int
     """``ABORT``, ``COMMIT``, or a type that concerns no producer; types unknown today are passed on as they are."""
@@ -69,7 +69,7 @@ def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0
     """Return the record of a whole control batch, or ``None`` if compaction has emptied the batch.
 
     The checksum is always compared: markers are few and tiny, and a flipped bit would turn an abort into a commit. Of
-    several records (snapshots of a KRaft quorum have such batches) the first speaks, as it does for Kafka.
+    several records (snapshots of a KRaft quorum have such batches) the first decides, as it does for Kafka.
 
     Args:
         batch: all bytes of the batch, from its base offset on.
@@ -77,8 +77,8 @@ def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0
         at: file position of the batch, for messages.
 
     Raises:
-        FormatError: another length or checksum, a batch that is compressed or holds no control records, or a record
-            that does not fit its own lengths.
+        FormatError: wrong length or checksum, a batch that is compressed or holds no control records, or a record that
+            does not fit its own lengths.
 
     """
     _check_batch(batch, header, at)

@@ -1,9 +1,9 @@
 """The three indexes of a segment: offset, time, and aborted transactions.
 
 Offset and time index count offsets from the segment's base, and are filled with zeros to their full size ahead of time
-while the segment is active: a broker that was killed leaves them so, and the zeros must never be shipped. They are
-sparse, and may be rebuilt from the log. The transaction index has no padding, names offsets in full, and is missing
-where nothing was aborted.
+while the segment is active: a killed broker leaves them so, and the zeros must never be shipped. They are sparse, and
+can be rebuilt from the log. The transaction index has no padding, holds absolute offsets, and does not exist if no
+transaction was aborted.
 
 Source: ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex`` and ``AbortedTxn`` in Kafka's storage module.
 """
@@ -35,7 +35,7 @@ _LAST_ENTRIES: Final = 2
 
 
 class OffsetIndexEntry(NamedTuple):
-    """Where a batch lies."""
+    """The position of a batch."""
 
     relative_offset: int
     """Last offset of the batch, counted from the segment's base offset."""
@@ -44,7 +44,7 @@ class OffsetIndexEntry(NamedTuple):
 
 
 class TimeIndexEntry(NamedTuple):
-    """How late the records of a segment are, up to an offset."""
+    """The largest timestamp of a segment's records up to an offset."""
 
     timestamp: int
     """Milliseconds; the largest so far."""
@@ -53,7 +53,7 @@ class TimeIndexEntry(NamedTuple):
 
 
 class AbortedTxn(NamedTuple):
-    """A transaction whose abort marker lies in the segment; its first offset may lie in an earlier one."""
+    """A transaction whose abort marker is in the segment; its first offset may be in an earlier one."""
 
     producer_id: int
     first_offset: int
@@ -65,10 +65,10 @@ class AbortedTxn(NamedTuple):
 
 
 def trimmed_length(buffer: Buffer, entry_size: int) -> int:
-    """Return how many bytes of an offset or time index are entries, and not the zeros of an active one.
+    """Return the length of an offset or time index without the zero padding of an active one, in bytes.
 
-    A lone entry is kept even if it is all zeros: no broker pre-allocates a single entry, and one record with
-    timestamp 0 leaves just that in a time index.
+    A single entry is kept even if it is all zeros: no broker pre-allocates a single entry, and one record with
+    timestamp 0 leaves exactly that in a time index.
     """
     if len(buffer) == entry_size:
         return entry_size
@@ -96,7 +96,7 @@ def write_offset_index(entries: Iterable[OffsetIndexEntry]) -> bytes:
 
 
 def check_offset_index(entries: Sequence[OffsetIndexEntry], log_size: int) -> None:
-    """Compare the positions of an offset index with the log that it belongs to, of ``log_size`` bytes.
+    """Check that the positions of an offset index fit its log of ``log_size`` bytes.
 
     Raises:
         FormatError: a position does not rise or lies past the end of the log.
@@ -132,9 +132,9 @@ def write_time_index(entries: Iterable[TimeIndexEntry]) -> bytes:
 
 
 def last_time_index_entries(read: Callable[[int, int], bytes], size: int) -> list[TimeIndexEntry]:
-    """Return the last two entries of a time index, the last one alone where there is one only, or none.
+    """Return the last two entries of a time index, or the last one if it has only one, or none.
 
-    Nothing else is read, after the padding, if any, has been skipped from the end: meant for a great many files. The
+    It reads only these entries, after skipping any padding from the end, so that it is cheap for very many files. The
     last entry has the largest timestamp of the segment. None is also what a segment without timestamps has, whose age
     Kafka takes from the log's modification time. Only the last entry is judged.
 

@@ -1,7 +1,7 @@
-"""The records of an internal topic in a log dir, such as ``__transaction_state``: uncompressed, and read as they stand.
+"""Reads the records of an internal topic in a log dir, such as ``__transaction_state``; they are uncompressed.
 
-The last batch of an active segment may be on its way still: a broker may be writing it. Of a compacted topic segments
-lack offsets, and whole segments; what is there is in the order of the log.
+The last batch of an active segment may be incomplete, because a broker is writing it. A compacted topic lacks offsets,
+and even whole segments; the remaining records are in log order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PlacedRecord(NamedTuple):
-    """One record and where it stands."""
+    """A record with its position."""
 
     offset: int
     record: Record
@@ -38,7 +38,7 @@ def partitions_of(topic: str, log_dirs: Iterable[LogDir]) -> dict[int, Partition
     """Return the partitions of ``topic`` that lie in ``log_dirs``, by number.
 
     Raises:
-        UsageError: one of them lies in two.
+        UsageError: a partition is in two log dirs.
 
     """
     found: dict[int, PartitionDir] = {}
@@ -77,7 +77,7 @@ def read_partition(partition: PartitionDir) -> Iterator[PlacedRecord]:
 
 
 def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
-    """Yield whole batches with their positions, up to the end of the file, or to what is not whole at the log's end."""
+    """Yield complete batches with their positions, up to the end of the file or an incomplete last batch of the log."""
     position, size = 0, os.fstat(file.fileno()).st_size
     while start := file.read(HEADER.size):
         length = int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)

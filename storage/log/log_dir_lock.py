@@ -1,12 +1,12 @@
-"""The lock of a log dir: asked about beside a running broker, and taken before anything in the log dir is changed.
+"""The lock of a log dir: tested beside a running broker, and taken before anything in the log dir is changed.
 
 A broker holds ``.lock`` as a POSIX record lock while it runs, as Java's ``FileChannel.tryLock`` takes it; ``flock`` is
-another kind of lock and would report it free. Record locks belong to a process: this one's own are never reported, and
-they end with the first descriptor of the file that the process closes. So the locks that this process holds are kept
-in mind (``_HELD``): none is taken twice, and the file of none is opened. Threads look and take in turn (``_TURNS``).
+another kind of lock and would report it free. Record locks belong to a process: a process never sees its own, and loses
+them when it closes any descriptor of the file. So the locks of this process are recorded in ``_HELD``: none is taken
+twice, and the lock file of none is opened again. Threads test and take locks one at a time (``_TURNS``).
 
-A user who may write into a log dir can plant links there that lead other processes elsewhere. The same user loses
-nothing by that; root would. So root works only where no other user may write.
+A user with write access to a log dir can plant links there that redirect other processes. That is no risk to processes
+of the same user, but it is to root. So root works only where no other user may write.
 
 Source: ``LogManager.lockLogDirs`` and ``FileLock``.
 """
@@ -47,14 +47,14 @@ _TURNS: Final[dict[tuple[int, int], threading.Lock]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """A process that has the log dir in use."""
+    """A process that uses the log dir."""
 
     process_id: int
     """As seen from here; 0 or less for a process of another container."""
 
     @property
     def description(self) -> str:
-        """What to call the process in a message, with its name where the system shows it."""
+        """The process for messages, with its name if the system shows it."""
         if self.process_id <= 0:
             return "a process of another container or machine"
         with suppress(OSError):
@@ -63,7 +63,7 @@ class LockHolder:
 
 
 def lock_holder(log_dir: Path) -> LockHolder | None:
-    """Return who holds the lock of ``log_dir``; None if it is free, or there is no lock file.
+    """Return the holder of the lock of ``log_dir``; None if it is free, or there is no lock file.
 
     Raises:
         LogDirError: the lock file may not be opened.
@@ -85,10 +85,10 @@ def lock_holder(log_dir: Path) -> LockHolder | None:
 
 
 def refuse_root(log_dir: Path) -> None:
-    """Refuse to change, as root, a log dir into which, or into a partition directory of which, another user may write.
+    """Refuse to change a log dir as root if another user may write into it or one of its partition directories.
 
     Raises:
-        LogDirError: that is so, or cannot be found out.
+        LogDirError: another user may write there, or that cannot be determined.
 
     """
     if os.geteuid() != 0:
@@ -120,9 +120,9 @@ def _user_name(user_id: int) -> str:
 
 @contextmanager
 def locked(log_dir: Path) -> Iterator[None]:
-    """Hold the lock of ``log_dir`` while the context lasts: no broker starts on it meanwhile.
+    """Hold the lock of ``log_dir`` while the context lasts, so that no broker starts on it.
 
-    A lock file that was not there goes again at the end, so that a log dir in which nothing was done stays as it was.
+    A lock file that was created here is removed at the end, so that an unused log dir is unchanged.
 
     Raises:
         LogDirInUseError: a broker holds the lock, or another run, or this process already.
@@ -136,7 +136,7 @@ def locked(log_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone_here(log_dir: Path) -> Iterator[None]:
-    """Keep the other threads of this process out, which a record lock would let in."""
+    """Exclude the other threads of this process, which a record lock does not exclude."""
     identity = _identity(log_dir)
     with _turn(identity):
         if identity in _HELD:
@@ -166,7 +166,7 @@ def _held(log_dir: Path) -> Iterator[None]:
 
 
 def in_use(log_dir: Path, who: str) -> LogDirInUseError:
-    """Return the error of a log dir that ``who`` has in use."""
+    """Return the error for a log dir that ``who`` uses."""
     return LogDirInUseError(
         f"{log_dir} is in use: {who} holds its lock",
         hint="stop the broker (kafka-server-stop.sh) and wait for its process to end; if it is another resnap, wait",
@@ -191,14 +191,14 @@ def _take(descriptor: int, path: Path) -> None:
 
 
 def _open_or_make(path: Path) -> tuple[int, bool]:
-    """Open the lock file, and make it if there is none; return the descriptor, and whether it was made."""
+    """Open the lock file, or create it; return the descriptor, and whether it was created."""
     with suppress(FileExistsError):
         return _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), True
     return _open(path, os.O_RDWR), False
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a lock file, which is not a link, nor anything that would keep us waiting; raises ``OSError``."""
+    """Open a lock file, if it is neither a link nor a file type that could block; raises ``OSError``."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _LOCK_MODE)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor

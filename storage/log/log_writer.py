@@ -1,8 +1,8 @@
-"""Writes a partition as a broker writes it: segments, their indexes, and the leader epochs.
+"""Writes a partition as a broker writes it: segments, their indexes, and the leader-epoch checkpoint.
 
-For the demonstration and for tests, where no broker is at hand. It appends as a follower does, whole batches at offsets
-already given: a segment is rolled before the batch that would not fit, and an aborted transaction is entered where its
-marker lies. Producer snapshots are not written: they are what is to be rebuilt.
+For the demonstration and for tests without a broker. It appends as a follower does, whole batches at given offsets: it
+rolls a segment before a batch that would not fit, and records an aborted transaction in the segment of its marker. It
+writes no producer snapshots, because these are what Resnap rebuilds.
 
 Source: ``UnifiedLog.append`` and ``roll``, ``LogSegment.append`` and ``onBecomeInactiveSegment``,
 ``TimeIndex.maybeAppend``, ``ProducerStateManager.lastStableOffset``.
@@ -37,12 +37,12 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class LogWriter:
-    """One partition directory in the making; ``close``, or leave the ``with`` block, to have it whole.
+    """Writes one partition directory, which is complete after ``close`` or the end of the ``with`` block.
 
     Attributes:
-        next_offset: of the record to be appended next, the log end offset.
-        leader_epoch: to be stamped on the batches to come; the checkpoint takes epochs from the batches.
-        open_transactions: producer id to first offset, of transactions without a marker, the oldest first.
+        next_offset: offset of the next record, which is the log end offset.
+        leader_epoch: written into the next batches; the checkpoint takes its epochs from the batches.
+        open_transactions: first offset by producer id, of transactions without a marker, the oldest first.
 
     """
 
@@ -91,10 +91,10 @@ class LogWriter:
         return next(iter(self.open_transactions.values()), self.next_offset)
 
     def append_batch(self, batch: bytes) -> int:
-        """Append a whole batch of magic 2 as it is and return its base offset; offsets before it become a gap.
+        """Append a whole batch of magic 2 unchanged and return its base offset; skipped offsets become a gap.
 
         Raises:
-            FormatError: not a batch, or not a control batch where its header says so.
+            FormatError: not a batch, or a batch whose header wrongly says that it is a control batch.
             ValueError: the offset is below the log end.
 
         """
@@ -116,9 +116,9 @@ class LogWriter:
         return header.base_offset
 
     def append_raw(self, data: bytes, *, last_offset: int, max_timestamp: int = NO_TIMESTAMP) -> int:
-        """Append bytes of any kind, as one unit for segments and indexes, and return the offset they begin at.
+        """Append any bytes as one unit for segments and indexes, and return their base offset.
 
-        Nothing is read from them. ``max_timestamp`` is in milliseconds.
+        The bytes are not parsed. ``max_timestamp`` is in milliseconds.
         """
         first_offset = self.next_offset
         full = self._segment.size_bytes + len(data) > self._segment_bytes
@@ -132,7 +132,7 @@ class LogWriter:
     def roll(self) -> int:
         """Close the active segment and begin another at the log end; return its base offset.
 
-        As in Kafka, a segment without a byte is left as it is.
+        As in Kafka, an empty segment is not rolled.
         """
         if self._segment.size_bytes:
             self._segment.close()
@@ -140,7 +140,7 @@ class LogWriter:
         return self._segment.base_offset
 
     def close(self) -> None:
-        """Complete the active segment as a clean stop does, and write the leader-epoch checkpoint."""
+        """Complete the active segment as a clean shutdown does, and write the leader-epoch checkpoint."""
         self._segment.close()
         (self.directory / LEADER_EPOCHS).write_bytes(write_leader_epochs(self._leader_epochs))
 
@@ -156,9 +156,8 @@ class LogWriter:
 class _Segment:
     """The segment that is being appended to: an open ``.log``, and its indexes in memory.
 
-    Indexes are sparse. An entry for a batch is made once more than ``index_interval_bytes`` lie between it and the last
-    one that got an entry, and it stands for that batch alone; timestamps are entered then too, and once more at the
-    end.
+    Indexes are sparse. A batch gets an entry if more than ``index_interval_bytes`` lie between it and the last batch
+    with an entry. Timestamps are entered at the same time, and once more at the end.
     """
 
     def __init__(self, directory: Path, base_offset: int, index_interval_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """Message sets of magic 0 and 1, as brokers before 0.11 wrote them.
 
-They know neither producers nor leader epochs, so a replay only passes over them. A compressed message is a wrapper
-around a set of others and carries the offset of the **last** of them; the first is not known without inflating it,
-which nothing here does. One segment may hold every magic, after a rolling upgrade.
+They have neither producers nor leader epochs, so a replay skips them. A compressed message is a wrapper around a set of
+others and carries the offset of the **last** of them; the first is unknown without decompressing it, which nothing here
+does. After a rolling upgrade one segment may hold every magic.
 
 Source: ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka's clients module; KIP-31 and KIP-32 for magic 1.
 """
@@ -59,7 +59,7 @@ class LegacyMessage(NamedTuple):
 
 
 def read_legacy_message(buffer: Buffer, position: int = 0, *, at: int = 0) -> LegacyMessage:
-    """Return the message at ``position`` of ``buffer``; key and value are left untouched and need not be there.
+    """Return the message at ``position`` of ``buffer``; key and value are not read, and may lie beyond the buffer.
 
     Args:
         buffer: bytes of a segment; 26 from ``position`` on always suffice, 18 for magic 0.
@@ -67,7 +67,7 @@ def read_legacy_message(buffer: Buffer, position: int = 0, *, at: int = 0) -> Le
         at: file position of ``buffer[0]``, for messages.
 
     Raises:
-        FormatError: too few bytes, another magic, or a size or offset no message can have.
+        FormatError: too few bytes, another magic, or an impossible size or offset.
 
     """
     here = at + position

@@ -1,8 +1,8 @@
-"""Names of files and directories in a broker's log dir, taken apart and put together.
+"""Parses and formats the names of files and directories in a broker's log dir.
 
 A partition directory is ``<topic>-<partition>``; topics may contain dashes themselves, so the last dash counts. Three
-suffixes set a directory apart: ``-delete``, ``-future`` and ``-stray``, each after 32 hex digits that make it unique.
-Inside, a segment's files share one number, the base offset in 20 digits.
+suffixes mark special directories: ``-delete``, ``-future`` and ``-stray``, each after 32 hex digits that make it
+unique. Inside, a segment's files share one number, the base offset in 20 digits.
 
 Kafka wrote names in the digits of the JVM's locale for years, so any Unicode digits are read; ASCII is written.
 
@@ -39,7 +39,7 @@ class TopicPartition(NamedTuple):
 
 
 class FileKind(StrEnum):
-    """What a file of a segment holds; the value is its suffix without the dot."""
+    """The kind of a segment's file; the value is its suffix without the dot."""
 
     LOG = "log"
     INDEX = "index"
@@ -49,7 +49,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """Which state a file is in; the value is the suffix that follows the kind, empty for a live file."""
+    """The state of a file; the value is the suffix that follows the kind, empty for a live file."""
 
     LIVE = ""
     DELETED = "deleted"
@@ -72,7 +72,7 @@ class LogFile(NamedTuple):
 
 
 class DirKind(StrEnum):
-    """What a directory of a log dir is to the broker."""
+    """What the broker uses a directory of a log dir for."""
 
     LIVE = "live"
     DELETE = "delete"
@@ -122,13 +122,13 @@ def segment_name(base_offset: int, suffix: str) -> str:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether ``name`` is that of a segment's log."""
+    """Whether ``name`` is the name of a segment's log."""
     file = parse_file_name(name)
     return file is not None and file.kind is FileKind.LOG
 
 
 def parse_file_name(name: str) -> LogFile | None:
-    """Return what ``name`` says about a file of a segment; None for every other file."""
+    """Return the parts of the name of a segment's file; None for any other name."""
     known = _SUFFIXES.get(name[OFFSET_DIGITS + 1 :])
     digits = name[:OFFSET_DIGITS]
     if known is None or name[OFFSET_DIGITS] != "." or not digits.isdecimal():
@@ -138,9 +138,9 @@ def parse_file_name(name: str) -> LogFile | None:
 
 
 def parse_partition_dir_name(name: str) -> PartitionDirName | None:
-    """Return topic, partition and kind of a partition directory; None where ``name`` is not shaped like one.
+    """Return topic, partition and kind of a partition directory; None if ``name`` does not have that form.
 
-    Only names that Kafka itself writes are taken: a legal topic, a partition without sign or leading zero.
+    It accepts only names that Kafka writes: a legal topic, a partition number without sign or leading zero.
     """
     aside = _SET_ASIDE.fullmatch(name)
     topic, dash, number = (aside["name"] if aside else name).rpartition("-")

@@ -1,7 +1,7 @@
-"""One partition's directory as frozen values: which segments and snapshots are there, without reading any of them.
+"""Lists one partition's directory as frozen values: its segments and snapshots, without reading any of them.
 
 One ``scandir``, one ``stat`` per file, and the content of ``partition.metadata``. A live broker may roll and delete
-meanwhile, so what vanishes between the listing and its ``stat`` is simply not there.
+segments at the same time, so a file that vanishes between the listing and its ``stat`` counts as not listed.
 
 Source: ``LogLoader``.
 """
@@ -65,7 +65,7 @@ class Segment:
         return self.next_base_offset is None
 
     def sibling(self, suffix: str) -> str:
-        """Return the locator of this segment's other file with ``suffix``, which has no leading dot."""
+        """Return the locator of this segment's other file with ``suffix``, given without a leading dot."""
         if suffix == FileKind.TXNINDEX and self.transaction_index is not None:
             return self.transaction_index
         return f"{self.path.removesuffix('.log')}.{suffix}"
@@ -118,22 +118,22 @@ class PartitionDir:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it, or a part of it, lies in a store."""
+        """Whether the partition, or a part of it, is in a store."""
         return isinstance(self.path, StorePath) or self.local_from is not None
 
     def ending_at(self, offset: int) -> PartitionDir:
-        """Return this with the last segment closed at ``offset``, where the log of a stopped broker ends."""
+        """Return this partition with its last segment closed at ``offset``, the log end of a stopped broker."""
         closed = replace(self.segments[-1], next_base_offset=offset)
         return replace(self, segments=(*self.segments[:-1], closed))
 
     def is_local(self, offset: int) -> bool:
-        """Whether ``offset``, a base or an end of a segment, is one of the directory itself."""
+        """Whether ``offset``, a base or end offset of a segment, belongs to the directory itself."""
         return self.local_from is None or offset >= self.local_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What the offset checkpoints of a log dir say; a partition that one of them does not list has no value there."""
+    """The content of a log dir's offset checkpoints; a partition that one of them omits has no value there."""
 
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Checkpoints:
 
 @dataclass(slots=True)
 class _Listing:
-    """A partition directory's files by what they are; mutable while it fills."""
+    """A partition directory's files by kind; mutable while it is filled."""
 
     live: dict[FileKind, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in FileKind})
     """File names by kind and offset."""
@@ -153,7 +153,7 @@ class _Listing:
 
 
 def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints: Checkpoints) -> PartitionDir:
-    """Return what the directory at ``path`` holds, with the values that ``checkpoints`` has for it.
+    """Return the content of the directory at ``path``, with its values in ``checkpoints``.
 
     Raises:
         OSError: the directory, or a file in it, cannot be read; ``readable`` turns it into an error of ours.
@@ -177,9 +177,9 @@ def partition_of_files(
     facts_of: Callable[[str], FileFacts | None],
     checkpoints: Checkpoints,
 ) -> PartitionDir:
-    """Return what the files of the given ``names`` make of the directory at ``path``; its topic id stays unknown.
+    """Return the partition that the files of the given ``names`` at ``path`` make; its topic id stays unknown.
 
-    ``facts_of`` returns what the file of a name is now, None if it vanished since it was listed.
+    ``facts_of`` returns the current facts of a file, None if it vanished since it was listed.
     """
     listing = _sorted_out(names)
     segments = packed(tuple(_segments(path, facts_of, listing.live))[::-1], "base_offset")
@@ -210,10 +210,10 @@ def _without_log(
     segments: Sequence[Segment],
     log_start_offset: int,
 ) -> tuple[int, ...]:
-    """Return base offsets, ascending, of which an index is there and the log is gone, which no broker leaves so.
+    """Return base offsets, ascending, that have an index but no log, which no broker leaves so.
 
-    A broker makes the log before its indexes, and to delete a segment renames the log first. So what it has made or
-    renamed since the files were listed is looked for once more. What lies below the log start is not missed.
+    A broker creates the log before its indexes, and to delete a segment renames the log first. So logs that it created
+    or renamed since the listing are checked once more. Segments below the log start offset are not expected.
     """
     indexes = {**live[FileKind.TIMEINDEX], **live[FileKind.INDEX]}
     orphans = sorted(indexes.keys() - live[FileKind.LOG].keys()) if segments else ()
@@ -228,7 +228,7 @@ def _without_log(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Hold the directory open: a ``stat`` by its descriptor is quicker than one by a whole path."""
+    """Hold the directory open: ``stat`` by its descriptor is faster than by a whole path."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield directory
@@ -254,11 +254,11 @@ def _sorted_out(names: Iterable[str]) -> _Listing:
 def _segments(
     path: Place, facts_of: Callable[[str], FileFacts | None], live: Mapping[FileKind, Mapping[int, str]]
 ) -> Iterator[Segment]:
-    """Yield the segments that are still there, the highest base offset first.
+    """Yield the segments that still exist, the highest base offset first.
 
-    Retention deletes from the lowest offset up. Looking downward, and only after the listing, a segment that is still
-    there has its neighbour above, so a deletion meanwhile leaves no gap. A log that vanished out of the middle still
-    ends the one below it; where the last ones vanished, the one below is the active segment now.
+    Retention deletes from the lowest offset up. Going downward after the listing, an existing segment has an existing
+    neighbour above, so a concurrent deletion leaves no gap. A log that vanished from the middle still ends the segment
+    below it; if the last ones vanished, the segment below them is now the active one.
     """
     logs, next_base_offset = live[FileKind.LOG], None
     for base_offset in sorted(logs, reverse=True):
@@ -300,10 +300,11 @@ def _size(facts_of: Callable[[str], FileFacts | None], name: str | None) -> int 
 
 
 def _status(directory: int, name: str) -> FileFacts | None:
-    """Return what a file is now; None where it vanished, or is not a file at all.
+    """Return the current status of a file; None if it vanished, or is not a file.
 
     Raises:
-        OSError: it has the name of a log and is none. What it holds may be of the partition: its disk is not mounted.
+        OSError: it is named like a log but is not a file. It may hold a part of the partition on a disk that is not
+            mounted.
 
     """
     status = _status_of_any(directory, name)
@@ -316,7 +317,7 @@ def _status(directory: int, name: str) -> FileFacts | None:
 
 
 def _status_of_any(directory: int, name: str) -> os.stat_result | None:
-    """Return what is there, of a link what it leads to, or the link itself if that is nowhere; None for nothing."""
+    """Return the status of what a name, or the link there, leads to, or of a broken link; None for nothing."""
     for stat_of in (os.stat, os.lstat):
         with suppress(FileNotFoundError):
             return stat_of(name, dir_fd=directory)
@@ -324,7 +325,7 @@ def _status_of_any(directory: int, name: str) -> os.stat_result | None:
 
 
 def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
-    """Return what ``read`` makes of a file's content; None where there is no file."""
+    """Return ``read`` of a file's content; None if there is no file."""
     try:
         content = read_whole(path)
     except FileNotFoundError:
@@ -335,7 +336,7 @@ def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about ``path`` into an error of ours."""
+    """Translate the operating system's errors about ``path`` into ours."""
     try:
         yield
     except FileNotFoundError as error:
@@ -357,5 +358,5 @@ def _remedy(error: OSError) -> str:
 
 
 def _concerned(path: Path, error: OSError) -> Path:
-    """Return the file that ``error`` is about; its name is relative where it was read by descriptor."""
+    """Return the file that ``error`` concerns; its name is relative if it was read by descriptor."""
     return path / error.filename if isinstance(error.filename, str) else path

@@ -1,8 +1,8 @@
-"""Producer snapshots: what a broker knows of each producer at a segment boundary, as ``<offset, 20 digits>.snapshot``.
+"""Producer snapshots: a broker's state of each producer at a segment boundary, ``<offset, 20 digits>.snapshot``.
 
-Ten bytes of header and 46 per entry, the same from Kafka 0.11 on. ``N.snapshot`` speaks of everything below offset N. A
+Ten bytes of header and 46 per entry, the same from Kafka 0.11 on. ``N.snapshot`` covers everything below offset N. A
 broker writes entries in the order of a hash table; we write them by producer id, so that equal states are equal bytes.
-A file may hold tens of millions of entries: beside the plain codec stands one of numpy arrays, and both ways stream.
+A file may hold tens of millions of entries, so there are a plain codec and one for numpy arrays, and both stream.
 
 Source: KIP-98; ``ProducerStateManager.readSnapshot`` and ``writeSnapshot`` in Kafka's storage module.
 """
@@ -48,7 +48,7 @@ READ_BLOCK_BYTES: Final = 1 << 20
 
 
 class ProducerEntry(NamedTuple):
-    """One producer as it stands on disk, where -1 is none. A ``NamedTuple`` because there may be millions."""
+    """One producer as stored on disk, where -1 means none. A ``NamedTuple`` because there may be millions."""
 
     producer_id: int
     producer_epoch: int
@@ -67,7 +67,7 @@ class ProducerEntry(NamedTuple):
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether a transaction awaits its marker; such an entry never expires."""
+        """Whether a transaction has no marker yet; such an entry never expires."""
         return self.current_txn_first_offset != NO_OPEN_TRANSACTION
 
 
@@ -86,7 +86,7 @@ ENTRY_DTYPE: Final = np.dtype([
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDigest:
-    """What identifies a snapshot file as it was stored."""
+    """Length and digests that identify a stored snapshot file."""
 
     size_bytes: int
     crc32c: int
@@ -98,7 +98,7 @@ class SnapshotDigest:
 def read_snapshot(buffer: Buffer) -> dict[int, ProducerEntry]:
     """Return the entries of a whole snapshot file by producer id, in the order of the file.
 
-    Should a producer id come twice, the later entry wins, as it does when a broker loads the file.
+    If a producer id occurs twice, the later entry wins, as it does when a broker loads the file.
 
     Raises:
         FormatError: another version, length or checksum than a broker would accept.
@@ -112,7 +112,7 @@ def read_snapshot(buffer: Buffer) -> dict[int, ProducerEntry]:
 def read_snapshot_array(buffer: Buffer) -> npt.NDArray[np.void]:
     """Return the entries of a whole snapshot file as an array of ``ENTRY_DTYPE`` over ``buffer`` itself.
 
-    Nothing is copied, nothing is reordered, and a producer id that comes twice is there twice.
+    Nothing is copied or reordered, and a producer id that occurs twice has two entries.
 
     Raises:
         FormatError: another version, length or checksum than a broker would accept.
@@ -125,11 +125,11 @@ def read_snapshot_array(buffer: Buffer) -> npt.NDArray[np.void]:
 def snapshot_arrays(read: Callable[[int, int], bytes], size_bytes: int) -> Iterator[npt.NDArray[np.void]]:
     """Yield the entries of a snapshot file, ``CHUNK_ENTRIES`` at a time, as ``read_snapshot_array`` gives them.
 
-    ``read`` gives as many bytes from a position as are asked for; it is asked for each byte once, from the first to the
-    last of ``size_bytes``.
+    ``read`` returns the requested number of bytes from a position; each of ``size_bytes`` bytes is requested once, in
+    order.
 
     Raises:
-        FormatError: as ``read_snapshot``; of a wrong checksum only after the last entry.
+        FormatError: as ``read_snapshot``; for a wrong checksum only after the last entry.
 
     """
     head = read(0, HEADER.size)
@@ -147,7 +147,7 @@ def snapshot_arrays(read: Callable[[int, int], bytes], size_bytes: int) -> Itera
 
 
 def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return a whole snapshot file in canonical order: by producer id, each of which may come once."""
+    """Return a whole snapshot file in canonical order: by producer id, without duplicates."""
     ordered = sorted(entries)
     for before, after in pairwise(ordered):
         if before.producer_id == after.producer_id:
@@ -157,12 +157,12 @@ def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshot_array_bytes(entries: npt.NDArray[np.void]) -> bytes:
-    """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by rising producer id."""
+    """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by ascending producer id."""
     return b"".join(snapshot_array_parts(entries))
 
 
 def snapshot_array_parts(entries: npt.NDArray[np.void]) -> tuple[bytes, memoryview]:
-    """Return the same in two parts, header and entries; the latter are not copied if they lie in one piece."""
+    """Return the same in two parts, header and entries; contiguous entries are not copied."""
     for _ in _checked_order([entries]):
         pass
     body = np.ascontiguousarray(entries).view(np.uint8).data
@@ -184,14 +184,14 @@ def load_snapshot(path: Path) -> dict[int, ProducerEntry]:
 
 
 def store_snapshot(path: Path, entries: Iterable[ProducerEntry], count: int) -> SnapshotDigest:
-    """Write ``count`` entries, which come by rising producer id, to ``path``: all of them, durably, or nothing.
+    """Write ``count`` entries, by ascending producer id, to ``path``: all of them, durably, or nothing.
 
     A few thousand entries are held at a time. They go to ``<path>.tmp``, which a crash may leave behind and which
     brokers ignore; the rename comes after the data is on disk.
 
     Raises:
         AssertionError: the entries are out of order, or not ``count``.
-        OSError: the file cannot be written; ``path`` is as it was, and no temporary file remains.
+        OSError: the file cannot be written; ``path`` is unchanged, and no temporary file remains.
 
     """
     return store_snapshot_arrays(path, _arrays(entries), count)
@@ -200,9 +200,9 @@ def store_snapshot(path: Path, entries: Iterable[ProducerEntry], count: int) -> 
 def store_snapshot_arrays(
     path: Path, arrays: Iterable[npt.NDArray[np.void]], count: int, *, attempt: str = ""
 ) -> SnapshotDigest:
-    """Do as ``store_snapshot`` with entries that come as arrays of ``ENTRY_DTYPE``, of any lengths.
+    """Write entries as ``store_snapshot`` does, from arrays of ``ENTRY_DTYPE`` of any lengths.
 
-    Where several may write the same file at once, each names its ``attempt``, and with it a temporary file of its own.
+    Concurrent writers of the same file give an ``attempt`` each, which names their temporary files.
     """
     temporary = path.with_name(f"{path.name}{attempt}.tmp")
     try:
@@ -254,7 +254,7 @@ def _arrays(entries: Iterable[ProducerEntry]) -> Iterator[npt.NDArray[np.void]]:
 
 
 def _write(file: BinaryIO, arrays: Iterable[npt.NDArray[np.void]], count: int) -> None:
-    """Write header and entries; the checksum, known last, goes back into its place."""
+    """Write header and entries; the checksum, known last, is written back into the header."""
     unsealed = HEADER.pack(VERSION, 0, count)
     file.write(unsealed)
     checksum = crc32c(unsealed[COUNT_POSITION:])

@@ -1,8 +1,8 @@
-"""Java ``.properties`` text, and the two small files that name a log dir and a partition.
+"""Java ``.properties`` text, and the small files ``meta.properties`` and ``partition.metadata``.
 
 ``server.properties`` and ``meta.properties`` are read as ``java.util.Properties`` reads them: ISO 8859-1, comments with
 ``#`` or ``!``, ``=`` or ``:`` or white space between key and value, a backslash that escapes or, at the end of a line,
-continues it. ``partition.metadata`` only looks alike: it has two lines of its own form.
+continues it. ``partition.metadata`` only looks similar: it has two lines in a form of its own.
 
 Source: ``java.util.Properties.load`` and ``store``; ``MetaProperties``; ``PartitionMetadataFile``.
 """
@@ -38,7 +38,7 @@ _METADATA_LINE = re.compile(rb"([^\r\n]*?):[ \t\f\v]+([^\r\n]*?)(\r\n|\r|\n|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """What ``meta.properties`` says about the log dir it stands in."""
+    """The content of a log dir's ``meta.properties``."""
 
     version: int
     node_id: int | None
@@ -50,7 +50,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """What ``partition.metadata`` says about the partition it stands in."""
+    """The content of a partition's ``partition.metadata``."""
 
     version: int
     topic_id: str
@@ -66,27 +66,27 @@ class _Property(NamedTuple):
 
 
 def read_properties(text: bytes) -> dict[str, str]:
-    """Return the properties in ``text``, in the order in which their keys first appear; the last value of a key wins.
+    """Return the properties in ``text``, in the order of their keys' first occurrence; a key's last value wins.
 
     Raises:
-        FormatError: a backslash and ``u`` without four hex digits, the only thing that Java refuses.
+        FormatError: a backslash and ``u`` without four hex digits, the only error for Java.
 
     """
     return {entry.key: entry.value for entry in _properties(text)}
 
 
 def write_properties(properties: Mapping[str, str]) -> bytes:
-    """Return ASCII text that Java reads as ``properties``, a line each, in their order, without the usual date line."""
+    """Return ASCII text that Java reads as ``properties``, one per line, in order, without Java's date line."""
     lines = (f"{_escaped(key, spaces=True)}={_escaped(value, spaces=False)}\n" for key, value in properties.items())
     return "".join(lines).encode("ascii")
 
 
 @hinted("no broker starts with it: write it again, as in another log dir of the same broker")
 def read_meta_properties(text: bytes) -> MetaProperties:
-    """Return what a ``meta.properties`` says.
+    """Return the content of a ``meta.properties``.
 
     Raises:
-        FormatError: an unknown version, a number or id of another form, or a version 1 without node or cluster.
+        FormatError: an unknown version, an invalid number or id, or a version 1 without node or cluster.
 
     """
     found = {entry.key: entry for entry in _properties(text)}
@@ -111,7 +111,7 @@ def read_meta_properties(text: bytes) -> MetaProperties:
 
 
 def write_meta_properties(meta: MetaProperties) -> bytes:
-    """Return the file that says ``meta``."""
+    """Return the bytes of a ``meta.properties`` with ``meta``."""
     values = {
         "version": str(meta.version),
         "cluster.id": meta.cluster_id,
@@ -122,7 +122,7 @@ def write_meta_properties(meta: MetaProperties) -> bytes:
 
 
 def read_partition_metadata(text: bytes) -> PartitionMetadata:
-    """Return what a ``partition.metadata`` says. Like Kafka, take any version from 0 on, and ignore further lines.
+    """Return the content of a ``partition.metadata``; like Kafka, accept any version from 0 on and any extra lines.
 
     Raises:
         FormatError: another form, a negative version, or no topic id.
@@ -150,7 +150,7 @@ def is_topic_id(text: str) -> bool:
 
 
 def write_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return the file that says ``metadata``; like Kafka's, without a line end at its end."""
+    """Return the bytes of a ``partition.metadata``; like Kafka's, without a newline at the end."""
     return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode()
 
 
@@ -161,7 +161,7 @@ def _properties(text: bytes) -> Iterator[_Property]:
 
 
 def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
-    """Yield lines with their continuations joined, without blank lines and comments, each with where it begins."""
+    """Yield lines with continuations joined, without blank lines and comments, each with its position."""
     position, began, logical, continued = 0, 0, "", False
     # Bytes, unlike str, are cut where Java cuts: at \n, \r and \r\n only.
     for line in text.splitlines(keepends=True):

@@ -1,7 +1,7 @@
-"""Records of magic 2, as they stand one after the other in a batch that is not compressed.
+"""Reads and writes records of magic 2 in uncompressed batches.
 
-What a replay reads of data are batch headers alone. Records are read where they are the data: markers, what a KRaft
-quorum writes for itself, and its metadata log. None of these has headers, and Kafka refuses those that do.
+A replay reads only the headers of data batches. Records are read only in markers, in a KRaft quorum's own control
+batches, and in its metadata log. None of these records has headers, and Kafka refuses those that do.
 
 Source: ``DefaultRecord`` in Kafka's clients module, ``RecordsIterator`` in its raft module.
 """
@@ -72,7 +72,7 @@ def write_data_batch(
     transactional: bool = False,
     leader_epoch: int = 0,
 ) -> bytes:
-    """Return a data batch of one record for each of ``values``, of which there is at least one; keys are null.
+    """Return a data batch with one record for each of ``values``, at least one; keys are null.
 
     Args:
         offset: of the first record.
@@ -109,7 +109,7 @@ def read_records(batch: Buffer, header: RecordBatchHeader, *, what: str, at: int
         at: file position of the batch, for messages.
 
     Raises:
-        FormatError: compressed, another number of records, or one that does not fit its own lengths.
+        FormatError: the batch is compressed, has another number of records, or a record does not fit its own lengths.
 
     """
     if header.attributes & COMPRESSION_MASK:

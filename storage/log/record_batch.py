@@ -1,7 +1,7 @@
-"""Record batches of magic 2: the 61-byte header, all that a replay reads of a data batch.
+"""Record batches of magic 2, of whose data batches a replay reads only the 61-byte header.
 
-Producer, epoch, sequence, offsets and timestamps stand before the (possibly compressed) records, so data batches are
-never inflated. The CRC-32C covers everything from the attributes on: base offset, length, leader epoch and magic are
+Producer, epoch, sequence, offsets and timestamps precede the (possibly compressed) records, so data batches are never
+decompressed. The CRC-32C covers everything from the attributes on: base offset, length, leader epoch and magic are
 *not* protected by it, and are checked by continuity instead (``segment.walk``).
 
 Source: KIP-98; ``DefaultRecordBatch`` in Kafka's clients module.
@@ -42,7 +42,7 @@ COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class RecordBatchHeader(NamedTuple):
-    """One batch header as it stands on disk. A ``NamedTuple`` because one is made per batch."""
+    """One batch header as stored on disk. A ``NamedTuple`` because one is made per batch."""
 
     base_offset: int
     batch_length: int
@@ -105,7 +105,7 @@ class RecordBatchHeader(NamedTuple):
 
 
 def wrap_sequence(sequence: int) -> int:
-    """Fold a sum of a sequence and a delta back into [0, ``MAX_SEQUENCE``].
+    """Wrap the sum of a sequence and a delta back into [0, ``MAX_SEQUENCE``].
 
     Source: ``DefaultRecordBatch.incrementSequence``.
     """
@@ -113,7 +113,7 @@ def wrap_sequence(sequence: int) -> int:
 
 
 def read_header(buffer: Buffer, position: int = 0, *, at: int = 0) -> RecordBatchHeader:
-    """Return the header at ``position`` of ``buffer``; the records are left untouched.
+    """Return the header at ``position`` of ``buffer``; records are not read.
 
     Args:
         buffer: bytes of a segment, at least 61 from ``position`` on.
@@ -121,7 +121,7 @@ def read_header(buffer: Buffer, position: int = 0, *, at: int = 0) -> RecordBatc
         at: file position of ``buffer[0]``, for messages.
 
     Raises:
-        FormatError: too few bytes, another magic, or a length or delta no batch can have.
+        FormatError: too few bytes, another magic, or an impossible length or delta.
 
     """
     here = at + position
@@ -146,7 +146,7 @@ def write_header(header: RecordBatchHeader) -> bytes:
 
 
 def seal(header: RecordBatchHeader, records: bytes) -> bytes:
-    """Return a whole batch: ``header`` with length and CRC made to fit ``records``."""
+    """Return a whole batch: ``header``, with its length and CRC set for ``records``, and ``records``."""
     sized = header._replace(batch_length=MIN_BATCH_LENGTH + len(records), crc=0)
     body = write_header(sized)[ATTRIBUTES_POSITION:] + records
     return write_header(sized._replace(crc=crc32c(body)))[:ATTRIBUTES_POSITION] + body

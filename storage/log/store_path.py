@@ -1,4 +1,4 @@
-"""A place in a store, with the few manners of a path that values of a log dir need."""
+"""``StorePath``: a URL in a store, with the few methods of a path that log dir values need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class StorePath:
-    """A URL without a slash at its end; ``pathlib`` would take its two slashes for one."""
+    """A URL without a trailing slash; ``pathlib`` would collapse its two slashes."""
 
     url: str
 
@@ -24,5 +24,5 @@ class StorePath:
 
     @property
     def parent(self) -> StorePath:
-        """What lies above it."""
+        """The URL of the folder above."""
         return StorePath(self.url.rpartition("/")[0])

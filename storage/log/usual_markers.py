@@ -1,7 +1,7 @@
-"""The types of the transaction markers of a whole block, by columns.
+"""Decodes the types of the transaction markers in a whole block at once, with numpy.
 
-Brokers write them to this day in one form, in which only offset, time, producer and coordinator differ. Of a batch in
-that form the type is known without taking it apart; whatever else a control batch may be is for ``control_record``.
+All brokers so far write markers in one form, in which only offset, time, producer and coordinator differ. The type of a
+batch in that form is known without parsing it; ``control_record`` parses all other control batches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAME: Final = np.array(
 def usual_marker_types(block: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return ``ABORT`` or ``COMMIT`` for each control batch that starts in ``block`` at ``positions``, or ``UNUSUAL``.
 
-    Usual is a batch that is whole, in the form that ``write_marker_batch`` gives it, and has the right checksum.
+    A batch is usual if it is complete, has the form that ``write_marker_batch`` gives it, and a correct checksum.
     """
     types = np.full(len(positions), UNUSUAL, dtype=np.int64)
     whole = np.flatnonzero(positions <= len(block) - len(_USUAL))

@@ -1,11 +1,10 @@
-"""One run at a time at one log dir of this machine: a ``flock`` on the directory itself.
+"""Allows one run at a time on a log dir of this machine, by a ``flock`` on the directory itself.
 
-Nothing is written, and a broker, which locks a file in it in another way, neither sees the lock nor minds it. It ends
-with the process, however that ends. Where a file system knows no locks on directories there is none.
+Nothing is written. A broker locks a file in the directory in another way, so it neither sees the lock nor is blocked by
+it. The lock ends with the process, however that ends. File systems without locks on directories have none.
 
-Every user who may open a directory may lock it, so a lock counts only if its holder is root, this user, or the
-directory's owner, or is not known: the lock of another user is ignored. Runs of users who do not count for each other
-are kept apart by their leases in the store.
+Any user who may open a directory may lock it, so a lock counts only if its holder is root, this user, the directory's
+owner, or unknown: other users' locks are ignored. Their runs are still kept apart by leases in the store.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _LOCKS: Final = Path("/proc/locks")
 
 @contextmanager
 def at_work_on(log_dir: Path) -> Iterator[None]:
-    """Be the one run at work on ``log_dir`` for as long as the context lasts.
+    """Hold the work lock of ``log_dir`` for as long as the context lasts.
 
     Raises:
-        LockedError: another run is.
+        LockedError: another run holds it.
         LogDirError: the directory cannot be opened.
 
     """
@@ -59,7 +58,7 @@ def _take(descriptor: int, log_dir: Path) -> None:
 
 
 def _holder(status: os.stat_result) -> int | None:
-    """Return the process that holds the lock; None where this machine does not show it."""
+    """Return the process that holds the lock; None if this machine does not show it."""
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, ValueError, IndexError):
         for line in _LOCKS.read_text().splitlines():
@@ -76,7 +75,7 @@ def _is_another_user(holder: int | None, status: os.stat_result) -> bool:
 
 
 def _named(process: int | None) -> str:
-    """Return who holds the lock, and since when that process runs, as far as this machine shows it."""
+    """Return the holder of the lock, and since when that process runs, as far as this machine shows it."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         if process is not None:
             return f"process {process}, started at {started_at(process)}"

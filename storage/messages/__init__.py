@@ -1,1 +1,1 @@
-"""Messages of Kafka's generated formats as data: schemas, the bytes of values, and the frame around a message."""
+"""Kafka's generated messages as data: schemas, the bytes of values, and the frame around a message."""

@@ -1,4 +1,4 @@
-"""Message schemas as data: a frozen dataclass whose annotations say how each field is written, and since when.
+"""Message schemas as data: frozen dataclasses whose annotations give each field's type and versions.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class ProducerIdsRecord:
@@ -6,9 +6,9 @@
         broker_epoch: Int64 = -1
         next_producer_id: Int64
 
-is all there is to a record: its fields in the order of the wire, and the values they have in versions without them.
-What reads and writes it is worked out from that, once per class. Versions are flexible (KIP-482) from the first on, or
-from ``flexible_since``, a ``ClassVar``, on.
+defines a record completely: its fields in wire order, and their defaults in versions without them. Its reader and
+writer are derived from that, once per class. Versions are flexible (KIP-482) from the first on, or from the
+``ClassVar`` ``flexible_since`` on.
 
 Where a message is the value of a log record, a *frame* comes first: its own version, type and version of the message.
 
@@ -79,7 +79,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The field is written only where it differs from its default, behind this number."""
+    """The field is tagged with this number, and written only if it differs from its default."""
 
     number: int
 
@@ -118,12 +118,12 @@ _LAYOUTS: Final[dict[tuple[type, int], _Layout]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A message, or a part of one that has fields of its own: instances of ``type``."""
+    """A message, or a nested structure with fields of its own: instances of ``type``."""
 
     type: type
 
     def read(self, cursor: Cursor, version: int) -> object:
-        """Return the instance that comes next."""
+        """Return the next instance."""
         return read_message(self.type, cursor, version)
 
     def write(self, value: object, version: int) -> bytes:
@@ -132,7 +132,7 @@ class Struct:
 
 
 def schema_of(message: type) -> tuple[FieldSchema, ...]:
-    """Return the fields of the dataclass ``message``, in the order of the wire."""
+    """Return the fields of the dataclass ``message``, in wire order."""
     known = _SCHEMAS.get(message)
     if known is None:
         hints = get_type_hints(message, include_extras=True)
@@ -141,9 +141,9 @@ def schema_of(message: type) -> tuple[FieldSchema, ...]:
 
 
 def read_message(message: type[T], cursor: Cursor, version: int) -> T:
-    """Return the ``message`` of ``version`` that comes next; what that version lacks has its default.
+    """Return the next ``message`` of ``version``; fields that the version lacks have their defaults.
 
-    Tagged fields that are unknown are passed over, and noted in ``cursor``: they never change what the others mean.
+    Unknown tagged fields are skipped, and recorded in ``cursor``: they never change the meaning of other fields.
 
     Raises:
         FormatError: the bytes do not fit the schema.
@@ -163,7 +163,7 @@ def read_message(message: type[T], cursor: Cursor, version: int) -> T:
 
 
 def read_whole(message: type[T], cursor: Cursor, version: int) -> T:
-    """Return the ``message`` of ``version`` that takes all that is left; raises as ``read_message`` does."""
+    """Return the ``message`` of ``version`` that takes all remaining bytes; raises as ``read_message`` does."""
     found = read_message(message, cursor, version)
     if cursor.remaining:
         raise cursor.wrong(f"end of {message.__name__}", "no more bytes", cursor.remaining)
@@ -190,7 +190,7 @@ def write_message(message: object, version: int) -> bytes:
 
 
 def oldest_version(message: object) -> int:
-    """Return the oldest version that holds all of ``message``, so that the most releases can read it."""
+    """Return the oldest version that can hold all of ``message``, so that most releases can read it."""
     fields_of = schema_of(type(message))
     return max(
         (field.since for field in fields_of if field.since and getattr(message, field.name) != field.default), default=0
@@ -198,7 +198,7 @@ def oldest_version(message: object) -> int:
 
 
 def message_json(message: object, version: int) -> dict[str, object]:
-    """Return ``message`` as Kafka's own tools show it: no field that ``version`` lacks, no tagged one of no news."""
+    """Return ``message`` as Kafka's tools show it: without fields that ``version`` lacks and default tagged fields."""
     shown: dict[str, object] = {}
     for field in schema_of(type(message)):
         value = getattr(message, field.name)
@@ -261,17 +261,17 @@ def _wire(hint: Any) -> Wire:  # noqa: ANN401 - type hints have no type of their
 
 
 class Frame(NamedTuple):
-    """Which message follows."""
+    """Type and version of the message that follows."""
 
     api_key: int
     version: int
 
 
 def read_frame(cursor: Cursor, what: str) -> Frame:
-    """Return the frame that comes next; ``what`` names the record in a message.
+    """Return the next frame; ``what`` names the record in a message.
 
     Raises:
-        FormatError: another frame version, or a type or version that is not a number of 16 bits.
+        FormatError: another frame version, or a type or version of more than 16 bits.
 
     """
     start = cursor.position

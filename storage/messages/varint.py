@@ -1,4 +1,4 @@
-"""Variable-length integers: base 128, least significant group first; in records of magic 2 zigzag, else unsigned.
+"""Variable-length integers: base 128, least significant group first; zigzag in records of magic 2, else unsigned.
 
 Source: ``ByteUtils.readVarint``, ``readVarlong`` and ``readUnsignedVarint`` in Kafka's clients module.
 """

@@ -1,8 +1,8 @@
-"""Values as Kafka's generated messages write them: a cursor over bytes, and one class per type.
+"""Reads and writes values as Kafka's generated messages do: a cursor over bytes, and one class per type.
 
 Lengths are unsigned varints, one more than the length, so that 0 can be null. In versions that are not flexible they
-are numbers of 2 bytes for strings and 4 for arrays, and -1 is null. Nothing is believed before it is checked against
-the bytes that are left.
+are numbers of 2 bytes for strings and 4 for arrays, and -1 is null. No length is trusted before it is checked against
+the remaining bytes.
 
 Source: KIP-482; ``ByteBufferAccessor`` in Kafka's clients module.
 """
@@ -38,11 +38,11 @@ _ARRAY_LENGTH_BYTES: Final = 4
 
 
 class Cursor:
-    """A place in bytes that are read from front to back.
+    """A position in bytes that are read from front to back.
 
     Attributes:
         position: of the next byte, within the buffer.
-        unknown_tags: tagged fields that were passed over because they are unknown here, by tag.
+        unknown_tags: tagged fields that were skipped because they are unknown, by tag.
 
     """
 
@@ -56,14 +56,14 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """Number of remaining bytes."""
         return self._size - self.position
 
     def take(self, size: int, what: str) -> memoryview:
         """Return the next ``size`` bytes; ``what`` names them in a message.
 
         Raises:
-            FormatError: fewer are left.
+            FormatError: fewer remain.
 
         """
         start = self.position
@@ -74,7 +74,7 @@ class Cursor:
         return self._view[start:end]
 
     def unsigned(self) -> int:
-        """Return the unsigned varint that comes next.
+        """Return the next unsigned varint.
 
         Raises:
             FormatError: it is cut short, or larger than 32 bits.
@@ -88,10 +88,10 @@ class Cursor:
 
     @contextmanager
     def exactly(self, size: int, what: str) -> Iterator[None]:
-        """See that what is read meanwhile is ``size`` bytes, no more and no less.
+        """Check that the context reads exactly ``size`` bytes.
 
         Raises:
-            FormatError: it is not.
+            FormatError: it reads fewer or more.
 
         """
         end = self.position + size
@@ -102,15 +102,15 @@ class Cursor:
             raise self.wrong(what, f"an end after {size} bytes", f"one after {self.position - end + size}")
 
     def wrong(self, what: str, expected: object, found: object) -> FormatError:
-        """Return the error of something that is not as it should be here."""
+        """Return the error for an invalid value at the current position."""
         return FormatError(what, position=self._at + self.position, expected=expected, found=found)
 
 
 class Wire(Protocol):
-    """How values of one type are read and written."""
+    """Reads and writes values of one type."""
 
     def read(self, cursor: Cursor, version: int) -> object:
-        """Return the value that comes next, as a message of ``version`` has it."""
+        """Return the next value, as a message of ``version`` encodes it."""
 
     def write(self, value: object, version: int) -> bytes:
         """Return the bytes of ``value``; ValueError where the type cannot hold it."""
@@ -174,7 +174,7 @@ class Octets:
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """A UUID, which is 22 characters of base64url wherever Kafka shows it, and here."""
+    """A UUID, as 22 characters of base64url, which is how Kafka shows it."""
 
     def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
         """Return the UUID as text."""
@@ -187,7 +187,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Values of one type, one after the other: a tuple."""
+    """A sequence of values of one type, as a tuple."""
 
     item: Wire
     length_bytes: int | None = None
@@ -251,7 +251,7 @@ def uuid_bytes(text: str) -> bytes:
 
 
 def before_flexible(wire: Wire) -> Wire:
-    """Return how what ``wire`` writes is written in versions that are not flexible."""
+    """Return the equivalent of ``wire`` in versions that are not flexible."""
     match wire:
         case Text():
             return Text(_STRING_LENGTH_BYTES)

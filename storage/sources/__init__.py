@@ -1,1 +1,1 @@
-"""What the packages above read: files by locator, and log dirs wherever they lie."""
+"""What the packages above read: files by locator, and log dirs, local or in a store."""

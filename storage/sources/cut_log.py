@@ -1,4 +1,4 @@
-"""Locators of logs that count up to a position only, as where another log takes over in the middle of a segment."""
+"""Locators of a log up to a given size, as when another log continues in the middle of a segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cut_locator(locator: str, size_bytes: int) -> str:
 
 
 def uncut(locator: str) -> tuple[str, int | None]:
-    """Return the locator of the whole file, and how much of it counts; None for all of it."""
+    """Return the locator of the whole file, and how many bytes of it count; None for all of it."""
     found = _CUT.fullmatch(locator) if locator.startswith("cut=") else None
     if found is None:
         return locator, None
@@ -25,7 +25,7 @@ def uncut(locator: str) -> tuple[str, int | None]:
 
 
 class CutReader:
-    """The first bytes of what another reader reads."""
+    """Reads the first bytes of another reader."""
 
     def __init__(self, reader: RangeReader, size_bytes: int) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""Files wherever they lie, opened and read by locator: a path, or the URL of an object.
+"""Opens and reads files by locator: a path, or the URL of an object.
 
 A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
 how stores are reached. Segments are read by position (``readers``), the small files beside them whole. A file that lies
@@ -44,10 +44,10 @@ GONE: Final = (FileGoneError, ObjectNotFoundError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """How locators are opened; a plain value, so that it travels to executors.
+    """Opens locators; a plain value, so that it can be sent to executors.
 
-    A path, a ``file://`` or ``s3://`` URL means the same in every process that reaches it; ``memory://`` only in the
-    one that wrote it.
+    A path, a ``file://`` or ``s3://`` URL means the same in every process with access to it; ``memory://`` only in the
+    process that wrote it.
     """
 
     s3: S3Settings | None = None
@@ -59,7 +59,7 @@ class Sources:
 
     @contextmanager
     def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
-        """Open ``locator`` for as long as the context lasts; of an object nothing is read ahead from ``end`` on.
+        """Open ``locator`` for as long as the context lasts; of an object nothing is read ahead beyond ``end``.
 
         Raises:
             FileGoneError, ObjectNotFoundError: it is not there.
@@ -100,7 +100,7 @@ class Sources:
         return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
 
     def body(self, locator: str, etag: str | None = None) -> BodyOpener:
-        """Return what opens ``locator`` as a stream; it names the object that was read there with ``etag``."""
+        """Return a function that opens ``locator`` as a stream; with ``etag`` it names that version of the object."""
 
         def opened() -> BinaryIO:
             return self.open_body(locator)
@@ -160,7 +160,7 @@ class Sources:
         return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
 
     def store(self, url: str) -> ObjectStore:
-        """Return the store at ``url``; a process makes one client for the same store, and keeps it.
+        """Return the store at ``url``; a process makes one client per store, and caches it.
 
         Raises:
             UsageError: not the URL of a store.
@@ -192,7 +192,7 @@ def _path(locator: str) -> str | None:
 
 @contextmanager
 def _deletion_explained() -> Iterator[None]:
-    """Say what may have become of an object that is not there."""
+    """Add what may have deleted an object that does not exist."""
     try:
         yield
     except ObjectNotFoundError as error:

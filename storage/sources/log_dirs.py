@@ -1,6 +1,6 @@
-"""A prefix of a store, or one partition in it, as a log dir: a plain copy of one, or what Resnap or brokers tiered.
+"""Opens a prefix of a store, or one partition in it, as a log dir: a plain copy, or what was tiered there.
 
-Which of these it is shows in its keys. Nothing but names, sizes, times and small objects is read.
+The keys show which of these it is. Only names, sizes, times and small objects are read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def open_source(
     topic_ids: Mapping[str, str] | None = None,
     counts: Callable[[str], bool] = lambda _: True,
 ) -> LogDir:
-    """Return the log dir at ``source``, a path or the URL of a prefix; of its partitions those that ``topics`` wants.
+    """Return the log dir at ``source``, a path or the URL of a prefix, with the partitions that ``topics`` selects.
 
-    One partition's directory, or its prefix, gives the log dir above with it alone. Of several topics of one name that
-    were shipped to a prefix ``topic_ids`` chooses one, by name. Of a store's objects those are read whose keys
-    ``counts`` takes.
+    One partition's directory, or its prefix, gives its parent log dir with that partition only. ``topic_ids`` selects
+    one of several topics of one name that were shipped to a prefix. ``counts`` selects the keys of a store's objects
+    that are read.
 
     Raises:
-        UsageError: nothing there, or neither a log dir nor a copy of one nor what Resnap has shipped.
+        UsageError: ``source`` does not exist, or is neither a log dir, nor a copy of one, nor a tiered log.
         LogDirError: the operating system does not let us read it.
         StoreError: the store failed.
 
@@ -90,10 +90,10 @@ def open_tiered(
     topic_ids: Mapping[str, str],
     counts: Callable[[str], bool],
 ) -> LogDir:
-    """Return what ``open_source`` does of a store that is to hold what was tiered; raises as it does.
+    """Return the log dir of a store that must hold tiered segments; raises as ``open_source`` does.
 
-    Where Resnap and brokers have tiered to one place, in layouts of their own, each partition is read in the one in
-    which it begins lowest, and then ends highest.
+    If Resnap and brokers tiered to one place in different layouts, each partition is read in the layout with its lowest
+    start offset, and of equal ones in that with the highest end offset.
     """
     there: dict[str, Tiered] = {}
 
@@ -117,7 +117,7 @@ def open_tiered(
 
 
 def _united(parts: Sequence[LogDir]) -> LogDir:
-    """Return the log dir that has of each partition the longest of its logs in ``parts``; at least one."""
+    """Return the log dir that has the longest log of each partition in ``parts``, of which there is at least one."""
     longest: dict[TopicPartition, PartitionDir] = {}
     for one in sorted((one for part in parts for one in part.partitions), key=_extent):
         longest.setdefault(one.topic_partition, one)
@@ -137,7 +137,7 @@ def _extent(partition: PartitionDir) -> tuple[int, int]:
 
 
 def nothing_tiered(url: str) -> UsageError:
-    """Return the error of a store without anything that was tiered."""
+    """Return the error for a store without any tiered segments."""
     hint = (
         "give the prefix that brokers tier to, or the URL that `resnap tier --to` was given; with the plugin of Aiven"
         " its key.prefix, too: --key-prefix PREFIX where there is the flag, else as part of the URL"
@@ -146,7 +146,7 @@ def nothing_tiered(url: str) -> UsageError:
 
 
 class TieredPart(NamedTuple):
-    """What was tiered to a store, or to a part of one."""
+    """The tiered segments of a store, or of a part of one."""
 
     layout: Tiered
     store: ObjectStore
@@ -155,7 +155,7 @@ class TieredPart(NamedTuple):
 
 
 def tiered_part(url: str, sources: Sources) -> TieredPart:
-    """Return what ``url`` holds: the first segment that was tiered decides; where there is none, it is a store.
+    """Return the content of ``url`` in the layout of its first tiered segment; an empty store if there is none.
 
     Raises:
         StoreError: the store failed.
@@ -173,9 +173,9 @@ def tiered_part(url: str, sources: Sources) -> TieredPart:
 
 
 def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
-    """Return ``tiered_part`` in each layout in which something lies there, that of Resnap's own manifests first.
+    """Return ``tiered_part`` in each layout that has segments there, the one with Resnap's own manifests first.
 
-    Brokers that tier to where Resnap has shipped write no such manifest.
+    Brokers that tier to the same place write no such manifest.
 
     Raises:
         StoreError: the store failed.
@@ -191,10 +191,10 @@ def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
 
 
 def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
-    """Return the layout that ``key`` below ``url`` is of, and how many folders above ``url`` it begins.
+    """Return the layout of ``key`` below ``url``, and how many folders above ``url`` it begins.
 
     Raises:
-        UsageError: a segment right below a prefix of a store that is not named like a partition.
+        UsageError: a segment lies directly below a prefix that is not named like a partition.
 
     """
     layout, depth = _match(url, key, READABLE)
@@ -218,11 +218,11 @@ def _folders(url: str) -> list[str]:
 
 
 def _above(url: str, depth: int) -> tuple[str, str]:
-    """Return the URL that lies ``depth`` folders above ``url``, and the folders between, each with a slash."""
+    """Return the URL ``depth`` folders above ``url``, and the folders between, each with a slash."""
     parts = url.split("/")
     return "/".join(parts[: len(parts) - depth]), "".join(f"{part}/" for part in parts[len(parts) - depth :])
 
 
 def _rekeyed(listed: Iterable[ObjectInfo], folders: str) -> Iterator[ObjectInfo]:
-    """Yield the objects as seen from above ``folders``."""
+    """Yield the objects with keys relative to the folder above ``folders``."""
     return (replace(info, key=f"{folders}{info.key}") for info in listed) if folders else iter(listed)

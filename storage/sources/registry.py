@@ -1,4 +1,4 @@
-"""The layouts by their names."""
+"""The registry of layouts, by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIERED: Final[tuple[Tiered, ...]] = (_FLAT, _AIVEN, _LOCAL_TIERED)
 
 
 def layout_named(name: LayoutName, form: SegmentForm | None = None) -> Layout:
-    """Return the layout that is called ``name``; ``form`` is how one that stores chunks writes segments."""
+    """Return the layout called ``name``; ``form`` says how a layout with chunks writes segments."""
     match name:
         case "flat":
             return Flat()
@@ -44,7 +44,7 @@ def layout_named(name: LayoutName, form: SegmentForm | None = None) -> Layout:
 
 
 def layout_in(store: ObjectStore, within: str = "") -> Tiered:
-    """Return the layout of the first segment that is met below ``within`` in ``store``; flat if there is none.
+    """Return the layout of the first segment below ``within`` in ``store``; flat if there is none.
 
     Raises:
         StoreError: the store failed.
@@ -61,7 +61,7 @@ def layout_in(store: ObjectStore, within: str = "") -> Tiered:
 
 
 def manifests_above(url: str, sources: Sources) -> str | None:
-    """Return the URL of the store whose manifests of Resnap's name what lies at ``url``, a folder of brokers' alone.
+    """Return the URL of the store whose manifests name the objects at ``url``, if that is a folder of brokers only.
 
     Raises:
         StoreError: the store failed.
@@ -72,5 +72,5 @@ def manifests_above(url: str, sources: Sources) -> str | None:
 
 
 def brokers_layout(key: str) -> ReadByBrokers | None:
-    """Return the layout in which brokers read the object at ``key``; None if they read it in none."""
+    """Return the layout in which brokers read the object at ``key``; None if there is none."""
     return next((one for one in READ_BY_BROKERS if one.brokers_object(key) is not None), None)

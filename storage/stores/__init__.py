@@ -1,1 +1,1 @@
-"""Object stores behind one small protocol."""
+"""Object stores, behind one small protocol."""

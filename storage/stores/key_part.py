@@ -1,4 +1,4 @@
-"""Names of any kind as parts of keys that every store keeps."""
+"""Encodes any name as a part of a key that every store supports."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Objects as files of a directory: a mounted disk, an NFS export, or a mirror of a log dir.
+"""Stores objects as files of a directory: a mounted disk, an NFS export, or a mirror of a log dir.
 
 A body is written beside its place under a temporary name, made durable, and then renamed (or, if the key must be free,
 linked) into place; then the folder is made durable too. A crash leaves at most a temporary file, whose name
 (``is_temporary``) no key can have and no listing shows.
 
-The root of a store is like a prefix of a bucket: it comes into being with its first object. The directory *above* it is
-like the bucket and must be there, so that a mistyped path or a disk that is not mounted is noticed.
+The root of a store is like a prefix of a bucket: it is created with its first object. The directory *above* it is like
+the bucket and must exist, so that a mistyped path or an unmounted disk is noticed.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ _IN_THE_WAY: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is an unfinished write, left by a crash unless a process is writing it now."""
+    """Whether a file of this name is an unfinished write: of a process that is writing now, or left by a crash."""
     return _TEMPORARY_NAME.fullmatch(name) is not None
 
 
 class LocalObjectStore:
-    """The store ``file:///root``; the file system must know hard links for writes with ``if_absent``.
+    """The store ``file:///root``; writes with ``if_absent`` need a file system with hard links.
 
-    Symbolic links below the root are not followed, but refused: an object must have one key.
+    Symbolic links below the root are refused, not followed: an object must have one key.
     """
 
     def __init__(self, root: Path) -> None:
@@ -91,7 +91,7 @@ class LocalObjectStore:
         self._write(key, [body], if_absent=if_absent)
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:
-        """Write a small object in the place of one version, with no other writer; see ``ObjectStore.replace``."""
+        """Write a small object in place of one version, with no other writer; see ``ObjectStore.replace``."""
         check_key(key)
         self._write(key, [body], etag=etag)
 
@@ -124,7 +124,7 @@ class LocalObjectStore:
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
-        """Stream the object; see ``ObjectStore.open``. An object replaced meanwhile is still read as it was."""
+        """Stream the object; see ``ObjectStore.open``. If it is replaced during that, the old version is read."""
         check_range(start, end)
         with self._opened(key) as file:
             yield self._chunks(key, file, start, end)
@@ -143,7 +143,7 @@ class LocalObjectStore:
             yield from self._walk(folder, name_start)
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there; see ``ObjectStore.delete``. Its folder stays."""
+        """Remove the object if it exists; see ``ObjectStore.delete``. Its folder stays."""
         check_key(key)
         path = self._root / key
         self._check_no_link(key)
@@ -152,7 +152,7 @@ class LocalObjectStore:
             sync_directory(path.parent)
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Yield the temporary files of writes that a crash has ended; see ``ObjectStore.unfinished``."""
+        """Yield the temporary files of writes that a crash ended; see ``ObjectStore.unfinished``."""
         for folder, _, names in os.walk(self._root):
             for name in filter(is_temporary, names):
                 path = Path(folder, name)
@@ -185,7 +185,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _temporary_file(self, key: str, folder: Path, chunks: Iterable[Buffer]) -> Iterator[Path]:
-        """Give a durable file that holds ``chunks``, and take its temporary name away again."""
+        """Yield a durable file that holds ``chunks``, and remove its temporary name at the end."""
         path = folder / f".resnap-{secrets.token_hex(16)}~"
         try:
             with self._translated(key):
@@ -203,7 +203,7 @@ class LocalObjectStore:
                 path.unlink()
 
     def _replace(self, key: str, temporary: Path, path: Path, etag: str) -> None:
-        """Give the file its name if the one that has it is that of ``etag``; the folder is locked meanwhile."""
+        """Rename the file if the existing one has ``etag``, with the folder locked."""
         with self._translated(key):
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -216,7 +216,7 @@ class LocalObjectStore:
             os.close(folder)
 
     def _link(self, key: str, temporary: Path, path: Path) -> None:
-        """Give the file its name unless the name is taken, in one step, which rename cannot."""
+        """Link the file to its name unless the name is taken, in one step, which rename cannot do."""
         try:
             path.hardlink_to(temporary)
         except FileExistsError as error:
@@ -225,7 +225,7 @@ class LocalObjectStore:
             raise ObjectExistsError(f"{path}: there is an object already", key=key) from error
 
     def _make_folder(self, folder: Path) -> None:
-        """Make ``folder`` and those above it up to the root; each is durable before anything is put into it."""
+        """Make ``folder`` and its parents up to the root; each is durable before anything is put into it."""
         if folder in self._durable_folders and folder.is_dir():  # the store may have been cleared meanwhile
             return
         if folder != self._root:
@@ -267,7 +267,7 @@ class LocalObjectStore:
                 yield chunk
 
     def _walk(self, folder: str, name_start: str = "") -> Iterator[ObjectInfo]:
-        """Yield what lies below ``folder`` in order of key: a folder sorts as its name and a slash."""
+        """Yield the content of ``folder`` in key order: a folder sorts as its name and a slash."""
         for name, is_folder in self._entries(folder, name_start):
             key = f"{folder}/{name}" if folder else name
             if is_folder:
@@ -288,7 +288,7 @@ class LocalObjectStore:
         return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
 
     def _check_no_link(self, path: str) -> None:
-        """Refuse what lies behind a link: by another name an object would be another one, which nothing names.
+        """Refuse objects behind a link: under another key an object would be another one, which nothing names.
 
         The root itself may be one.
         """
@@ -300,7 +300,7 @@ class LocalObjectStore:
                     raise _link_error(here)
 
     def check_writable(self) -> None:
-        """Make sure that objects could be written, before work is done for them.
+        """Check that objects could be written, before work is done for them.
 
         Raises:
             StoreError: they could not.
@@ -322,7 +322,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _listing(self, folder: str) -> Iterator[None]:
-        """Translate as ``_translated`` does, but for a folder that is not there, or cannot be: nothing is below it."""
+        """Translate as ``_translated`` does; a folder that does not exist, or cannot exist, is empty."""
         # That the root itself is not a directory is another matter.
         nothing_there = _NO_SUCH_FILE if folder else {errno.ENOENT}
         try:
@@ -333,7 +333,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Translate as ``_translated`` does, where a file that is not there means an object that is not there."""
+        """Translate as ``_translated`` does; a missing file is a missing object."""
         try:
             yield
         except OSError as error:
@@ -344,7 +344,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _translated(self, key: str | None) -> Iterator[None]:
-        """Turn the operating system's errors into the store's, in this one place."""
+        """Translate the operating system's errors into the store's; the only place that does."""
         try:
             yield
         except OSError as error:
@@ -386,7 +386,7 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
 
 
 def _write_fully(file: BinaryIO, chunk: Buffer) -> None:
-    """Write all of ``chunk``: a nearly full disk takes the front of it and complains at the next write only."""
+    """Write all of ``chunk``: on a nearly full disk a write may be partial, and only the next one fails."""
     view = memoryview(chunk).cast("B")
     while view:
         view = view[file.write(view) :]

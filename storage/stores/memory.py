@@ -1,4 +1,4 @@
-"""Objects in memory, shared by all of a process under a name: for tests, and for runs that shall leave nothing."""
+"""Stores objects in memory, shared within a process under a name: for tests, and for runs that must leave nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Object(NamedTuple):
 
 @dataclass(slots=True)
 class _Bucket:
-    """Objects by whole key; the lock makes "is it there, then write" one step."""
+    """Objects by whole key; the lock makes check and write one step."""
 
     objects: dict[str, _Object] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -45,7 +45,7 @@ _BUCKETS: Final[dict[str, _Bucket]] = {}
 
 
 def wall_clock_ms() -> int:
-    """Return the time of the day in milliseconds since the epoch."""
+    """Return the wall-clock time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -72,7 +72,7 @@ class MemoryObjectStore:
             self._keep(key, body)
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:
-        """Write a small object in the place of one version; see ``ObjectStore.replace``."""
+        """Write a small object in place of one version; see ``ObjectStore.replace``."""
         check_key(key)
         with self._bucket.lock:
             found = self._bucket.objects.get(self._prefix + key)
@@ -94,7 +94,7 @@ class MemoryObjectStore:
         crc32c: int | None = None,
         sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
     ) -> None:
-        """Write a large object, all of it in memory after all; see ``ObjectStore.put_stream``."""
+        """Write a large object, held in memory entirely; see ``ObjectStore.put_stream``."""
         check_key(key)
         chunks = body_chunks(open_body, size_bytes=size_bytes, crc32c=crc32c, chunk_bytes=CHUNK_BYTES, key=key)
         self.put(key, b"".join(chunks))
@@ -129,7 +129,7 @@ class MemoryObjectStore:
             yield _info(path.removeprefix(self._prefix), entry)
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there; see ``ObjectStore.delete``."""
+        """Remove the object if it exists; see ``ObjectStore.delete``."""
         check_key(key)
         with self._bucket.lock:
             self._bucket.objects.pop(self._prefix + key, None)

@@ -1,9 +1,9 @@
-"""What a store keeps of its protocol, found out by trying: S3-compatible stores differ, and some say 200 to anything.
+"""Tests which promises of the protocol a store keeps: S3-compatible stores differ, and some answer 200 to anything.
 
-Nothing is concluded from what a store says of itself. A claim is kept only if breaking it was refused *and* left
-nothing behind: some stores refuse, and have written all the same. A probe is necessary and not sufficient: a store may
-keep its word to one request and break it under load, so nothing that must hold depends on conditions, and everything
-can be read back instead (``--verify-upload read-back``).
+What a store says of itself is ignored. A promise counts as kept only if a violation was refused *and* left nothing
+behind: some stores refuse a request and have written the object all the same. A probe is necessary but not sufficient:
+a store may keep a promise for one request and break it under load. So no guarantee depends on conditional writes, and
+every object can be read back instead (``--verify-upload read-back``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CREATORS: Final = 8
 
 
 class Check(StrEnum):
-    """What became of bytes that came with a wrong checksum."""
+    """The outcome of an upload with a wrong checksum."""
 
     REFUSED = "refused"
     WRITTEN_ANYWAY = "refused, and written all the same"
@@ -52,19 +52,19 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadChecks:
-    """What the store's own check of what it is sent is worth, for a body at once and for one in parts."""
+    """Whether the store checks what it receives, for a single upload and for one in parts."""
 
     whole: Check
     in_parts: Check
 
     @property
     def count(self) -> bool:
-        """Whether what the store took under our checksum is what we sent."""
+        """Whether an accepted upload with our checksum is proof that the store has the bytes we sent."""
         return self.whole is self.in_parts is Check.REFUSED
 
 
 class Condition(StrEnum):
-    """What a write does that is to succeed only where nothing is there, or only one version."""
+    """The outcome of a conditional write: only if the key is free, or only over one version."""
 
     KEPT = "kept"
     IGNORED = "ignored"
@@ -73,7 +73,7 @@ class Condition(StrEnum):
 
 
 def upload_checks(store: ObjectStore) -> UploadChecks:
-    """Find out whether ``store`` refuses bytes that are not those of the checksum beside them, and writes nothing.
+    """Test whether ``store`` refuses bytes that do not match their checksum, and writes nothing.
 
     Raises:
         StoreError: the store failed.
@@ -95,7 +95,7 @@ def _check(store: WireStore, *, in_parts: bool) -> Check:
 
 
 def condition(store: ObjectStore) -> Condition:
-    """Find out what conditional writes are worth, alone and among several writers at once.
+    """Test writes that must succeed only if the key is free, by one writer and by several at once.
 
     Raises:
         StoreError: the store failed.
@@ -120,7 +120,7 @@ def condition(store: ObjectStore) -> Condition:
 
 
 def replacement(store: ObjectStore) -> Condition:
-    """Find out what writes are worth that are to replace one version only, alone and among several writers at once.
+    """Test writes that must replace one version only, by one writer and by several at once.
 
     Raises:
         StoreError: the store failed.
@@ -149,7 +149,7 @@ def replacement(store: ObjectStore) -> Condition:
 
 
 def _race(store: ObjectStore, key: str, etag: str | None = None) -> Condition:
-    """Let several writers try at once to make ``key``, or to replace its version ``etag``: one must win."""
+    """Let several writers try at once to create ``key``, or to replace its version ``etag``: exactly one must win."""
     together = threading.Barrier(_CREATORS)
 
     def write(number: int) -> bool:
@@ -172,7 +172,7 @@ def _race(store: ObjectStore, key: str, etag: str | None = None) -> Condition:
 
 
 def range_problem(store: ObjectStore) -> str | None:
-    """Return what is wrong with reading parts of an object; None if nothing is.
+    """Return what is wrong with reading ranges of an object; None if nothing is.
 
     Raises:
         StoreError: the store failed.
@@ -199,7 +199,7 @@ def range_problem(store: ObjectStore) -> str | None:
 
 
 def listing_problem(store: ObjectStore) -> str | None:
-    """Return what is wrong with listings, over more than one page where that can be asked for; None if nothing is.
+    """Return what is wrong with listings, with more than one page if the store allows it; None if nothing is.
 
     Raises:
         StoreError: the store failed.
@@ -226,7 +226,7 @@ def _listed(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def parts_problem(store: ObjectStore) -> str | None:
-    """Return what is wrong with uploads in parts; None if nothing is, or the store knows none.
+    """Return what is wrong with uploads in parts; None if nothing is, or the store has none.
 
     Raises:
         StoreError: the store failed.
@@ -244,7 +244,7 @@ def parts_problem(store: ObjectStore) -> str | None:
 
 
 def uploads_problem(store: ObjectStore) -> str | None:
-    """Return why uploads that were never completed would not be found; None if they are, or the store knows none.
+    """Return why uncompleted uploads could not be found; None if they can, or the store has none.
 
     Raises:
         StoreError: the store failed.
@@ -266,7 +266,7 @@ def uploads_problem(store: ObjectStore) -> str | None:
 
 
 def copy_problem(store: CopyingStore) -> str | None:
-    """Return why what the store holds already is sent to it once more; None if it copies by itself, and rightly.
+    """Return why objects must be sent again instead of copied by the store; None if it copies them correctly.
 
     Raises:
         StoreError: the store failed.
@@ -298,7 +298,7 @@ def copy_problem(store: CopyingStore) -> str | None:
 
 
 def store_clock_ms(store: ObjectStore) -> int:
-    """Return what time it is by the clock of the store itself.
+    """Return the time of the store's own clock.
 
     Raises:
         StoreError: the store failed.
@@ -311,7 +311,7 @@ def store_clock_ms(store: ObjectStore) -> int:
 
 @contextmanager
 def throwaway(store: ObjectStore) -> Iterator[str]:
-    """Give a key that nothing else uses, and delete what lies there in the end."""
+    """Yield an unused key, and delete its object at the end."""
     key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
     try:
         yield key

@@ -1,6 +1,6 @@
-"""The object store that everything above sees: twelve verbs, synchronous, safe to call from many threads.
+"""The protocol of object stores: twelve methods, synchronous, safe to call from many threads.
 
-A store is opened at a prefix and speaks of keys relative to it. What every implementation promises:
+A store is opened at a prefix, and its keys are relative to it. Every implementation promises:
 
 - **Atomic**: an object appears whole or not at all, and is replaced whole; a reader never sees a part of one.
 - **Durable**: when a write returns, the object is as safe as the store can make it. A write that raises may still have
@@ -9,8 +9,8 @@ A store is opened at a prefix and speaks of keys relative to it. What every impl
 - **Ordered**: listings come in the order of the keys' bytes, however many pages they take.
 - **Half-open**: a range is [start, end) in bytes, and is cut at the end of the object as a slice would be.
 
-Writes take only portable keys (``check_key``). Reads take any key, since a bucket may hold what others have put there.
-File-backed stores cannot hold an object whose key is also the folder of another: do not make one.
+Writes accept only portable keys (``check_key``). Reads accept any key, since a bucket may hold objects of others.
+File-backed stores cannot hold an object whose key is also the folder of another: do not create one.
 
 Errors are those of ``storage.errors``. ``StoreError`` itself, ``StoreAccessError``, ``StoreFullError`` and
 ``StoreUnavailableError`` (the one that is transient) may come out of every method; the others are named where they
@@ -45,7 +45,7 @@ BodyOpener: TypeAlias = Callable[[], BinaryIO]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBody:
-    """Opens the body of an object, and says which one it is, so that a store may copy it instead of being sent it."""
+    """Opens the body of an object, and names that object, so that a store may copy it instead of receiving it."""
 
     store_url: str
     key: str
@@ -63,7 +63,7 @@ _PORTABLE_PART = re.compile(r"[A-Za-z0-9!_.*'()=-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What a store says of an object without its bytes."""
+    """A store's facts of an object, without its bytes."""
 
     key: str
     size_bytes: int
@@ -75,7 +75,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """A write that was begun and not completed; no reader sees it, but it takes room."""
+    """A write that was begun and not completed; no reader sees it, but it takes space."""
 
     key: str
     """What it was to become, as far as that is known."""
@@ -86,7 +86,7 @@ class Unfinished:
 
 
 class ObjectStore(Protocol):
-    """Named byte strings under one prefix; see the module for what all methods promise."""
+    """Named byte strings under one prefix; the module docstring has the promises of all methods."""
 
     @property
     def url(self) -> str:
@@ -94,7 +94,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
-        """Write a small object, replacing one that is there.
+        """Write a small object, replacing an existing one.
 
         With ``if_absent`` of any number of concurrent writers one wins, on stores that keep the condition: some
         ignore it silently. After a lost answer the winner's own second attempt may find its first.
@@ -107,14 +107,14 @@ class ObjectStore(Protocol):
         ...
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:
-        """Write a small object in the place of the version ``etag``, as ``head`` or ``list`` gave it.
+        """Write a small object in place of the version ``etag``, as ``head`` or ``list`` gave it.
 
         Of any number of concurrent writers one wins, on stores that keep the condition: some ignore it silently. After
         a lost answer the winner's own second attempt may find its first.
 
         Raises:
-            ObjectChangedError: another version is there, and is untouched.
-            ObjectNotFoundError: nothing is there.
+            ObjectChangedError: the object has another version, and is untouched.
+            ObjectNotFoundError: there is no object.
             UsageError: ``key`` is not portable.
 
         """
@@ -123,7 +123,7 @@ class ObjectStore(Protocol):
     def put_stream(
         self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
     ) -> None:
-        """Write an object of any size in bounded memory, replacing one that is there.
+        """Write an object of any size in bounded memory, replacing an existing one.
 
         Args:
             key: where to.
@@ -131,7 +131,7 @@ class ObjectStore(Protocol):
                 raises passes through as it is.
             size_bytes: length of the body.
             crc32c: CRC-32C of the whole body, where the caller knows it.
-            sha256: its SHA-256 in hexadecimal digits, likewise; who knows both spares a store to compute them.
+            sha256: its SHA-256 in hexadecimal digits, likewise; given both, a store need not compute them.
 
         Raises:
             VerificationError: the body had another length or checksum; nothing was written.
@@ -177,7 +177,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what the store says of an object.
+        """Return the store's facts of an object.
 
         Raises:
             ObjectNotFoundError: there is none.
@@ -188,8 +188,8 @@ class ObjectStore(Protocol):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, which need not end at a slash, in order of key.
 
-        What is written or deleted meanwhile may be seen or not. Empty ``folder/`` markers that other tools leave
-        are not objects.
+        Objects written or deleted during the listing may be seen or not. Empty ``folder/`` markers that other tools
+        leave are not objects.
         """
         ...
 
@@ -197,27 +197,27 @@ class ObjectStore(Protocol):
         """Remove the object; it is not an error if there is none.
 
         Raises:
-            UsageError: ``key`` is not portable, so it was not us who made it.
+            UsageError: ``key`` is not portable, so Resnap did not write it.
 
         """
         ...
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Yield the writes that were begun and not completed, here or by others; some may be under way."""
+        """Yield the writes that were begun and not completed, here or by others; some may still be in progress."""
         ...
 
     def discard(self, unfinished: Unfinished) -> None:
-        """Remove what an uncompleted write holds; it is not an error if that is gone."""
+        """Remove the data of an uncompleted write; it is not an error if it no longer exists."""
         ...
 
 
 class ClaimRefusedError(StoreError):
-    """The store found that bytes and the checksum that came with them are not of each other."""
+    """The store found that bytes do not match the checksum that came with them."""
 
 
 @runtime_checkable
 class WireStore(ObjectStore, Protocol):
-    """A store behind a wire, of which it can be tried whether it keeps its protocol."""
+    """A store behind a network protocol, whose promises can be tested."""
 
     @property
     def sends_checksums(self) -> bool:
@@ -225,36 +225,36 @@ class WireStore(ObjectStore, Protocol):
         ...
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
-        """Write ``body``, at once or as an upload in parts, and claim that its CRC-32C is ``crc32c``.
+        """Write ``body``, at once or as an upload in parts, with ``crc32c`` as its checksum, right or wrong.
 
         Raises:
-            ClaimRefusedError: the store refused, as it must if the claim is wrong.
+            ClaimRefusedError: the store refused, as it must if the checksum is wrong.
 
         """
         ...
 
     def begin(self, key: str) -> Unfinished:
-        """Begin an upload in parts that is never completed; it is to be discarded."""
+        """Begin an upload in parts that is never completed, only discarded."""
         ...
 
     def list(self, prefix: str = "", *, page_keys: int = ...) -> Iterator[ObjectInfo]:
-        """Do as ``ObjectStore.list`` does, ``page_keys`` at a time."""
+        """List as ``ObjectStore.list`` does, ``page_keys`` at a time."""
         ...
 
 
 @runtime_checkable
 class CopyingStore(ObjectStore, Protocol):
-    """A store that can be asked to make an object of another one that it holds."""
+    """A store that can copy an object that it holds."""
 
     def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
-        """Make the object at ``key`` of ``source``, whole, and compare what the store says of it with what it must be.
+        """Copy ``source``, whole, to ``key``, and compare the store's facts of the copy with the expected ones.
 
-        ``source`` lies in a store of the same kind, reached by the same settings. Nothing should lie at ``key`` that is
-        in use: where this raises, anything may lie there.
+        ``source`` is in a store of the same kind, with the same settings. No object in use may have ``key``: if this
+        raises, ``key`` may hold anything.
 
         Raises:
-            ObjectChangedError: ``source`` is not of its etag any more; nothing was written.
-            StoreError: the store cannot do it, or says of the copy another length or checksum, or none.
+            ObjectChangedError: ``source`` no longer has its etag; nothing was written.
+            StoreError: the store cannot copy it, or reports another length or checksum of the copy, or none.
             UsageError: ``key`` is not portable.
 
         """
@@ -262,7 +262,7 @@ class CopyingStore(ObjectStore, Protocol):
 
 
 def check_key(key: str) -> None:
-    """Refuse keys that some store cannot hold, would rename, or lists as something else.
+    """Refuse keys that some store cannot hold, would rename, or would list differently.
 
     Portable is: ASCII letters and digits and ``!_.*'()=-``, in parts of at most 200 bytes between single slashes, none
     of them ``.`` or ``..``, at most 900 bytes in all. (Spaces, ``+``, ``%``, ``~`` and other characters are decoded,
@@ -282,7 +282,7 @@ def check_key(key: str) -> None:
 
 
 def check_etag(where: str, key: str, *, expected: str | None, found: str) -> None:
-    """Refuse another version of an object than the one expected, if one is.
+    """Refuse a version of an object other than the expected one, if one is expected.
 
     Raises:
         ObjectChangedError: ``found`` is another etag.
@@ -293,13 +293,13 @@ def check_etag(where: str, key: str, *, expected: str | None, found: str) -> Non
 
 
 def changed(where: str, key: str) -> ObjectChangedError:
-    """Return what to raise where an object has been replaced."""
+    """Return the error for an object that was replaced."""
     return ObjectChangedError(f"{where}: the object was replaced while it was read", key=key,
                               hint="wait until whatever writes there is done, and run again")  # fmt: skip
 
 
 def check_order(where: str, last: str, key: str) -> str:
-    """Return ``key``, which a listing gives after ``last``; what is not in order may be stale, or a page twice.
+    """Return ``key``, which a listing gave after ``last``; a listing out of order may be stale, or repeat a page.
 
     Raises:
         StoreError: the listing goes back.
@@ -312,7 +312,7 @@ def check_order(where: str, last: str, key: str) -> str:
 
 
 def check_range(start: int, end: int | None) -> None:
-    """Refuse what is not a half-open range; ``end`` None stands for the end of the object.
+    """Refuse a range that is not half-open; ``end`` None is the end of the object.
 
     Raises:
         ValueError: not 0 <= ``start`` <= ``end``.
@@ -328,14 +328,14 @@ def is_safe_path(path: str) -> bool:
 
 
 def can_be_below(prefix: str) -> bool:
-    """Whether a listing of ``prefix`` can hold anything: its folders are named, and lead nowhere else."""
+    """Whether a listing of ``prefix`` can hold anything: its folders have names that stay below the root."""
     return all(part not in {"", ".", ".."} for part in prefix.split("/")[:-1])
 
 
 def body_chunks(
     open_body: BodyOpener, *, size_bytes: int, crc32c: int | None, chunk_bytes: int, key: str
 ) -> Generator[bytes, None, None]:
-    """Yield a body in chunks of exactly ``chunk_bytes``, the last one shorter, and make sure at its end that it fits.
+    """Yield a body in chunks of exactly ``chunk_bytes``, the last one shorter, and check its length and checksum.
 
     Every ``put_stream`` reads through this, and completes its object only after the last chunk.
 

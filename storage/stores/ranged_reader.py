@@ -1,10 +1,10 @@
-"""An object of a store as random access bytes: read in ranges, a few of them on their way at a time.
+"""Random access to an object of a store, by range requests, a few of them in flight at a time.
 
-What is read in sequence is asked for ahead, so that a scan does not wait for each answer; how much is held at once is
-the number of ranges times their size, whatever the object's. A hop over more than a range ends the reading ahead: where
-batches are larger than a range only what is asked for is fetched, and what lies between never.
+Sequential reads are prefetched, so that a scan does not wait for each response; memory is bounded by the number of
+ranges times their size, whatever the size of the object. A hop over more than a range stops the prefetching: if batches
+are larger than a range, only the requested bytes are fetched, never those between.
 
-All ranges are of the version that was there when the reader was opened.
+All ranges are of the object's version at the time the reader was opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_S: Final = 0.2
 
 
 class _Range(NamedTuple):
-    """Bytes [start, end) that are there or on their way."""
+    """Bytes [start, end), fetched or in flight."""
 
     start: int
     end: int
@@ -47,7 +47,7 @@ def ranged_reader(
     range_bytes: int = RANGE_BYTES,
     end: int | None = None,
 ) -> Iterator[RangedReader]:
-    """Open the object at ``key`` for as long as the context lasts; nothing is read ahead from ``end`` on.
+    """Open the object at ``key`` for as long as the context lasts; nothing is read ahead beyond ``end``.
 
     Raises:
         ObjectNotFoundError: there is none.
@@ -69,7 +69,7 @@ def ranged_reader(
 
 
 class _Fetcher:
-    """Asks for ranges of one version of one object."""
+    """Requests ranges of one version of one object."""
 
     def __init__(self, store: ObjectStore, key: str, etag: str, threads: ThreadPoolExecutor) -> None:
         self.locator = f"{store.url}/{key}"
@@ -78,7 +78,7 @@ class _Fetcher:
         self._threads = threads
 
     def ask(self, start: int, end: int) -> _Range:
-        """Send for [start, end)."""
+        """Request [start, end) in the background."""
         return _Range(start, end, self._threads.submit(self.fetch, start, end))
 
     def fetch(self, start: int, end: int) -> bytes:
@@ -143,7 +143,7 @@ class RangedReader:
         return b"".join(pieces)
 
     def _plan(self, position: int, end: int) -> tuple[int, int]:
-        """Return the size of the ranges to ask for, and up to where they are wanted."""
+        """Return the size of the next ranges, and up to where they are wanted."""
         if self._read_to is None:
             return self._range_bytes, max(end, min(position + self._range_bytes, self._end))
         if position - self._read_to > self._range_bytes:
@@ -151,7 +151,7 @@ class RangedReader:
         return self._range_bytes, max(end, self._end)
 
     def _send(self, at: int, wanted: int, step: int) -> None:
-        """Ask for what is wanted from ``at`` on and not yet on its way, as far as there is room."""
+        """Request what is wanted from ``at`` on and not in flight yet, within the limit."""
         start = self._window[-1].end if self._window else at
         while start < wanted and len(self._window) < self._most:
             self._window.append(self._fetcher.ask(start, min(start + step, wanted)))

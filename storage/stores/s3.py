@@ -1,4 +1,4 @@
-"""Objects in an S3-compatible bucket.
+"""Stores objects in an S3-compatible bucket.
 
 A body is one PUT up to ``PART_BYTES``, and up to ``WHOLE_BYTES`` where its digests are known before it is read; a
 multipart upload above. Over plain HTTP, where each part would be hashed once more, one of known digests is tried as a
@@ -73,7 +73,7 @@ class _Place(TypedDict, total=False):
 
 
 class S3ObjectStore:
-    """The store ``s3://bucket/prefix``. It cannot be pickled: its URL and settings travel, and open it again."""
+    """The store ``s3://bucket/prefix``. It cannot be pickled: send its URL and settings, and open it again."""
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
         self._bucket = bucket
@@ -98,7 +98,7 @@ class S3ObjectStore:
         self._put(key, bytes(body), {"IfNoneMatch": "*"} if if_absent else {})
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:
-        """Write with one PUT in the place of one version; see ``ObjectStore.replace``."""
+        """Write with one PUT in place of one version; see ``ObjectStore.replace``."""
         check_key(key)
         try:
             self._put(key, bytes(body), {"IfMatch": etag})
@@ -118,7 +118,7 @@ class S3ObjectStore:
         self._caller.call(key, lambda: put(Body=data, **(condition or {})), claims=claimed is not None)
 
     def _putting(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
-        """Return what writes an object at once, given its body."""
+        """Return a function that writes an object with one request, given its body."""
         options: dict[str, Any] = {**checksum_header(crc32c)} if self._caller.sends_checksums else {}
         if storage_class is not None:
             options["StorageClass"] = storage_class
@@ -127,7 +127,7 @@ class S3ObjectStore:
     def put_stream(
         self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
     ) -> None:
-        """Write with a multipart upload if one part does not hold it; see ``ObjectStore.put_stream``."""
+        """Write with a multipart upload if one part is too small; see ``ObjectStore.put_stream``."""
         check_key(key)
         part_bytes = part_bytes_for(size_bytes)
 
@@ -149,9 +149,9 @@ class S3ObjectStore:
             self._upload(key).put(parts())
 
     def _put_whole(self, body: S3Body, key: str, crc32c: int) -> bool:
-        """Send a body while it is read, and say whether the store took it; one too large for that it may take in parts.
+        """Send a body while it is read; return False if it must be sent in parts instead.
 
-        What reading it raises comes out as it is, and is not tried again.
+        Errors in reading the body pass through unchanged, and are not retried.
         """
         is_small = len(body) <= WHOLE_BYTES
         if not is_small and (len(body) > SIGNED_WHOLE_BYTES or not self._caller.signs_bodies):
@@ -172,9 +172,10 @@ class S3ObjectStore:
         return True
 
     def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
-        """Have the store copy at once what S3 copies up to 5 GiB of; see ``CopyingStore.copy``.
+        """Let the store copy an object of up to 5 GiB, S3's limit, in one request; see ``CopyingStore.copy``.
 
-        In parts real servers say of a part the checksum of the whole source, or none, or refuse (versitygw, MinIO).
+        For a copy in parts, real servers return the checksum of the whole source for a part, or none, or refuse
+        (versitygw, MinIO).
         """
         check_key(key)
         self._caller.call(key, lambda: self._copy(source, key))
@@ -211,7 +212,7 @@ class S3ObjectStore:
             raise
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
-        """Write ``body`` and claim that its CRC-32C is ``crc32c``; see ``WireStore.put_claimed``."""
+        """Write ``body`` with the checksum ``crc32c``; see ``WireStore.put_claimed``."""
         check_key(key)
         if in_parts:
             self._upload(key).put([body], claimed=crc32c)
@@ -219,7 +220,7 @@ class S3ObjectStore:
             self._put(key, body, claimed=crc32c)
 
     def begin(self, key: str) -> Unfinished:
-        """Begin an upload in parts, and leave it so; see ``WireStore.begin``."""
+        """Begin an upload in parts, and do not complete it; see ``WireStore.begin``."""
         check_key(key)
         return Unfinished(key=key, begun_ms=0, handle=self._upload(key).begin())
 
@@ -244,7 +245,7 @@ class S3ObjectStore:
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
-        """Stream the object over one connection, and another where that breaks; see ``ObjectStore.open``."""
+        """Stream the object, over a new connection if one breaks; see ``ObjectStore.open``."""
         check_range(start, end)
         chunks = self._chunks(key, start, end)
         # The first chunk is asked for here, so that an absent object is reported on entering.
@@ -253,7 +254,7 @@ class S3ObjectStore:
             yield (chunk for part in ((first,), chunks) for chunk in part if chunk)
 
     def _chunks(self, key: str, start: int, end: int | None) -> Generator[bytes, None, None]:
-        """Yield an empty chunk once the object is open, then its bytes; each attempt that got further is the first."""
+        """Yield an empty chunk once the object is open, then its bytes; progress resets the count of attempts."""
         etag: str | None = None
         at, failed = start, 0
         while True:
@@ -276,7 +277,7 @@ class S3ObjectStore:
                 self._caller.retrying.wait(failed, error)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size, time and etag; see ``ObjectStore.head``. Of an absent bucket it says: no such object."""
+        """Return size, time and etag; see ``ObjectStore.head``. A missing bucket gives: no such object."""
         self._check_reachable(key)
         found = self._caller.call(key, lambda: self._client.head_object(Bucket=self._bucket, Key=self._prefix + key))
         must = self._caller.must_say
@@ -322,7 +323,7 @@ class S3ObjectStore:
             options["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there; see ``ObjectStore.delete``."""
+        """Remove the object if it exists; see ``ObjectStore.delete``."""
         check_key(key)
         with suppress(ObjectNotFoundError):
             self._caller.call(key, lambda: self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key))
@@ -366,9 +367,9 @@ class S3ObjectStore:
             self._caller.call(None, lambda: abort_upload(self._client, self._bucket, name, unfinished.handle))
 
     def _body(self, key: str, start: int, end: int | None, etag: str | None) -> tuple[StreamingBody, str] | None:
-        """Return the bytes [``start``, ``end``) as they come, with their version; None where there are none.
+        """Return the bytes [``start``, ``end``) as a stream, with their version; None if there are none.
 
-        A single attempt: the reader of the body tries both again.
+        It makes a single attempt: the reader of the body retries both.
         """
         self._check_reachable(key)
         where = self._caller.where(key)
@@ -390,12 +391,12 @@ class S3ObjectStore:
         return body, answer.get("ETag", "")
 
     def _check_reachable(self, key: str) -> None:
-        """Refuse to read by a key with empty parts, ``.`` or ``..``: some stores give what lies elsewhere for it."""
+        """Refuse to read a key with empty parts, ``.`` or ``..``: some stores return another object for it."""
         if not is_safe_path(key):
             raise ObjectNotFoundError(f"{self._caller.where(key)}: no such object", key=key)
 
     def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
-        """Ask for [``start``, ``end``) of the version ``etag``; None where the object ends before."""
+        """Request [``start``, ``end``) of the version ``etag``; None if the object ends before ``start``."""
         place: _Place = {"Bucket": self._bucket, "Key": self._prefix + key}
         if start or end is not None:
             place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
@@ -412,7 +413,7 @@ class S3ObjectStore:
             raise
 
     def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
-        """Make sure that the store answered the range that was asked for; some do not know ranges."""
+        """Check that the store returned the requested range; some do not support ranges."""
         match = _CONTENT_RANGE.fullmatch(given)
         if match:
             first, last, size_bytes = map(int, match.groups())
@@ -425,10 +426,10 @@ class S3ObjectStore:
 
 
 def _modified_ms(at: datetime) -> int:
-    """Return a time as all answers have it: a HEAD gives no more than seconds, some listings do."""
+    """Return a modification time in whole seconds: a HEAD gives no more, while some listings do."""
     return int(at.timestamp()) * 1000
 
 
 def _is_of_other_bytes(error: StoreUnavailableError) -> bool:
-    """Whether what came was not what the store said it is: what was handed on of it cannot be gone on with."""
+    """Whether the bytes were not those the store described, so that reading cannot continue after them."""
     return isinstance(error.__cause__, botocore.exceptions.FlexibleChecksumError)

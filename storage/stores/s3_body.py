@@ -1,7 +1,7 @@
-"""A body that goes up at once while it is read, and whose digest was known before.
+"""A body that is sent in one request while it is read, with a digest that is known in advance.
 
-botocore would read it twice over plain HTTP, where it signs the SHA-256 of a body, and would take an error of the file
-for one of the network.
+Over plain HTTP botocore signs the SHA-256 of a body, so it would read the body twice; and it would treat an error in
+reading the file as a network error.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SIGNED_BY_DIGEST: Final = {"v4", "s3v4"}
 
 
 class S3Body(io.RawIOBase):
-    """A body as botocore sends it, held against its length and checksum on the way.
+    """A body that botocore sends; its length and checksum are checked while it is read.
 
-    Its last chunk comes only after all of it was found to be as it must: whatever else was read leaves a request that
-    no store takes for a whole one.
+    Its last chunk is sent only after the whole body was found correct: otherwise the request stays incomplete, and no
+    store accepts it.
     """
 
     def __init__(self, open_body: BodyOpener, *, size_bytes: int, crc32c: int, sha256: str, key: str) -> None:
@@ -51,11 +51,11 @@ class S3Body(io.RawIOBase):
         return self._size_bytes
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most ``size`` of the bytes that come next; none at the end."""
+        """Return at most ``size`` of the next bytes; none at the end."""
         try:
             if self._at == len(self._chunk):
                 self._chunk, self._at = next(self._chunks, b""), 0
@@ -68,11 +68,11 @@ class S3Body(io.RawIOBase):
         return piece
 
     def tell(self) -> int:
-        """Return how much was read."""
+        """Return the number of bytes read."""
         return self._reported
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go back to the start, the one place that botocore goes to: to send all of it again."""
+        """Seek to the start, the only position that botocore seeks to, before it sends the body again."""
         if (offset, whence) != (0, io.SEEK_SET):
             raise io.UnsupportedOperation(f"seek to {offset} from {whence}: expected the start")
         self._chunks.close()
@@ -80,7 +80,7 @@ class S3Body(io.RawIOBase):
         return 0
 
     def send(self, put: Callable[..., object]) -> None:
-        """Have ``put`` send this from its start, as its ``Body``; where reading has failed, ``error`` says why."""
+        """Let ``put`` send this body from its start, as its ``Body``; if reading failed, ``error`` has the reason."""
         self.seek(0)
         try:
             put(Body=self)
@@ -89,7 +89,7 @@ class S3Body(io.RawIOBase):
                 raise
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the underlying stream."""
         self._chunks.close()
         super().close()
 
@@ -101,7 +101,7 @@ class S3Body(io.RawIOBase):
 
 
 def _one_behind(chunks: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
-    """Yield each chunk once the next one, or the end, was reached."""
+    """Yield each chunk only after the next one, or the end, was read."""
     last = None
     with closing(chunks):
         for chunk in chunks:
@@ -113,7 +113,7 @@ def _one_behind(chunks: Generator[bytes, None, None]) -> Generator[bytes, None, 
 
 
 class _Pieces:
-    """A body as urllib3 gets it: of what can be read it would send 16 KiB at a time."""
+    """A body for urllib3, which would send a readable one in pieces of 16 KiB."""
 
     def __init__(self, body: S3Body) -> None:
         self._body = body
@@ -122,12 +122,12 @@ class _Pieces:
         return iter(self._body.read, b"")
 
     def seek(self, offset: int) -> int:
-        """Go back to the start, to send all of it again."""
+        """Seek to the start, to send all of it again."""
         return self._body.seek(offset)
 
 
 def send_known_bodies(client: S3Client) -> None:
-    """Have ``client`` send an ``S3Body`` as it is read, and sign by its digest wherever bodies are signed by theirs."""
+    """Make ``client`` send an ``S3Body`` while it is read, and sign it by its known digest where bodies are signed."""
     client.meta.events.register("choose-signer.s3.PutObject", _choose)  # type: ignore[arg-type]
     client.meta.events.register("before-send.s3.PutObject", _send_in_pieces)
 
@@ -148,15 +148,15 @@ _S3Signer: Any = botocore.auth.AUTH_TYPE_MAPS["s3v4"]
 
 
 class _KnownDigestSigner(_S3Signer):  # type: ignore[misc]
-    """Signs as botocore does for S3; of a body whose SHA-256 is known it takes that."""
+    """Signs S3 requests as botocore does, but takes the SHA-256 of a body from the body if it is known."""
 
     def payload(self, request: AWSRequest) -> Any:  # noqa: ANN401 - as botocore declares it
-        """Return what stands for the body in the signature: where botocore signs by itself."""
+        """Return the body's digest for the signature, if botocore signs requests itself."""
         known = _digest(request) if self._should_sha256_sign_payload(request) else None
         return known or super().payload(request)
 
     def _get_existing_sha256(self, request: AWSRequest) -> str | None:
-        """Return the same for the signer that is part of awscrt; it decides by itself whether to sign by it."""
+        """Return the digest for awscrt's signer, which decides itself whether to use it."""
         return _digest(request)
 
 

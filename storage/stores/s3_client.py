@@ -1,12 +1,12 @@
-"""boto3's client, and the one way in which it is called: errors translated, transient ones tried again.
+"""Calls boto3's client: translates its errors, and retries transient ones.
 
-botocore's own retries are off, so that attempts are counted in one place. What a setting adds to requests (encryption,
-the expected owner of the bucket, tags) is put into each operation that knows it, on its way out. Bodies are
-signed where botocore signs them: always over plain HTTP, where a checksum does not keep an attacker from changing both.
+botocore's own retries are off, so that attempts are counted in one place. Parameters from settings (encryption, the
+expected owner of the bucket, tags) are added to each operation that supports them. Bodies are signed where botocore
+signs them: always over plain HTTP, where a checksum does not keep an attacker from changing both.
 
 Attempts are spaced by *full jitter*: a random time up to a bound that doubles, so that many clients which were refused
-at once do not come back at once. A time that the store names itself (``Retry-After``) is the least that is waited; if
-it is longer than anybody would wait within a run, the error is raised instead.
+at once do not come back at once. The store's own ``Retry-After`` is the minimum wait; if it is too long for a run, the
+error is raised instead.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NO_CREDENTIALS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying:
-    """How often something transient is tried, and how long is waited in between."""
+    """How often a transient error is retried, and how long to wait between attempts."""
 
     attempts: int = ATTEMPTS
     first_wait_s: float = FIRST_WAIT_S
@@ -79,11 +79,11 @@ class Retrying:
     """Gives numbers in [0, 1)."""
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return what ``attempt`` returns, once it does.
+        """Return the result of ``attempt``, retrying it after transient errors.
 
         Raises:
-            StoreUnavailableError: it was still so at the last attempt, or the store wants to be left alone for long.
-            StoreError: anything that would not be otherwise a second time, at once.
+            StoreUnavailableError: the last attempt failed, too, or the store asked for too long a wait.
+            StoreError: any error that a retry would not change, at once.
 
         """
         for number in range(1, self.attempts):
@@ -97,7 +97,7 @@ class Retrying:
         """Wait before the next attempt, after ``failed`` of them.
 
         Raises:
-            StoreUnavailableError: ``error``, where that would take too long, or the process is to end.
+            StoreUnavailableError: ``error``, if the wait would be too long, or the process is stopping.
 
         """
         asked_s = error.retry_after_s or 0.0
@@ -109,7 +109,7 @@ class Retrying:
 
 
 class Slots:
-    """How many bodies, or parts of them, all writers of one store may hold and send at once."""
+    """Limits how many bodies, or parts of them, all writers of one store hold and send at once."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -117,12 +117,12 @@ class Slots:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Take a slot for as long as the context lasts; waits for one."""
+        """Hold one slot for as long as the context lasts; waits for it."""
         with self._free:
             yield
 
     def begin(self, parts: Iterator[bytes], send: Callable[[bytes], Future[T]]) -> Future[T] | None:
-        """Take a slot until the next part, which ``send`` begins to send, is through; None, and no slot, at the end."""
+        """Take a slot until ``send`` has sent the next part; return None, without a slot, at the end."""
         self._free.acquire()
         begun = None
         try:
@@ -137,7 +137,7 @@ class Slots:
 
 
 class S3Caller:
-    """Calls one client; ``url`` is that of the bucket and prefix, for messages."""
+    """Calls one client; ``url`` is the bucket and prefix, for messages."""
 
     def __init__(self, settings: S3Settings, url: str) -> None:
         self.client = _make_client(settings)
@@ -150,17 +150,17 @@ class S3Caller:
         self._url = url
 
     def call(self, key: str | None, operation: Callable[[], T], *, claims: bool = False) -> T:
-        """Return what ``operation`` returns, tried again where that helps.
+        """Return the result of ``operation``, retried where that helps.
 
         Raises:
-            ClaimRefusedError: a bad request, where ``claims`` says that the request came with a checksum to be tried.
-            StoreError: what went wrong with ``key``, or with the store.
+            ClaimRefusedError: a bad request, if ``claims`` says that the request tests a checksum.
+            StoreError: any other failure of ``key``, or of the store.
 
         """
         return self.retrying.call(lambda: self.once(key, operation, claims=claims))
 
     def once(self, key: str | None, operation: Callable[[], T], *, claims: bool = False) -> T:
-        """Do as ``call`` does, in a single attempt."""
+        """Call as ``call`` does, in a single attempt."""
         with self.translated(key):
             try:
                 return operation()
@@ -172,10 +172,10 @@ class S3Caller:
                 raise
 
     def must_say(self, key: str | None, answer: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as boto3 gives it
-        """Return what ``answer`` says of ``name``.
+        """Return the field ``name`` of ``answer``.
 
         Raises:
-            StoreError: the store says that all went well, and leaves out what it must say.
+            StoreError: the store reported success, but omitted a required field.
 
         """
         if name not in answer:
@@ -184,12 +184,12 @@ class S3Caller:
         return answer[name]
 
     def where(self, key: str | None) -> str:
-        """Return what to call ``key`` in a message."""
+        """Return the name of ``key`` in messages."""
         return f"{self._url}/{key}" if key else self._url
 
     @contextmanager
     def translated(self, key: str | None) -> Iterator[None]:
-        """Turn what boto3 raises into the store's errors, in this one place."""
+        """Translate boto3's errors into the store's; the only place that does."""
         try:
             yield
         except botocore.exceptions.ClientError as error:
@@ -221,7 +221,7 @@ class S3Caller:
 
 
 def error_answer(error: botocore.exceptions.ClientError) -> ErrorAnswer:
-    """Return what the store answered."""
+    """Return the store's error response."""
     said = error.response.get("Error", {})
     answer: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
     return ErrorAnswer(
@@ -233,7 +233,7 @@ def error_answer(error: botocore.exceptions.ClientError) -> ErrorAnswer:
 
 
 def _seconds(text: str) -> float | None:
-    """Return the time of a ``Retry-After``; of its two forms stores use the number of seconds."""
+    """Return the time of a ``Retry-After`` in seconds, the one of its two forms that stores use."""
     return float(text) if text.isascii() and text.isdigit() else None
 
 
@@ -255,14 +255,14 @@ def _make_client(settings: S3Settings) -> S3Client:
 
 
 def _refuse_credentials(endpoint_url: str | None) -> None:
-    """Refuse an endpoint with a user or password in it: they would not be sent, and every message would show them."""
+    """Refuse an endpoint with a user or password: they would not be sent, and every message would show them."""
     if endpoint_url is not None and "@" in urlsplit(endpoint_url).netloc:
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and leave them out of the endpoint"
         raise ConfigurationError("s3: an endpoint URL with credentials in it: expected none", hint=hint)
 
 
 def _adder(added: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """Return the event handler that gives each operation those of ``added`` that it knows."""
+    """Return an event handler that adds to each operation the parameters of ``added`` that it supports."""
 
     def add(params: dict[str, Any], model: OperationModel, **_: object) -> dict[str, Any]:
         known = model.input_shape.members if model.input_shape is not None else {}

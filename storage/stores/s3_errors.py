@@ -1,7 +1,7 @@
-"""What an error answer of an S3-compatible store means: whose fault it is, and what to do about it.
+"""Translates error responses of S3-compatible stores: the error class, and what to do about it.
 
-Stores agree on HTTP statuses more than on codes (a wrong checksum alone has three), and a HEAD has no body to carry a
-code, so codes decide only where a status says too little.
+Stores agree on HTTP statuses more than on codes (a wrong checksum alone has three), and a HEAD response has no body and
+so no code. So codes decide only where the status is ambiguous.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RETRY_HINT: Final = "try again later; if it stays so, look at the store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAnswer:
-    """An answer other than success; a HEAD repeats the status as ``code``, having nothing better."""
+    """An error response; a HEAD has the status as ``code``, because it has no other."""
 
     status: int
     code: str
@@ -97,7 +97,7 @@ def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
 
 
 def may_refuse_bytes(answer: ErrorAnswer) -> bool:
-    """Whether ``answer`` may mean that other bytes came than a checksum says; its codes for that are many."""
+    """Whether ``answer`` may mean that the bytes do not match their checksum; stores have many codes for that."""
     says_otherwise = answer.code in _COME_BACK or answer.code in _ELSEWHERE or answer.code in _ACCESS_HINTS
     return answer.status == HTTPStatus.BAD_REQUEST and not says_otherwise
 

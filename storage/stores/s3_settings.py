@@ -1,4 +1,4 @@
-"""How to reach an S3-compatible store; apart from ``storage.stores.s3``, whose import takes boto3's second."""
+"""Connection settings of an S3-compatible store; apart from ``s3.py``, because importing boto3 takes a second."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ CUSTOMER_KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """What overrides boto3's own configuration; None leaves the word to it.
+    """Overrides of boto3's own configuration; None keeps boto3's choice.
 
     ``AWS_*`` variables (also ``AWS_ENDPOINT_URL_S3``), the shared configuration and credentials files, and the roles of
-    instances and containers work as in every program that uses boto3. A plain value, so that it travels to executors.
+    instances and containers work as in every program that uses boto3. A plain value, so that it can be sent to
+    executors.
     """
 
     endpoint_url: str | None = None
@@ -73,7 +74,7 @@ class S3Settings:
         }
 
     def request_parameters(self) -> dict[str, Any]:
-        """Return what goes with each request that knows it, under S3's own names."""
+        """Return the parameters for each request that supports them, under S3's own names."""
         key = None if self.customer_key is None else decoded_key(self.customer_key.content())
         customer = {
             f"{whose}SSECustomer{what}": value
@@ -92,7 +93,7 @@ class S3Settings:
         return {name: value for name, value in parameters.items() if value is not None}
 
     def config_options(self) -> dict[str, Any]:
-        """Return the arguments of ``botocore.config.Config``, without those that would hide boto3's own choice."""
+        """Return the arguments of ``botocore.config.Config``, without those that would override boto3's choice."""
         options = {
             "s3": {"addressing_style": self.addressing_style} if self.addressing_style else None,
             "retries": {"mode": "standard", "total_max_attempts": 1},
@@ -105,7 +106,7 @@ class S3Settings:
 
 
 def decoded_key(held: bytes) -> bytes | None:
-    """Return the key that a file of SSE-C holds, as it is or in base64; None if it holds something else."""
+    """Return the key in a file for SSE-C, raw or in base64; None if it holds something else."""
     if len(held) == CUSTOMER_KEY_BYTES:
         return held
     try:

@@ -1,9 +1,9 @@
-"""A body in parts: a multipart upload, completed only once all of the body was there, as it should be.
+"""Uploads a body in parts, and completes the multipart upload only once the whole body was sent and checked.
 
-Each part carries the CRC-32C of its bytes. Part checksums are of type COMPOSITE: the one type that old and new stores
-share, and readers do not mistake its value for that of the whole object. Parts are read one after the other and go up
-side by side, as many as all writers of the store together have slots for. A writer that waits for a slot may still hold
-the part it sent last.
+Each part carries the CRC-32C of its bytes. Part checksums have the type COMPOSITE, the only one that old and new stores
+share; readers do not mistake its value for the checksum of the whole object. Parts are read one after the other and
+sent in parallel, limited by the slots that all writers of the store share. A writer that waits for a slot may still
+hold the part it sent last.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ less than half of what S3 takes at once. Should the connection break, all of it 
 
 
 class Checksum(TypedDict, total=False):
-    """The headers that carry the checksum of the bytes that come with them; buckets with object lock want both."""
+    """The headers with the checksum of the bytes sent; buckets with object lock need both."""
 
     ChecksumCRC32C: str
     ChecksumAlgorithm: Literal["CRC32C"]
 
 
 def part_bytes_for(size_bytes: int) -> int:
-    """Return how large the parts of a body are; all but the last one are of this size."""
+    """Return the size of the parts of a body; only the last one is smaller."""
     return max(PART_BYTES, -(-size_bytes // MAX_PARTS))
 
 
 def checksum_header(crc32c: int) -> Checksum:
-    """Return the header that claims ``crc32c``."""
+    """Return the header with the checksum ``crc32c``."""
     return {
         "ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode(),
         "ChecksumAlgorithm": "CRC32C",
@@ -57,20 +57,20 @@ def checksum_header(crc32c: int) -> Checksum:
 
 
 class MultipartUpload:
-    """One upload to ``name`` in ``bucket``; ``key`` is what messages call it."""
+    """One upload to ``name`` in ``bucket``; ``key`` is its name in messages."""
 
     def __init__(self, caller: S3Caller, bucket: str, name: str, key: str, storage_class: str | None) -> None:
         self._caller, self._bucket, self._name, self._key = caller, bucket, name, key
         self._storage_class = storage_class
 
     def put(self, parts: Iterable[bytes], claimed: int | None = None) -> None:
-        """Upload ``parts``; whatever goes wrong on the way, the key is left as it was.
+        """Upload ``parts``; if anything fails, the key is unchanged.
 
-        ``claimed`` is sent as the CRC-32C of every part in place of its own; what is refused then raises a
+        ``claimed`` is sent as the CRC-32C of every part instead of its own; a refusal then raises a
         ``ClaimRefusedError``.
 
         Raises:
-            UploadGoneError: the store does not know the upload any more, so what became of it is not known either.
+            UploadGoneError: the store no longer knows the upload, so its outcome is unknown.
             StoreError: the store refused or failed.
 
         """
@@ -103,7 +103,7 @@ class MultipartUpload:
         return str(self._caller.must_say(self._key, answer, "UploadId"))
 
     def _put_parts(self, upload_id: str, parts: Iterator[bytes], claimed: int | None) -> list[CompletedPartTypeDef]:
-        """Send the parts side by side; when one cannot be read or sent, those under way come to their end first."""
+        """Send the parts in parallel; if one cannot be read or sent, wait for those in flight."""
         done: list[CompletedPartTypeDef] = []
         begun: deque[Future[CompletedPartTypeDef]] = deque()
 
@@ -144,5 +144,5 @@ class MultipartUpload:
 
 
 def abort_upload(client: S3Client, bucket: str, name: str, upload_id: str) -> None:
-    """Let go of the parts of an upload that is not to be completed."""
+    """Discard the parts of an upload that will not be completed."""
     client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)

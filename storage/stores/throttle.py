@@ -1,4 +1,4 @@
-"""A limit on bytes per second, shared by all threads that move bytes for one run."""
+"""Limits bytes per second, for all threads of one run together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_S: Final = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Throttle:
-    """Makes each caller wait until as many bytes may pass; None for ``bytes_per_s`` lets everything through.
+    """Makes each caller wait until its bytes may pass; ``bytes_per_s`` None means no limit.
 
     Unused time is not saved up: after a pause the rate is the same as before it.
     """
@@ -34,7 +34,7 @@ class Throttle:
     def take(self, size_bytes: int, goes_on: Callable[[], bool] = lambda: True) -> bool:
         """Wait until ``size_bytes`` may pass, and return whether they may.
 
-        They may not in a process that is to end, nor once ``goes_on``, which is asked each second, says no.
+        They may not in a stopping process, nor once ``goes_on``, which is called each second, returns False.
         """
         if self.bytes_per_s is None:
             return True

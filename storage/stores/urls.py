@@ -1,4 +1,4 @@
-"""From a URL to a store: a string is what users write, what a plan keeps, and what travels to executors."""
+"""Opens the store at a URL; users write URLs, plans record them, and executors receive them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 
 
 def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
-    """Open the store at ``url``; nothing is asked of it yet, so a wrong bucket shows at the first use.
+    """Open the store at ``url``; no request is sent yet, so a wrong bucket shows at the first use.
 
-    ``s3`` overrides what boto3 takes from its environment. Like the tools of AWS, ``s3://`` URLs are taken literally,
-    while ``file://`` URLs are percent-decoded.
+    ``s3`` overrides the settings that boto3 takes from its environment. Like the tools of AWS, ``s3://`` URLs are taken
+    literally, while ``file://`` URLs are percent-decoded.
 
     Raises:
         UsageError: not a URL of a known form.
@@ -49,10 +49,10 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
 
 
 def check_form(url: str) -> None:
-    """Make sure that ``url`` has a form that ``open_store`` knows.
+    """Check that ``url`` has a form that ``open_store`` supports.
 
     Raises:
-        UsageError: it has not, as a path has not.
+        UsageError: it has not; it may be a path.
 
     """
     scheme, separator, _ = url.partition("://")
@@ -64,7 +64,7 @@ def check_form(url: str) -> None:
 
 
 def split_object_url(url: str) -> tuple[str, str]:
-    """Return the URL of the whole store that the object at ``url`` lies in, and its key there.
+    """Return the URL of the store that holds the object at ``url``, and the object's key there.
 
     Raises:
         UsageError: not the URL of an object.
@@ -78,10 +78,10 @@ def split_object_url(url: str) -> tuple[str, str]:
 
 
 def local_path(url: str) -> Path | None:
-    """Return the path that a ``file://`` URL stands for, None for every other URL.
+    """Return the path of a ``file://`` URL, None for any other URL.
 
     Raises:
-        UsageError: a ``file://`` URL of something else than an absolute path.
+        UsageError: a ``file://`` URL without an absolute path.
 
     """
     if not url.lower().startswith("file://"):
@@ -95,13 +95,13 @@ def local_path(url: str) -> Path | None:
 
 
 def without_slash(url: str) -> str:
-    """Return ``url`` without slashes at its end, those that make it a URL aside."""
+    """Return ``url`` without trailing slashes, except those after its scheme."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rstrip('/')}"
 
 
 def is_store_url(text: str) -> bool:
-    """Whether ``text`` is meant as a URL of a store, and not as a path."""
+    """Whether ``text`` is meant as a URL of a store, not as a path."""
     return "://" in text
 
 

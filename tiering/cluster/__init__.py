@@ -1,1 +1,1 @@
-"""A running cluster: what it says of its topics, and the one topic that is written to."""
+"""Access to a running cluster: facts of its topics, its replicas, and the metadata topic that is written."""

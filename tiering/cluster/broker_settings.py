@@ -1,7 +1,7 @@
-"""What running brokers use: their settings (DescribeConfigs), and the quotas of clients (DescribeClientQuotas).
+"""The settings of running brokers (DescribeConfigs), and client quotas (DescribeClientQuotas).
 
-A broker answers with what is in force on it, by default or set. Settings that a release does not have are not in its
-answer, and so are internal ones that were not set.
+A broker returns the effective values, defaults included. Settings that its release does not have are missing, and so
+are internal ones that were not set.
 
 Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuotaControlManager``.
 """
@@ -30,7 +30,7 @@ _HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or set w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """The settings of one broker, as it has them now."""
+    """The current settings of one broker."""
 
     broker_id: int
     values: Mapping[str, str] = field(default_factory=dict)
@@ -42,17 +42,17 @@ class BrokerSettings:
 
 
 def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[BrokerSettings]:
-    """Return the settings ``names`` of each broker that runs, by broker id.
+    """Return the settings ``names`` of each running broker, by broker id.
 
     Raises:
-        ClusterError: the cluster does not say which brokers it has.
+        ClusterError: the cluster does not list its brokers.
 
     """
     return [_of_broker(cluster, broker_id, names) for broker_id in cluster.broker_ids()]
 
 
 def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
-    """Return all quotas of clients, key and value by entity.
+    """Return all client quotas, key and value by entity.
 
     Raises:
         ClusterError: the cluster does not answer, is too old for the request (2.6 has it), or refuses it.

@@ -1,7 +1,7 @@
-"""The door to a running cluster: kafka-python, which is optional: the extra ``kafka``.
+"""The connection to a running cluster, through the optional library kafka-python (the extra ``kafka``).
 
-Whatever the library raises comes out as a ``ClusterError`` that says what was asked. Nothing is cached: facts that
-guard a step are asked for right before it.
+Every error of the library becomes a ``ClusterError`` that names the request. Nothing is cached: facts that protect a
+step are requested directly before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HINT: Final = "look at --bootstrap-server and --command-config, and whether bro
 
 
 class EpochEnd(NamedTuple):
-    """Where a leader epoch ends in the leader's log."""
+    """The end offset of a leader epoch in the leader's log."""
 
     epoch: int
     """The epoch asked for, or the largest one below it that the leader knows."""
@@ -58,12 +58,12 @@ class Cluster:
     ) -> None:
         """Connect to the brokers at ``bootstrap``; ``settings`` are the library's.
 
-        A broker has ``setup_timeout_s`` to take the connection, and counts as gone if it gives no sign of life for
+        A broker has ``setup_timeout_s`` to accept the connection, and counts as dead if it does not respond for
         ``patience_ms`` after that.
 
         Raises:
             ConfigurationError: the library is not installed.
-            UsageError: ``bootstrap`` is not made of addresses.
+            UsageError: ``bootstrap`` is not a list of addresses.
             ClusterError: no broker answers.
 
         """
@@ -101,11 +101,11 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._open.close()
 
     def facts(self, wants: Callable[[str], bool]) -> ClusterFacts:
-        """Return what the cluster says of the topics that are wanted.
+        """Return the cluster's facts of the wanted topics.
 
         Raises:
             ClusterError: it does not answer.
@@ -120,7 +120,7 @@ class Cluster:
         return ClusterFacts(cluster_id=cluster_id, topics=topics)
 
     def topic(self, name: str) -> TopicFacts | None:
-        """Return one topic with its settings and leaders, and without offsets: what can be asked for again and again.
+        """Return one topic with its settings and leaders, without offsets: cheap enough for repeated requests.
 
         Raises:
             ClusterError: the cluster does not answer.
@@ -132,7 +132,7 @@ class Cluster:
         return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return the settings in effect of topics, by topic.
+        """Return the effective settings of topics, by topic.
 
         Raises:
             ClusterError: the cluster does not answer.
@@ -143,7 +143,7 @@ class Cluster:
         return {topic: _values(settings) for topic, settings in found.items()}
 
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
-        """Return where each of ``epochs`` ends in the leader's log.
+        """Return the end offset of each of ``epochs`` in the leader's log.
 
         Raises:
             ClusterError: the leader does not answer.
@@ -152,7 +152,7 @@ class Cluster:
         return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
 
     def broker_ids(self) -> list[int]:
-        """Return the ids of the brokers that run.
+        """Return the ids of the running brokers.
 
         Raises:
             ClusterError: the cluster does not answer.
@@ -167,7 +167,7 @@ class Cluster:
         """Return the library's description of the transactions of ``producer_ids``, by transactional id.
 
         Raises:
-            ClusterError: the cluster does not answer, or is too old to be asked (3.0 is not).
+            ClusterError: the cluster does not answer, or is older than 3.0.
 
         """
         with _translated("cannot learn about transactions"):
@@ -177,7 +177,7 @@ class Cluster:
             return found
 
     def ask(self, what: str, request: Any, broker_id: int | None = None) -> Any:  # noqa: ANN401 - messages of the library
-        """Return the answer of a broker, or of any, to a message for which the library has no fitting call.
+        """Send a message for which the library has no suitable call to a broker, or to any, and return the response.
 
         Raises:
             ClusterError: it does not answer; the error begins with ``what``.
@@ -191,9 +191,9 @@ class Cluster:
         return manager.run(manager.send, request, broker_id)
 
     def _of_any(self, request: Any) -> Any:  # noqa: ANN401 - messages of the library
-        """Return the answer of whichever broker, of the next one where one does not answer.
+        """Return the response of any broker, trying the next one if one does not answer.
 
-        Left to choose itself, the library may go on with one that takes connections and hangs.
+        The library's own choice may be a broker that accepts connections and hangs.
         """
         errors = self._kafka.errors
         known = sorted(one.node_id for one in self._admin._manager.cluster.brokers())  # noqa: SLF001
@@ -206,7 +206,7 @@ class Cluster:
         return self._answer(request, None)
 
     def read(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield offset and value of every record of a partition, up to the end that it has now.
+        """Yield offset and value of every record of a partition, up to its current end.
 
         Raises:
             ClusterError: it cannot be read.
@@ -224,7 +224,7 @@ class Cluster:
             yield from self._read_to(end, consumer, place)
 
     def _read_to(self, end: int, consumer: Any, place: object) -> Iterator[tuple[int, bytes | None]]:  # noqa: ANN401
-        """Yield the records below ``end``; for a broker that is gone the library would wait as long as it may."""
+        """Yield the records below ``end``; if a broker is down, the library would wait for the longest time allowed."""
         heard_at = time.monotonic()
         while (reached := consumer.position(place)) < end:
             for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
@@ -235,10 +235,10 @@ class Cluster:
                 raise TimeoutError(f"nothing came for {self._patience_ms / 1000:g} s at offset {reached}, before {end}")
 
     def publish(self, topic: str, partition: int, value: bytes) -> int:
-        """Append a record without a key, wait until all replicas in sync have it, and return its offset.
+        """Append a record without a key, wait for all in-sync replicas, and return its offset.
 
         Raises:
-            ClusterError: it may not be there.
+            ClusterError: the record may be missing.
 
         """
         with _translated(f"cannot write to {topic}-{partition}"):
@@ -249,7 +249,7 @@ class Cluster:
             return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
     def _settings(self, topics: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return what is set for ``topics``, by name: values, and where each is set."""
+        """Return the settings of ``topics``, by name: values, and where each is set."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         if not topics:
@@ -307,28 +307,28 @@ class Cluster:
 
 
 class SharedCluster:
-    """One connection to a cluster for all that a command asks of it, made when it is first asked for; to be closed."""
+    """One connection to a cluster for all requests of a command, made at the first one; must be closed."""
 
     def __init__(self) -> None:
-        """Connect to nothing yet."""
+        """Begin without a connection."""
         self._guard = Lock()
         self._open: Cluster | None = None
 
     def get(self, connect: Callable[[], Cluster]) -> AbstractContextManager[Cluster]:
-        """Give the connection, which stays open; ``connect`` makes it the first time."""
+        """Return the connection, which stays open; ``connect`` makes it the first time."""
         with self._guard:
             if self._open is None:
                 self._open = connect()
             return nullcontext(self._open)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._open is not None:
             self._open.close()
 
 
 def _made(client: Any, **config: object) -> Any:  # noqa: ANN401 - classes of the library
-    """Return a client of the library; where it cannot be made, what it has opened so far is closed."""
+    """Return a client of the library; if creating it fails, close what it has opened so far."""
     made = client.__new__(client)
     try:
         made.__init__(**config)
@@ -383,7 +383,7 @@ def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a U
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Turn what the library raises into an error of ours."""
+    """Translate the library's errors into ours."""
     from kafka import errors
 
     try:

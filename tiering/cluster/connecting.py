@@ -1,12 +1,12 @@
-"""How a cluster is reached: ``--command-config`` in the library's words, and what to say where no broker answers.
+"""Connects to a cluster: translates ``--command-config`` for kafka-python, and explains why no broker answers.
 
-That is a properties file as Kafka's own tools take it. Only what decides how a broker is reached is taken over; other
-properties, which tune clients, are skipped. What would be needed and cannot be had (JKS stores, GSSAPI, tokens) is
-refused by name: going on without it would connect otherwise than was meant.
+It is a properties file as for Kafka's own tools. Only the properties for the connection are used; others, which tune
+clients, are skipped. Properties that are needed but not supported (JKS stores, GSSAPI, tokens) are refused by name:
+without them the connection would not be the intended one.
 
-The library tries again and again until its time is up, whatever its settings say. So a broker that does not take a
-connection, or takes it and refuses at once, is found out here, in seconds: an operator has mistyped something, and
-waits.
+The library retries until its timeout, whatever its settings are. So a broker that does not accept a connection, or
+accepts it and refuses at once, is detected here within seconds: the operator has probably mistyped something, and is
+waiting.
 
 Source: ``CommonClientConfigs``, ``SslConfigs``, ``SaslConfigs``.
 """
@@ -50,10 +50,10 @@ _CREDENTIALS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 def client_settings(properties: Mapping[str, str]) -> dict[str, object]:
-    """Return what kafka-python is to be given for ``properties``.
+    """Return the arguments for kafka-python that correspond to ``properties``.
 
     Raises:
-        ConfigurationError: something is asked for that cannot be had.
+        ConfigurationError: a required property is not supported.
 
     """
     for name in properties:
@@ -76,7 +76,7 @@ def client_settings(properties: Mapping[str, str]) -> dict[str, object]:
 
 
 def setup_timeout_s(properties: Mapping[str, str]) -> float | None:
-    """Return how long a broker has to take a connection, where ``properties`` say so.
+    """Return how long a broker has to accept a connection, if ``properties`` say so.
 
     Raises:
         ConfigurationError: it is not a number.
@@ -143,11 +143,11 @@ _BY_PROTOCOL: Final = (
 
 
 def reach(servers: Sequence[str], timeout_s: float) -> None:
-    """See that one of ``servers`` (host:port) takes a connection, all asked at once.
+    """Check that one of ``servers`` (host:port) accepts a connection; all are tried at once.
 
     Raises:
         UsageError: one of them is not an address.
-        ClusterError: none does; says of each why.
+        ClusterError: none does; gives the reason of each.
 
     """
     places = [_place(server) for server in servers]
@@ -165,13 +165,13 @@ def connected(
     servers: list[str],
     patience_ms: int,
 ) -> _Made:
-    """Return what ``connect`` returns, which may take so many milliseconds; ended early where it is hopeless.
+    """Return the result of ``connect``, which may take so many milliseconds; stops early if it cannot succeed.
 
-    It fails with one of ``errors``. The library stays with the server that it has chosen, also with one that takes a
+    It fails with one of ``errors``. The library stays with the server that it has chosen, even with one that accepts a
     connection and hangs; so each is tried alone, too.
 
     Raises:
-        ClusterError: it failed; says of what.
+        ClusterError: it failed; gives the reason.
 
     """
     failures, first_ms = _Failures(), min(_FIRST_MS, patience_ms)
@@ -198,7 +198,7 @@ def _place(server: str) -> tuple[str, int]:
 
 
 def _failure(place: tuple[str, int], timeout_s: float) -> str | None:
-    """Return why ``place`` takes no connection; None where it does."""
+    """Return why ``place`` accepts no connection; None if it does."""
     try:
         socket.create_connection(place, timeout_s).close()
     except TimeoutError:
@@ -209,14 +209,14 @@ def _failure(place: tuple[str, int], timeout_s: float) -> str | None:
 
 
 class _Failures(logging.Handler):
-    """Keeps why the library could not connect, of which its exception says nothing."""
+    """Collects the reasons why the library could not connect, which its exception omits."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.why: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what ``record`` says of a failure."""
+        """Store the failure in ``record``."""
         failed = _FAILED.match(record.getMessage())
         if failed is not None:
             self.why.append(failed[1])
@@ -224,7 +224,7 @@ class _Failures(logging.Handler):
 
 @contextmanager
 def _listening(failures: _Failures) -> Iterator[None]:
-    """Let ``failures`` listen to the library's log, which is silent else: what matters comes as an exception."""
+    """Let ``failures`` receive the library's log, which is otherwise off: errors arrive as exceptions."""
     log = logging.getLogger("kafka")
     log.addHandler(failures)
     log.propagate = False

@@ -1,7 +1,7 @@
-"""What ``replica_check`` asks of a running cluster.
+"""The requests that ``replica_check`` sends to a running cluster.
 
-Nothing here needs more than the permissions to describe topics and to read them; without those to describe settings,
-Kafka's defaults count.
+They need only the permissions to describe and to read topics; without the permission to describe settings, Kafka's
+defaults are assumed.
 
 Source: ``MetadataResponse``.
 """
@@ -32,7 +32,7 @@ _DEFAULTS: Final = {_LAG: 30_000, EXPIRATION: 86_400_000}
 
 
 class BrokerTimes(NamedTuple):
-    """Settings of brokers."""
+    """Time settings of brokers."""
 
     lag_ms: int
     """The longest ``replica.lag.time.max.ms``."""
@@ -46,7 +46,7 @@ class LiveBrokers:
 
     Attributes:
         wants: whether a partition is to be checked.
-        warn: is called about what the cluster does not say.
+        warn: called about facts that the cluster does not provide.
 
     """
 
@@ -55,7 +55,7 @@ class LiveBrokers:
     warn: Callable[[str], None]
 
     def partitions(self, topics: frozenset[str] | None = None) -> Sequence[PartitionReplicas]:
-        """Return the partitions of ``topics``, or of all that are wanted; one for all of a topic that is not described.
+        """Return the partitions of ``topics``, or all wanted ones; one entry for a topic that cannot be described.
 
         Raises:
             ClusterError: the cluster does not answer.
@@ -88,18 +88,18 @@ class LiveBrokers:
     def producers(
         self, broker_id: int, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ReplicaProducers]:
-        """Return what a broker holds of each of ``partitions``.
+        """Return a broker's producer state of each of ``partitions``.
 
         Raises:
-            ClusterError: it does not answer, or is too old to be asked.
+            ClusterError: it does not answer, or is too old for the request.
 
         """
         return describe_producers(self.cluster, broker_id, partitions)
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, DeletedRecords]:
-        """Return what new replicas of ``partitions`` cannot get: what is tiered they have a snapshot of.
+        """Return what new replicas of ``partitions`` cannot fetch; for tiered segments they have a snapshot.
 
-        Nothing is said of partitions where the cluster does not answer.
+        Partitions for which the cluster does not answer are omitted.
         """
         wanted = set(partitions)
         topics = {one.topic for one in wanted}
@@ -123,7 +123,7 @@ class LiveBrokers:
         }
 
     def times(self) -> BrokerTimes:
-        """Return the settings of the brokers that run, Kafka's defaults where they do not say."""
+        """Return the settings of the running brokers, with Kafka's defaults for missing ones."""
         found = describe_brokers(self.cluster, tuple(_DEFAULTS))
         if silent := next((one.error for one in found if one.error is not None), None):
             self.warn(f"Kafka's defaults count for {_LAG} and {EXPIRATION}: {silent}")
@@ -132,9 +132,9 @@ class LiveBrokers:
 
 
 def _is_in_remote(topic: TopicFacts, partition: PartitionFacts) -> bool:
-    """Whether a new replica may start from remote storage; also where the cluster does not say that it does not.
+    """Whether a new replica may start from remote storage; also if the cluster does not exclude that.
 
-    Where nothing is tiered yet, it starts at the beginning of the log, like one of a topic without tiered storage.
+    If nothing is tiered yet, it starts at the beginning of the log, as without tiered storage.
     """
     is_local = partition.local_start_offset is not None and partition.local_start_offset == partition.log_start_offset
     return not topic.settings or (topic.is_tiered and not (is_local and partition.remote_end_offset == 0))

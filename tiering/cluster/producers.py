@@ -1,8 +1,8 @@
-"""What brokers say of producers (KIP-664): the producer state of their replicas, and transactions of coordinators.
+"""Requests for producer state and transactions (KIP-664), to any replica and to transaction coordinators.
 
-Any replica answers for itself, a follower too, so that replicas can be compared; brokers from 2.8 on answer.
-Coordinators are asked by ListTransactions and DescribeTransactions, which brokers from 3.0 on know; transactional ids
-that the user may not describe are missing.
+Every replica, also a follower, returns its own state, so that replicas can be compared; brokers from 2.8 on support
+this. Coordinators are queried by ListTransactions and DescribeTransactions, which brokers from 3.0 on support;
+transactional ids that the user may not describe are missing.
 
 Source: ``ReplicaManager.activeProducerState``, ``DescribeProducersResponse``.
 """
@@ -49,7 +49,7 @@ class ActiveProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProducers:
-    """What one replica answers."""
+    """The response of one replica."""
 
     producers: tuple[ActiveProducer, ...] = ()
     """By producer id."""
@@ -60,7 +60,7 @@ class ReplicaProducers:
 def describe_producers(
     cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ReplicaProducers]:
-    """Return what broker ``broker_id`` holds of each of ``partitions``, asked in one request.
+    """Return the producer state of broker ``broker_id`` for each of ``partitions``, in one request.
 
     Raises:
         ClusterError: it does not answer, or is too old to be asked.
@@ -100,10 +100,10 @@ def describe_producers(
 
 
 def next_producer_id(cluster: Cluster) -> int:
-    """Return the producer id that a new producer gets now, which no other gets after that.
+    """Return a newly allocated producer id, which no other producer gets.
 
     Raises:
-        ClusterError: no broker answers, or none gives one.
+        ClusterError: no broker answers, or none allocates an id.
 
     """
     from kafka.protocol.producer import InitProducerIdRequest as Request
@@ -124,10 +124,10 @@ _STATES = {state.kafka_name: state for state in TransactionState}
 
 
 def describe_transactions(cluster: Cluster, producer_ids: Collection[int]) -> TransactionStates:
-    """Return the transactional ids that have ``producer_ids`` now.
+    """Return the transactional ids that use ``producer_ids`` now.
 
     Raises:
-        ClusterError: the cluster does not answer, or is too old to be asked.
+        ClusterError: the cluster does not answer, or is too old for the request.
 
     """
     found = {

@@ -1,9 +1,9 @@
-"""Which replicas of a running cluster have lost producer state, by what every replica says of itself.
+"""Finds replicas of a running cluster that have lost producer state, by comparing the state that replicas report.
 
-Every replica of every partition is asked once, many partitions a request, all brokers side by side. Partitions whose
-replicas agree are done with. The others are asked again until the difference is gone, or has been there so long that a
-replica in sync must have fetched all that the other one had at first: twice ``replica.lag.time.max.ms``. A replica
-counts as one that lost state only if every answer says so, and if it was in sync all the while, under one leader.
+Every replica of every partition is queried once, many partitions per request, all brokers in parallel. Partitions whose
+replicas agree are done. The others are queried again until the difference is gone, or has lasted so long that an
+in-sync replica must have fetched everything that the other one had at first: twice ``replica.lag.time.max.ms``. A
+replica has lost state only if every response shows it, and if it was in sync all the time, under one leader.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class ReplicaCheck:
 
     Attributes:
         pause: waits for so many seconds.
-        check: raises what ends the check, where it is to end.
-        partitions: how many there are.
-        names: which these are.
-        alone: how many of them have one replica in sync, so that there is nothing to compare it with.
-        replicas: how many were asked.
+        check: raises an error to end the check.
+        partitions: number of partitions.
+        names: names of the partitions.
+        alone: number of partitions with a single in-sync replica, which cannot be compared.
+        replicas: number of replicas queried.
 
     """
 
@@ -62,10 +62,10 @@ class ReplicaCheck:
     """Brokers that do not answer at all, and why."""
 
     def findings(self) -> Iterator[ReplicaFinding]:
-        """Yield what is not as it should be; of a partition that is in order nothing is said.
+        """Yield the replicas with a problem; partitions without one are omitted.
 
         Raises:
-            ClusterError: the cluster does not say where its replicas are.
+            ClusterError: the cluster does not list its replicas.
 
         """
         places = self.brokers.partitions()
@@ -81,7 +81,7 @@ class ReplicaCheck:
         yield from self._settle(unsettled)
 
     def _first_answers(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
-        """Return what is open after two answers of those that differ: producers that write meanwhile make no third."""
+        """Return the open partitions after two responses, so that active producers cause no third round."""
         led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
         watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
         self.replicas += sum(len(one.brokers) for one in watched)
@@ -91,7 +91,7 @@ class ReplicaCheck:
         return [one for one in watched if one.is_open]
 
     def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
-        """Ask again until it is known what is lost, and what was late."""
+        """Query again until it is known what is lost, and what was only late."""
         if not watched:
             return
         times = self.brokers.times()
@@ -125,7 +125,7 @@ class ReplicaCheck:
             watched = [one for one in watched if one.is_open]
 
     def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
-        """Begin again where there is another leader; yield what is out of sync now, and compare it no more."""
+        """Start again if the leader has changed; yield replicas out of sync, which are no longer compared."""
         topics = frozenset(one.place.topic_partition.topic for one in watched)
         found = self.brokers.partitions(topics)
         places = {place.topic_partition: place for place in found}
@@ -145,7 +145,7 @@ class ReplicaCheck:
             one.place = place
 
     def _ask(self, watched: Sequence[Watched]) -> None:
-        """Ask the replicas of all ``watched``."""
+        """Query the replicas of all ``watched``."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
         for one in watched:
             for broker_id in one.brokers:
@@ -165,7 +165,7 @@ class ReplicaCheck:
             one.take(answers[one.place.topic_partition], now_s)
 
     def _answer(self, request: tuple[int, Sequence[TopicPartition]]) -> Mapping[TopicPartition, ReplicaProducers]:
-        """Return what a broker answers; one that does not answer is not asked again until all are."""
+        """Return a broker's response; one that does not answer is queried again only with all others."""
         broker_id, partitions = request
         if broker_id not in self._silent:
             try:

@@ -1,13 +1,14 @@
-"""One partition whose replicas are compared until nothing is open, and what is to be said of them.
+"""Compares the replicas of one partition until nothing is open, and makes the findings about them.
 
 All replicas of a partition append the same batches, so their states differ only in what one of them
 
-- has not fetched yet: the same difference must be there again once a replica that is in sync has fetched it;
-- has expired earlier than the other: producers that expire by now are no loss;
-- could not fetch, since retention had deleted it before the replica was made, or the cleaner had removed its markers.
+- has not fetched yet: the same difference must remain after an in-sync replica has fetched it;
+- has expired earlier than the other: producers that expire by now are not a loss;
+- could not fetch, because retention had deleted it before the replica was created, or the cleaner had removed its
+  markers.
 
-Any other difference is a loss. Stock brokers from 3.6 on lose the state of what they do not read when a replica starts
-from remote storage: they delete the snapshot that they have fetched.
+Any other difference is a loss. Stock brokers from 3.6 on lose the state of the segments that they do not read when a
+replica starts from remote storage: they delete the snapshot that they have fetched.
 
 Source: ``ProducerStateManager.isProducerExpired``, ``TierStateMachine.buildProducerSnapshotFile``, ``LogCleaner``.
 """
@@ -32,7 +33,7 @@ _MOST_SKEW_MS: Final = 60_000
 
 
 class Loss(StrEnum):
-    """What a replica lacks of a producer."""
+    """The part of a producer's state that a replica lacks."""
 
     PRODUCER = "producer"
     """The producer itself: a batch sent again is appended again."""
@@ -47,7 +48,7 @@ class Loss(StrEnum):
 
 
 class LostProducer(NamedTuple):
-    """A producer of which a replica lacks something."""
+    """A producer whose state a replica lacks in part."""
 
     known: ActiveProducer
     """As the other replica has it."""
@@ -57,7 +58,7 @@ class LostProducer(NamedTuple):
 
 
 class DeletedRecords(NamedTuple):
-    """What a new replica of a partition cannot get any more."""
+    """The records that a new replica of a partition can no longer fetch."""
 
     below: int = 0
     """Offset below which records are gone for good; 0 where a new replica gets what it needs from remote storage."""
@@ -67,12 +68,12 @@ class DeletedRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What states of a partition may differ in without a loss.
+    """The differences between states of a partition that are not a loss.
 
     Attributes:
-        now_ms: when the states were asked for.
+        now_ms: time of the request for the states.
         expiration_ms: the shortest ``producer.id.expiration.ms`` of the replicas.
-        deleted: what could not be fetched any more.
+        deleted: the records that could no longer be fetched.
 
     """
 
@@ -88,7 +89,7 @@ class Tolerance:
         return self.now_ms - producer.last_timestamp >= self.expiration_ms - skew_ms
 
     def allows(self, loss: Loss, known: ActiveProducer) -> bool:
-        """Whether ``loss`` has a cause that does no harm."""
+        """Whether ``loss`` has a harmless cause."""
         match loss:
             case Loss.EPOCH:
                 return False
@@ -105,12 +106,13 @@ def lost_producers(
     found: Iterable[ActiveProducer],
     after: Iterable[ActiveProducer],
 ) -> Iterator[LostProducer]:
-    """Yield what a replica lacks in ``found`` that another one has had since ``before`` it was asked.
+    """Yield what a replica lacks in ``found`` that another one has had since ``before`` the request.
 
     Args:
-        before: what the other replica had said; the longer ago, the less of it can be missing for want of time.
-        found: what the replica says.
-        after: what the other replica says now.
+        before: an earlier response of the other replica; the older it is, the less of it can be missing for lack of
+            time.
+        found: the replica's response.
+        after: the other replica's current response.
 
     """
     late, there = _by_id(after), _by_id(found)
@@ -125,7 +127,7 @@ def lost_producers(
 
 
 def _losses(then: ActiveProducer, other: ActiveProducer | None, now: ActiveProducer) -> Iterator[Loss]:
-    """Yield what ``other`` lacks. Epochs only grow, so a lower one than ``then`` is too low whatever came since."""
+    """Yield what ``other`` lacks. Epochs only grow, so one lower than ``then`` is too low in any case."""
     if other is None:
         yield Loss.PRODUCER
     elif other.producer_epoch < then.producer_epoch:
@@ -142,7 +144,7 @@ def _losses(then: ActiveProducer, other: ActiveProducer | None, now: ActiveProdu
 
 
 def _may_have_come_back(producer: ActiveProducer) -> bool:
-    """Whether the replica may have expired it, and known it again since its transaction began, without a marker yet."""
+    """Whether the replica may have expired it, and relearned it from its open transaction, before a marker."""
     return producer.coordinator_epoch < 0 and producer.current_transaction_start_offset is not None
 
 
@@ -171,7 +173,7 @@ _Losses: TypeAlias = "dict[tuple[int, int, Loss], LostProducer]"
 
 
 class PartitionReplicas(NamedTuple):
-    """Where the replicas of a partition are."""
+    """The replicas of a partition and their state in the cluster."""
 
     topic_partition: TopicPartition
     leader: int | None
@@ -182,7 +184,7 @@ class PartitionReplicas(NamedTuple):
     """Why the cluster does not say where they are: Kafka's name of an error of the whole topic."""
 
     def finding(self, broker_id: int | None, state: ReplicaState, why: str | None = None) -> ReplicaFinding:
-        """Return what is to be said of one of them."""
+        """Return the finding for one of them."""
         return ReplicaFinding(
             topic_partition=self.topic_partition,
             broker_id=broker_id,
@@ -194,7 +196,7 @@ class PartitionReplicas(NamedTuple):
         )
 
     def not_compared(self) -> Iterator[ReplicaFinding]:
-        """Yield the replicas that are out of sync, or that there is no leader to compare with."""
+        """Yield the replicas that are out of sync, or have no leader to compare with."""
         if self.leader is None:
             yield self.finding(None, ReplicaState.UNKNOWN, self.error or "the partition has no leader")
             return
@@ -203,7 +205,7 @@ class PartitionReplicas(NamedTuple):
 
 
 class ReplicaState(StrEnum):
-    """What is to be said of a replica that is not as it should be."""
+    """The problem of a replica."""
 
     LOST = "lost"
     """It lacks producer state that another replica has."""
@@ -215,7 +217,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFinding:
-    """One replica that is not as it should be."""
+    """One replica with a problem."""
 
     topic_partition: TopicPartition
     broker_id: int | None
@@ -232,7 +234,7 @@ class ReplicaFinding:
 
     @property
     def leads(self) -> bool:
-        """Whether clients get their answers from this replica."""
+        """Whether this replica is the leader, and so answers clients."""
         return self.broker_id is not None and self.broker_id == self.leader
 
 
@@ -255,11 +257,11 @@ class Watched:
 
     @property
     def is_open(self) -> bool:
-        """Whether its replicas are to be asked again."""
+        """Whether its replicas must be queried again."""
         return bool(self.losses or self.errors)
 
     def take(self, answers: Mapping[int, ReplicaProducers], now_s: float) -> None:
-        """Take one answer of every replica."""
+        """Add one response of every replica."""
         self.errors = {broker_id: one.error for broker_id, one in answers.items() if one.error is not None}
         self.tries += bool(self.errors)
         said = {broker_id: one.producers for broker_id, one in answers.items() if one.error is None}
@@ -271,7 +273,7 @@ class Watched:
             self.losses = {key: now[key] for key in self.losses.keys() & now.keys()}
 
     def _compared(self, said: dict[int, _Producers]) -> _Losses:
-        """Return what the leader lacks of each follower's state, and each of the leader's."""
+        """Return what the leader lacks of each follower's state, and each follower of the leader's."""
         leader = self.place.leader
         if leader is None or leader not in said:
             return {}
@@ -289,7 +291,7 @@ class Watched:
         self.losses = {key: lost for key, lost in self.losses.items() if not tolerance.allows(key[2], lost.known)}
 
     def give_up(self) -> Iterator[ReplicaFinding]:
-        """Yield the replicas that have answered with errors often enough; without a leader's answer, all."""
+        """Yield the replicas that have answered with errors often enough; all, if the leader has."""
         if self.tries < _TRIES:
             return
         leader_said = None if self.place.leader is None else self.errors.get(self.place.leader)

@@ -1,4 +1,4 @@
-"""TLS to brokers: files of keys and certificates that are tried before a broker is asked, and handshakes that end."""
+"""TLS to brokers: checks key and certificate files before connecting, and limits the time of handshakes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _BY_KEY: Final = "a PEM file with key and certificates is needed, and ssl.key.pa
 
 
 def check_stores(settings: Mapping[str, Any]) -> None:
-    """See that the files that the library's ``settings`` name hold what TLS needs.
+    """Check that the files in the library's ``settings`` hold what TLS needs.
 
-    The library would blame the connection, and ask the terminal for the password of an encrypted key.
+    The library would report a connection error, and prompt on the terminal for the password of an encrypted key.
 
     Raises:
-        ConfigurationError: one does not, or cannot be read.
+        ConfigurationError: a file does not, or cannot be read.
 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -39,7 +39,7 @@ def check_stores(settings: Mapping[str, Any]) -> None:
 
 
 def bound_handshakes() -> None:
-    """Let a TLS handshake fail that is not answered, as by a broker that is stopped: the library waits for ever."""
+    """Let an unanswered TLS handshake fail, as with a stopped broker: the library would wait for ever."""
     from kafka.errors import KafkaTimeoutError
     from kafka.net import manager
     from kafka.net.transport import KafkaSSLTransport

@@ -1,4 +1,4 @@
-"""How producer ids come into the world, age and die: the controller's side, on real metadata logs.
+"""The controller's side of producer ids, on real metadata logs: allocation, expiration and transactions.
 
 These are the public names. Each is loaded when it is first used: every command reads settings from the metadata log,
 and few need transactions or a log that they write to.

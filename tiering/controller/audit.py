@@ -1,10 +1,10 @@
-"""Whether every producer id in a log dir was really allocated: each must lie in exactly one block.
+"""Audits the producer ids in a log dir: each must lie in exactly one allocated block.
 
-An id in no block was never given out by this cluster: the log, or part of it, is of another one, or the metadata log
-is. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are named with
-the files and batches that carry them.
+An id in no block was never allocated by this cluster: the log, or a part of it, or the metadata log, belongs to another
+one. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are reported with
+the files and batches that contain them.
 
-The log dir is read first and the metadata log after it, so that a block that is given out meanwhile is known by then.
+The log dir is read first and the metadata log after it, so that a block allocated in between is known.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrier:
-    """A file that has a producer id in it."""
+    """A file that contains a producer id."""
 
     file: str
     base_offsets: tuple[int, ...]
@@ -61,7 +61,7 @@ class Carrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A producer id that was not allocated, or twice."""
+    """A producer id that was not allocated, or was allocated twice."""
 
     producer_id: int
     fault: Fault
@@ -72,7 +72,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an audit found."""
+    """The result of an audit."""
 
     image: MetadataImage
     producer_ids: int
@@ -87,7 +87,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What one file has: its ids, each once."""
+    """The distinct ids of one file."""
 
     file: SnapshotFile | Segment
     ids: Ids
@@ -97,8 +97,8 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
     """Compare the producer ids in all snapshots and segments of ``log_dir`` with the blocks of an image.
 
     Args:
-        log_dir: to be read.
-        load: gives the image; called once everything else is read.
+        log_dir: the log dir to read.
+        load: returns the image; called after everything else was read.
         sources: how files are opened.
 
     Raises:
@@ -125,7 +125,7 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
 
 
 class Claims:
-    """Who claims which producer id."""
+    """Finds the blocks that contain a producer id."""
 
     def __init__(self, blocks: Iterable[ProducerIdBlock]) -> None:
         """``blocks`` may come in any order, overlap, and leave gaps."""
@@ -136,16 +136,16 @@ class Claims:
         self._ends = np.sort(np.array([block.next_producer_id for block in self._blocks], dtype=np.int64))
 
     def count(self, ids: Ids) -> Ids:
-        """Return for each of ``ids`` in how many blocks it lies."""
+        """Return the number of blocks that contain each of ``ids``."""
         begun, ended = self._begun_and_ended(ids)
         return np.asarray(begun - ended, dtype=np.int64)
 
     def wrong(self, ids: Ids) -> Ids:
-        """Return those of ``ids`` that do not lie in exactly one block."""
+        """Return the ``ids`` that do not lie in exactly one block."""
         return np.asarray(ids[self.count(ids) != 1], dtype=np.int64)
 
     def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> Finding:
-        """Return what is wrong with an id that ``wrong`` gave."""
+        """Return what is wrong with an id that ``wrong`` returned."""
         blocks = self._blocks_of(producer_id)
         fault = Fault.DISPUTED if blocks else Fault.UNALLOCATED
         return Finding(producer_id=producer_id, fault=fault, blocks=blocks, carriers=carriers)
@@ -165,7 +165,7 @@ class Claims:
 
 
 def _read_partition(partition: PartitionDir, sources: Sources, problems: list[ResnapError]) -> Iterator[_Read]:
-    """Yield what the files of a partition have; those that retention took meanwhile are skipped."""
+    """Yield the ids in the files of a partition; files that retention deleted are skipped."""
     files: list[SnapshotFile | Segment] = [*partition.snapshots, *partition.segments]
     for one in files:
         try:
@@ -198,7 +198,7 @@ def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
 
 
 def _carriers(file: SnapshotFile | Segment, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:
-    """Yield each of ``ids``, which the file has, with the batches that carry it."""
+    """Yield each of ``ids`` in the file, with the batches that contain it."""
     shown: dict[int, list[int]] = {int(producer_id): [] for producer_id in ids}
     batches = dict.fromkeys(shown, 0)
     if isinstance(file, Segment) and shown:

@@ -1,10 +1,9 @@
-"""After how long of silence the brokers of a cluster forget a producer, and who said so.
+"""The producer expiration of a cluster's brokers, and which setting it comes from.
 
-A setting of a broker is, in this order, its own dynamic one, the dynamic default of all brokers, its
-``server.properties``, and Kafka's default. Only ``producer.id.expiration.ms`` is dynamic, and in force at the next
-sweep; the interval of the sweeps is read once, when a broker starts. Before 3.4 there was neither: producers expired by
-``transactional.id.expiration.ms``, swept every ten minutes. From 3.4 on that setting is about transactional ids alone,
-and no longer touches producers.
+A broker uses, in this order, its own dynamic setting, the dynamic default of all brokers, its ``server.properties``,
+and Kafka's default. Only ``producer.id.expiration.ms`` is dynamic, effective at the next sweep; the interval of the
+sweeps is read once, when a broker starts. Before 3.4 there was neither: producers expired by
+``transactional.id.expiration.ms``, swept every ten minutes. From 3.4 on that setting applies only to transactional ids.
 
 Source: KIP-854; ``ProducerStateManagerConfig``, ``TransactionStateManagerConfig``, ``DynamicBrokerConfig``.
 """
@@ -37,7 +36,7 @@ _JAVA_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class Level(StrEnum):
-    """Where a broker takes the value of a setting from."""
+    """The source of a broker's setting."""
 
     BROKER = "dynamic-broker"
     """The broker's own, set at run time."""
@@ -68,7 +67,7 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """What a setting comes to on one broker."""
+    """The effective value of a setting on one broker."""
 
     name: str
     value_ms: int
@@ -82,13 +81,13 @@ class Effective:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was given, and is not Kafka's default."""
+        """Whether it was configured, and is not Kafka's default."""
         return self.level in (Level.BROKER, Level.ALL_BROKERS, Level.STATIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerExpiration:
-    """How one broker forgets producers."""
+    """How one broker expires producers."""
 
     broker_id: int | None
     has_own_setting: bool | None
@@ -98,7 +97,7 @@ class BrokerExpiration:
 
     @property
     def expiration(self) -> Effective:
-        """What producers expire by; where the release is not known, the longer of the two."""
+        """The expiration of producers; if the release is unknown, the longer of the two settings."""
         own, transactional = self.settings[EXPIRATION], self.settings[TRANSACTIONAL_EXPIRATION]
         if self.has_own_setting is None:
             return max(own, transactional, key=lambda one: one.value_ms)
@@ -106,13 +105,13 @@ class BrokerExpiration:
 
     @property
     def check_interval_ms(self) -> int:
-        """How often a broker looks for what has expired."""
+        """How often a broker checks for expired producers."""
         return self.settings[CHECK_INTERVAL].value_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirationPeriod:
-    """What producers expired by from a moment on."""
+    """The expiration of producers from a moment on."""
 
     since_ms: int
     """When the setting was changed; the beginning of the log in the first period."""
@@ -120,7 +119,7 @@ class ExpirationPeriod:
 
 
 def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[str, str]) -> BrokerExpiration:
-    """Return how the broker ``broker_id`` forgets producers; of None, any broker without settings of its own.
+    """Return how the broker ``broker_id`` expires producers; None is any broker without settings of its own.
 
     Args:
         image: of the cluster.
@@ -134,7 +133,7 @@ def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[s
 def expiration_history(
     image: MetadataImage, broker_id: int | None, static: Mapping[str, str]
 ) -> tuple[ExpirationPeriod, ...]:
-    """Return what producers of the broker expired by, change by change, as far back as the log says."""
+    """Return the broker's producer expirations, change by change, as far back as the log goes."""
     resources = {ALL_BROKERS: Level.ALL_BROKERS, _own(broker_id): Level.BROKER}
     layers: dict[Level, dict[str, str]] = {Level.BROKER: {}, Level.ALL_BROKERS: {}}
     periods = [ExpirationPeriod(since_ms=0, expiration=_resolved(image, broker_id, static, layers).expiration)]
@@ -152,7 +151,7 @@ def expiration_history(
 
 
 def has_own_setting(image: MetadataImage, broker_id: int | None) -> bool | None:
-    """Return whether the broker is of 3.4 or later; None where neither it nor the cluster says."""
+    """Return whether the broker is 3.4 or later; None if neither its registration nor the cluster shows it."""
     if (image.metadata_version or 0) >= FIRST_WITH_EXPIRATION:
         return True
     broker = image.brokers.get(-1 if broker_id is None else broker_id)
@@ -161,7 +160,7 @@ def has_own_setting(image: MetadataImage, broker_id: int | None) -> bool | None:
 
 
 def parse_milliseconds(text: str) -> int | None:
-    """Return what a broker reads ``text`` as, where it takes it: a positive integer of 32 bits."""
+    """Return the value a broker reads from ``text``, if it accepts it: a positive integer of 32 bits."""
     compact = text.strip()
     value = int(compact) if _JAVA_INTEGER.fullmatch(compact) else 0
     return value if 1 <= value <= MAX_INT32 else None

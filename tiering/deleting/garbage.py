@@ -1,13 +1,13 @@
-"""What runs that were killed have left in a store: what no manifest names, deleted only where no run is at work.
+"""Garbage collection: finds and deletes objects that killed runs have left in a store and no manifest names.
 
-Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that was not completed, what lies
-in the folders for staging and probes, what is said of a segment in the layout ``aiven`` that is gone, and the originals
-of what was repaired, each older than a given age by the store's own clock. Never touched is what a manifest names, what
-is not in a form of ours, and a partition of which any manifest cannot be read: it may name anything.
+Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that was not completed, objects
+in the folders for staging and probes, the snapshot origin of a deleted segment in the layout ``aiven``, and the
+originals of repaired objects, each older than a given age by the store's own clock. Never touched are objects that a
+manifest names, objects in a form that is not ours, and a partition with an unreadable manifest: it may name any object.
 
-An uploader writes its objects again even where it finds them, so what is old belongs to no run at work. Before
-the first object of a segment goes, a tombstone is put where its manifest would be, on condition that nothing is there:
-from then on nothing can name what is deleted, however late, and who ships the segment again gives it other keys.
+A run writes its objects again even if it finds them, so an old object belongs to no active run. Before the first object
+of a segment is deleted, a tombstone is written where its manifest would be, on condition that the key is free: from
+then on no late manifest can name deleted objects, and a later run ships the segment under other keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PASSING = re.compile(rf"\.staging/{_UUID}/.+|\.resnap/probe/[0-9a-f]{{32}}(?:/[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """What may be deleted, and what was left out for a reason."""
+    """What may be deleted, and what was skipped for a reason."""
 
     objects: tuple[ObjectInfo, ...]
     """In order of key."""
@@ -56,7 +56,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The outcome of one thing."""
+    """The outcome of one item."""
 
     key: str
     size_bytes: int
@@ -65,9 +65,10 @@ class Collected:
 
 
 def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = False) -> Garbage:
-    """Return what nothing names in ``store`` and is at least ``older_than_ms`` old.
+    """Return what nothing in ``store`` names and is at least ``older_than_ms`` old.
 
-    Tombstones count where it ``is_alone`` that there is no other run, nor one that was stopped and may go on.
+    Tombstones count as garbage only if it ``is_alone``: there is no other run, not even a stopped one that may
+    continue.
 
     Raises:
         StoreError: the store failed.
@@ -106,9 +107,9 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
 def collect(
     store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int, is_alone: bool = False
 ) -> Iterator[Collected]:
-    """Delete ``garbage``, partition by partition, each under its lease and after another look.
+    """Delete ``garbage``, partition by partition, each under its lease and after listing it again.
 
-    No tombstones are written where it ``is_alone``, as no other run could need them.
+    If it ``is_alone``, no tombstones are written, because no other run could need them.
 
     Raises:
         StoreError: the store failed.
@@ -138,7 +139,7 @@ def collect(
 
 
 def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those of ``found`` that were not named or written again since; what only lives as long as a run, too."""
+    """Yield those of ``found`` that were not named or rewritten since; also objects that live only as long as a run."""
     for beside, group in groupby(found, key=lambda info: _deletion_of(info.key).beside):
         infos = list(group)
         if not beside:
@@ -154,13 +155,13 @@ def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[
 
 
 def _deletion_of(key: str) -> Deletion:
-    """Return how what lies at ``key`` is deleted: as it is, and nothing beside it, if it is of no layout."""
+    """Return how the object at ``key`` is deleted: without further objects, if it belongs to no layout."""
     found = (layout.deletion_of(key) for layout in SHIPPED)
     return next((one for one in found if one is not None), Deletion(beside=(), lease=None, manifest_key=None))
 
 
 def _bury(store: ObjectStore, manifest_key: str) -> bool:
-    """Make sure that there will never be a manifest at ``manifest_key``; False if there is one."""
+    """Ensure that there will never be a manifest at ``manifest_key``; False if there is one."""
     with suppress(ObjectExistsError):
         store.put(manifest_key, TOMBSTONE, if_absent=True)
     # Also after a success: the store may have ignored the condition, and a manifest may have come since.
@@ -170,7 +171,7 @@ def _bury(store: ObjectStore, manifest_key: str) -> bool:
 
 
 def _may_name(store: ObjectStore, manifest_key: str, key: str) -> bool:
-    """Whether what lies in the place of a manifest may name ``key``; what a repair has replaced it does not."""
+    """Whether the object in a manifest's place may name ``key``; it never names the original of a repair."""
     try:
         return any(entry.key == key for entry in read_manifest(store.get(manifest_key)).objects)
     except (FormatError, ObjectNotFoundError):
@@ -191,7 +192,7 @@ def _deleted(store: ObjectStore, info: ObjectInfo) -> Collected:
 
 
 def _is_of_a_run(begun: Unfinished) -> bool:
-    """Whether a run has begun it: an object of ours, or a temporary file of a store that is a directory."""
+    """Whether a run has begun it: an object of ours, or a temporary file of a store in a directory."""
     if _PASSING.fullmatch(begun.key):
         return True
     deletion = _deletion_of(begun.key)

@@ -1,12 +1,12 @@
-"""Retention of what was shipped: which segments are beyond it, and how they go.
+"""Retention of shipped segments: which segments it deletes, and in which order.
 
-The rules are Kafka's own: from the oldest on, a segment is beyond retention while its largest timestamp is older than
-the time given, or while the segments above it alone have as many bytes as may be kept; the first that is not ends it.
+The rules are Kafka's own: from the oldest on, a segment is deleted while its largest timestamp is older than the given
+time, or while the segments above it have as many bytes as may be kept; the first segment that stays ends the deletion.
 
-A segment's manifest goes first, then its objects, and the next segment after that. So whatever ends a run, no manifest
-names what is not there, and what is left is a chain without a gap; objects that lost their manifest are orphans. In its
-place a manifest leaves a tombstone: nothing is written under that id again, so a deletion may come however late. Where
-replicas have shipped segments that overlap, it is the chain that readers take to which the rules are applied.
+A segment's manifest is deleted first, then its objects, then the next segment. So wherever a run ends, no manifest
+names a missing object, and the remaining segments are a chain without a gap; objects without a manifest are orphans. A
+tombstone replaces the manifest: nothing is written under that id again, so a deletion may take effect at any later
+time. If replicas have shipped overlapping segments, the rules apply to the chain that readers use.
 
 Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSizeBreachedSegments``.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is to be kept of each partition; None for no limit."""
+    """What to keep of each partition; None for no limit."""
 
     age_ms: int | None = None
     log_bytes: int | None = None
@@ -38,26 +38,26 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedManifest:
-    """A manifest and where it lies."""
+    """A manifest and its key."""
 
     key: str
     stored: StoredManifest
 
     @property
     def manifest(self) -> ManifestFacts:
-        """What it says of its segment."""
+        """The content of the manifest."""
         return self.stored.facts
 
     @property
     def newest_ms(self) -> int:
-        """Largest timestamp of a record; when it was shipped, where no record has one."""
+        """Largest timestamp of a record; the shipping time, if no record has one."""
         largest, (made_ms, _) = self.manifest.max_timestamp_ms, self.manifest.made
         return made_ms if largest is None or largest < 0 else largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRetention:
-    """What is beyond retention of one partition."""
+    """The segments of one partition that retention deletes."""
 
     cluster_id: str | None
     topic_partition: TopicPartition
@@ -75,7 +75,7 @@ class PartitionRetention:
 
     @property
     def new_start_offset(self) -> int | None:
-        """Where the chain begins then; None where nothing goes."""
+        """The start of the remaining chain; None if nothing is deleted."""
         return self.beyond[-1].manifest.next_base_offset if self.beyond else None
 
 
@@ -85,7 +85,7 @@ class _Partition:
 
 
 def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
-    """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; of each topic id for itself."""
+    """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""
     found: dict[tuple[str, TopicPartition, str], _Partition] = {}
     for key, stored in manifests.items():
         manifest = stored.facts
@@ -96,9 +96,10 @@ def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms
 
 
 def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
-    """Judge the chain that readers take; what lies beside it goes with what it depends on.
+    """Apply the limits to the chain that readers use; segments beside it are deleted with those they depend on.
 
-    It goes first, and downwards: so whatever ends the run, all that is left is led to from the first segment on.
+    Those are deleted first, downwards: so wherever the run ends, every remaining segment can be reached from the first
+    one.
     """
     ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
     made = sorted((one.manifest for one in ordered), key=attrgetter("made"))
@@ -118,9 +119,9 @@ def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) 
 
 
 def _not_led_to(ordered: Sequence[ShippedManifest], kept: set[int], links: set[int]) -> list[ShippedManifest]:
-    """Return what is not of the chain, and does not begin where anything that is kept begins or ends; downwards.
+    """Return the segments outside the chain that neither begin nor end where a kept one does; downwards.
 
-    What the chain does not have stays in any case.
+    Offsets that the chain does not have are always kept.
     """
     chain_end = max(one.manifest.next_base_offset for one in ordered if id(one.manifest) in links)
     led_to: set[int] = set()
@@ -157,13 +158,13 @@ def delete_beyond(
     done: Callable[[ShippedManifest], None],
     hold_lease: Callable[[], None] = lambda: None,
 ) -> None:
-    """Delete what is beyond retention, segment by segment; ``done`` is called for each that is gone.
+    """Delete what is beyond retention, segment by segment; ``done`` is called for each deleted one.
 
     ``hold_lease`` is called before each step, and raises if another run is, or may be, at work on the partition.
 
     Raises:
-        LockedError: another run is.
-        StoreError: the store failed; segments before that are gone, and no manifest names what is not there.
+        LockedError: another run is at work.
+        StoreError: the store failed; earlier segments are deleted, and no manifest names a missing object.
 
     """
     for one in retention.beyond:

@@ -1,1 +1,1 @@
-"""A whole cluster: one answer for each topic over all replicas, and whether a broker may be stopped now."""
+"""A whole cluster: one verdict per topic over all replicas, and whether a broker may be stopped now."""

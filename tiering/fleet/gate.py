@@ -1,8 +1,8 @@
-"""Whether a broker may be stopped now: by where replicas are and who is in sync, and by what its service has seen.
+"""Decides whether a broker may be stopped now, from its replicas, the in-sync replicas, and its service's scans.
 
-No partition may go offline or fall below ``min.insync.replicas`` by it, no other broker may be down, snapshots must be
-made for what the broker lacks, so that they can be installed while it is stopped, and no replica may take over the lead
-that has lost its producer state. The new leader is the first of the replicas in their order that is in sync.
+No partition may go offline or fall below ``min.insync.replicas`` by it, no other broker may be down, missing snapshots
+must be staged, so that they can be installed while the broker is stopped, and no replica that has lost its producer
+state may become leader. The new leader is the first in-sync replica in the order of the assignment.
 
 Source: ``PartitionChangeBuilder.electLeader`` (the first replica in the order of the assignment that is in sync).
 """
@@ -45,7 +45,7 @@ class GateReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateFacts:
-    """What the answer depends on."""
+    """The facts that the answer depends on."""
 
     broker_id: int
     running: frozenset[int]
@@ -64,7 +64,7 @@ class GateFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """One reason against it."""
+    """One reason against stopping the broker."""
 
     reason: GateReason
     detail: str
@@ -72,7 +72,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAnswer:
-    """Whether the broker may be stopped: only if there is no obstacle, and nothing that is not known."""
+    """Whether the broker may be stopped: only without any obstacle or unknown."""
 
     obstacles: tuple[Obstacle, ...]
     unknown: tuple[str, ...]
@@ -89,7 +89,7 @@ HINTS: Final = {
 
 
 def gate(facts: GateFacts) -> GateAnswer:
-    """Return whether the broker may be stopped now, and what is against it."""
+    """Return whether the broker may be stopped now, and the reasons against it."""
     own = [place for place in facts.places if facts.broker_id in place.replicas]
     judged = _Judged(facts=facts, own=own)
     obstacles = [*judged.down(), *judged.in_sync(), *judged.not_staged(), *judged.lost_state_would_lead()]
@@ -98,7 +98,7 @@ def gate(facts: GateFacts) -> GateAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """The partitions with a replica on the broker, rule by rule."""
+    """Applies the rules to the partitions with a replica on the broker."""
 
     facts: GateFacts
     own: Sequence[PartitionReplicas]
@@ -110,7 +110,7 @@ class _Judged:
             yield Obstacle(reason=GateReason.BROKER_DOWN, detail=f"broker {broker} does not run")
 
     def in_sync(self) -> Iterator[Obstacle]:
-        """Yield what stopping it would do to partitions that too few others hold in sync; each counts once."""
+        """Yield the partitions that would have too few in-sync replicas without it; each counts once."""
         found: dict[GateReason, list[TopicPartition]] = {
             reason: [] for reason in (GateReason.OFFLINE, GateReason.BELOW_MIN_IN_SYNC, GateReason.UNDER_REPLICATED)
         }
@@ -151,7 +151,7 @@ class _Judged:
             yield Obstacle(reason=GateReason.LOST_STATE_WOULD_LEAD, detail=detail)
 
     def unknown(self) -> Iterator[str]:
-        """Yield what is not known: services that are silent, replicas that were not seen, or not compared."""
+        """Yield what is unknown: services that do not answer, replicas that were not scanned, or not compared."""
         yield from (one.error for one in self.facts.brokers if one.error is not None)
         if all(one.error is None for one in self.facts.brokers if one.broker_id == self.facts.broker_id):
             unseen = [place.topic_partition for place, replica in self._seen() if replica is None]
@@ -167,19 +167,19 @@ class _Judged:
                 yield f"producer state of {one.topic_partition}: {one.why}"
 
     def _left(self, place: PartitionReplicas) -> list[int]:
-        """Return who is in sync without the broker, in the order in which they take over the lead."""
+        """Return the in-sync replicas without the broker, in the order in which they become leader."""
         gone = {self.facts.broker_id}
         return [one for one in place.replicas if one in place.in_sync and one in self.facts.running and one not in gone]
 
     def _successions(self) -> Iterator[tuple[PartitionReplicas, int]]:
-        """Yield the partitions that it leads, with who will."""
+        """Yield the partitions that it leads, with their next leader."""
         for place in self.own:
             left = self._left(place)
             if place.leader == self.facts.broker_id and left:
                 yield place, left[0]
 
     def _seen(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
-        """Yield its replicas of the topics that are meant, as its service has seen them."""
+        """Yield its replicas of the selected topics, as its service has scanned them."""
         topics = next((one.topics for one in self.facts.brokers if one.broker_id == self.facts.broker_id), {})
         for place in self.own:
             name = place.topic_partition

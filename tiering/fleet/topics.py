@@ -1,8 +1,9 @@
-"""One answer for each topic of a cluster, merged from what the service beside each broker has seen of its replicas.
+"""One verdict per topic of a cluster, merged from the scans of the services beside its brokers.
 
-A topic is ready only if each of its replicas is: any of them may lead tomorrow, and leaders tier. A broker whose
+A topic is ready only if each of its replicas is: any of them may become leader, and leaders tier. A broker whose
 service does not answer, or has not scanned a replica, makes the topic unknown, unless another replica blocks it anyway.
-The running cluster says which replicas there are; where it was not asked, a silent broker may have some of every topic.
+The running cluster lists the replicas; if it was not asked, a broker without an answer may have replicas of every
+topic.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BLOCKED: Final = frozenset(one for one in Readiness if one.verdict is Verdict.B
 
 
 class Replica(NamedTuple):
-    """What a service has seen of a replica."""
+    """A replica as a service has scanned it."""
 
     readiness: Readiness
     reason: str | None
@@ -36,13 +37,13 @@ class Replica(NamedTuple):
     """Boundaries without a usable snapshot."""
 
     def or_worse(self, other: Replica) -> Replica:
-        """Return the worse of two that were seen of one replica, as in two log dirs."""
+        """Return the worse of two scans of one replica, as from two log dirs."""
         return max(self, other, key=lambda one: _WORST_LAST.index(one.readiness))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReplicas:
-    """What the service beside one broker says."""
+    """The replicas that the service beside one broker reports."""
 
     broker_id: int
     topics: Mapping[str, Mapping[int, Replica]] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class BrokerReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Why replicas of a topic cannot be tiered, with the words for the first of them."""
+    """A reason why replicas of a topic cannot be tiered, with the message for the first of them."""
 
     reason: str
     detail: str
@@ -69,7 +70,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """What is to be said of one topic."""
+    """The verdict and the numbers of one topic."""
 
     topic: str
     partitions: int
@@ -87,7 +88,7 @@ class TopicAnswer:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether tiering can be turned on; what is blocked counts before what is unknown."""
+        """Whether tiering can be turned on; blocked takes precedence over unknown."""
         if self.blockers:
             return Verdict.BLOCKED
         return Verdict.UNKNOWN if self.unknown else Verdict.READY
@@ -106,13 +107,13 @@ def topic_answers(
     unanswered: str | None = None,
     wants: Callable[[str], bool] = lambda _: True,
 ) -> Iterator[TopicAnswer]:
-    """Yield the answer for each topic that is wanted, by name.
+    """Yield the answer for each wanted topic, by name.
 
     Args:
-        brokers: what each service says.
-        places: all partitions of the running cluster; None where it was not asked, or has not answered.
-        unanswered: why a cluster that was asked has not answered.
-        wants: whether a topic is meant.
+        brokers: the report of each service.
+        places: all partitions of the running cluster; None if it was not asked, or has not answered.
+        unanswered: why the cluster has not answered.
+        wants: whether a topic is selected.
 
     """
     seen: dict[str, dict[int, Mapping[int, Replica]]] = defaultdict(dict)
@@ -145,7 +146,7 @@ def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
 def _as_placed(
     topic: str, places: Sequence[PartitionReplicas], seen: _Seen, silent: Mapping[int, str], asked: set[int]
 ) -> TopicAnswer:
-    """Return the answer for the replicas that the cluster has, whatever else lies on disks."""
+    """Return the answer for the replicas that the cluster has, ignoring other directories on disk."""
     tally, blocked_leaders = _Tally(), 0
     missed: dict[int, list[TopicPartition]] = defaultdict(list)
     nothing: Mapping[int, Replica] = {}
@@ -178,7 +179,7 @@ class _Fields(TypedDict):
 
 @dataclass(slots=True)
 class _Tally:
-    """What replicas come to; there may be a million of them."""
+    """Sums over replicas; there may be a million of them."""
 
     readiness: dict[Readiness, int] = field(default_factory=dict)
     missing: int = 0
@@ -195,7 +196,7 @@ class _Tally:
         return True
 
     def fields(self) -> _Fields:
-        """Return what an answer has of it."""
+        """Return the sums as fields of an answer."""
         return {"readiness": self.readiness, "missing": self.missing, "blockers": _blockers(self.blocked)}
 
 
@@ -208,7 +209,7 @@ def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[
 
 
 def _blockers(replicas: Sequence[_Found]) -> tuple[Blocker, ...]:
-    """Return what blocks replicas, by reason, that of the most replicas first."""
+    """Return the blockers of replicas, by reason, the most frequent first."""
     by_reason: dict[str, list[_Found]] = defaultdict(list)
     for found in replicas:
         by_reason[found[2].reason or found[2].readiness.value].append(found)

@@ -1,1 +1,1 @@
-"""Objects as the RemoteStorageManager plugin that most clusters run reads and writes them."""
+"""The layout ``aiven``: objects as Aiven's RemoteStorageManager plugin reads and writes them."""

@@ -1,7 +1,7 @@
-"""A segment on its way into the ``.log`` object of the layout ``aiven``: cut, compressed, encrypted, chunk by chunk.
+"""Builds the ``.log`` object of a segment in the layout ``aiven``: cut, compressed and encrypted, chunk by chunk.
 
-What is stored must be known before it is sent (its length, its checksum, where chunks begin), and may have to be sent
-again. So the segment is read twice and nothing is kept: what a cipher seals is the same each time.
+The length, checksum and chunk positions of an object must be known before it is sent, and it may have to be sent again.
+So the segment is read twice and nothing is kept: encrypting it again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CODEC: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog:
-    """A ``.log`` object as it will be."""
+    """Length, checksums and chunks of a ``.log`` object before it is stored."""
 
     chunks: ChunkIndex
     open_body: BodyOpener
@@ -42,7 +42,7 @@ class StoredLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBody:
-    """A segment that is to be stored."""
+    """The log of a segment that is to be stored."""
 
     open: BodyOpener
     size_bytes: int
@@ -50,10 +50,10 @@ class LogBody:
 
 
 def stored_log(log: LogBody, chunk_size: int, *, is_compressed: bool, cipher: SegmentCipher | None) -> StoredLog:
-    """Read the segment ``log``, and return what its object will be.
+    """Read the segment ``log``, and return the ``.log`` object that it becomes.
 
     Raises:
-        VerificationError: it is no longer what it was.
+        VerificationError: the segment has changed since it was first read.
 
     """
 
@@ -80,14 +80,14 @@ def stored_log(log: LogBody, chunk_size: int, *, is_compressed: bool, cipher: Se
 
 
 def plain_chunks(size_bytes: int, chunk_size: int) -> ChunkIndex:
-    """Return the chunks of a segment that is stored as it is."""
+    """Return the chunks of a segment that is stored without compression and encryption."""
     count = chunk_count(chunk_size, size_bytes)
     last = size_bytes - (count - 1) * chunk_size if count else 0
     return ChunkIndex(chunk_size, size_bytes, FixedSizes(count, chunk_size, last))
 
 
 def is_compressed_already(open_body: BodyOpener) -> bool:
-    """Whether the first batch of the segment that ``open_body`` opens is compressed, or cannot be read.
+    """Return whether the first batch of the segment is compressed, or cannot be read.
 
     Source: ``SegmentCompressionChecker`` of the plugin, which stores as it is what it cannot read.
     """
@@ -109,18 +109,18 @@ def _fixed(sizes: list[int], chunk_size: int, cipher: SegmentCipher | None) -> F
 
 
 class _Pieces(io.RawIOBase):
-    """Pieces, one after the other, as a stream."""
+    """A sequence of pieces as one stream."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill ``buffer`` with what is left of a piece, or else with the next."""
+        """Fill ``buffer`` with the rest of the current piece, or with the next one."""
         while not self._left:
             piece = next(self._pieces, None)
             if piece is None:

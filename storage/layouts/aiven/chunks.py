@@ -1,8 +1,8 @@
-"""Where the chunks of a segment lie in its ``.log`` object, in the layout ``aiven``.
+"""The chunk index of the layout ``aiven``: where each chunk of a segment lies in its ``.log`` object.
 
 A segment is cut into chunks of one size, the last one shorter. Each is stored by itself, perhaps compressed, perhaps
 encrypted, and stored chunks follow one another without framing: the chunk index of the manifest says their sizes.
-Where nothing is compressed two sizes are enough; else there is a list of them, in a form of its own, in a zstd frame.
+Without compression two sizes are enough; else they are listed, in a binary form of their own, in a zstd frame.
 
 Source: ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex``, ``ChunkSizesBinaryCodec`` of the plugin.
 """
@@ -35,7 +35,7 @@ _WIDTHS: Final = (1, 2, 3, 4)
 
 
 class Chunk(NamedTuple):
-    """One chunk: where it begins and how long it is, in the segment and as it is stored."""
+    """One chunk: its position and length in the segment, and as it is stored."""
 
     position: int
     size: int
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FixedSizes:
-    """Stored sizes of which only the last differs."""
+    """Stored chunk sizes of which only the last differs."""
 
     count: int
     whole: int
@@ -59,13 +59,13 @@ class FixedSizes:
         return self.last if number == self.count - 1 else self.whole
 
     def position(self, number: int) -> int:
-        """Return where a chunk is stored; that of the chunk after the last is the end."""
+        """Return the stored position of one chunk; that of the chunk after the last is the end."""
         return number * self.whole if number < self.count else (number - 1) * self.whole + self.last * (number > 0)
 
 
 @dataclass(frozen=True)
 class ListedSizes:
-    """Stored sizes of chunks that are compressed."""
+    """Stored sizes of compressed chunks."""
 
     sizes: tuple[int, ...]
 
@@ -77,7 +77,7 @@ class ListedSizes:
         return self.sizes[number]
 
     def position(self, number: int) -> int:
-        """Return where a chunk is stored; that of the chunk after the last is the end."""
+        """Return the stored position of one chunk; that of the chunk after the last is the end."""
         return self._positions[number]
 
     @cached_property
@@ -110,19 +110,19 @@ class ChunkIndex:
         return map(self.chunk, range(len(self.stored)))
 
     def at(self, position: int) -> Chunk:
-        """Return the chunk that holds ``position`` of the segment, which lies in it."""
+        """Return the chunk that holds ``position`` of the segment, which must be within it."""
         return self.chunk(position // self.chunk_size)
 
 
 def chunk_count(chunk_size: int, file_size: int) -> int:
-    """Return into how many chunks a file is cut."""
+    """Return the number of chunks of a file."""
     return -(-file_size // chunk_size)
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:
-    """Return the binary form of a list of chunk sizes: what exceeds the least, in as few bytes each as will do.
+    """Return the binary form of chunk sizes: what each has above the smallest, in as few bytes as suffice.
 
-    The last size, of the shorter chunk, stands apart, in full.
+    The size of the last, shorter chunk is stored separately, in full.
     """
     if not sizes:
         return _COUNT.pack(0)
@@ -139,7 +139,7 @@ def decode_sizes(data: bytes) -> tuple[int, ...]:
     """Return the chunk sizes that ``data`` lists.
 
     Raises:
-        FormatError: it is cut short or too long, or a size is no size; ``position`` is that in ``data``.
+        FormatError: it is cut short or too long, or a size is not valid; ``position`` is that in ``data``.
 
     """
     count = _unpacked(_COUNT, data, 0)[0]

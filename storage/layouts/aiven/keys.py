@@ -1,9 +1,9 @@
-"""The layout ``aiven``: object keys as the RemoteStorageManager plugin that most clusters run makes them.
+"""Object keys of the layout ``aiven``, as Aiven's RemoteStorageManager plugin makes them.
 
     <key prefix><topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>.<suffix>
 
 Three objects make a segment: ``log`` (in chunks, each of which may be compressed and encrypted), ``indexes`` (all of
-them, one after the other) and ``rsm-manifest``, which comes last. Ids are Kafka's: 16 bytes in URL-safe base64, 22
+them, one after the other) and ``rsm-manifest``, which is written last. Ids are Kafka's: 16 bytes in URL-safe base64, 22
 characters that may be dashes. A key prefix is put before the topic as it is, without a slash of its own.
 
 Source: ``ObjectKeyFactory`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
@@ -41,7 +41,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AivenKey:
-    """A key of this layout, taken apart."""
+    """An object key of this layout, taken apart."""
 
     prefix: str = ""
     """What is before the topic, up to the last slash: a prefix without one looks like part of the topic."""
@@ -58,17 +58,17 @@ class AivenKey:
         return self.beside(self.suffix)
 
     def beside(self, suffix: str) -> str:
-        """Return the key of the same segment's object with ``suffix``."""
+        """Return the key of the object with ``suffix`` of the same segment."""
         return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{suffix}"
 
     @property
     def folder(self) -> str:
-        """What every key of the partition begins with."""
+        """The prefix that all keys of the partition share."""
         return f"{self.prefix}{self.topic}-{self.topic_id}/{self.partition}/"
 
 
 def parse_key(key: str) -> AivenKey | None:
-    """Return the parts of a key that the plugin could have made, None for every other key."""
+    """Return the parts of a key that the plugin could have made, None for any other key."""
     match = _KEY.fullmatch(key)
     if not match:
         return None
@@ -89,7 +89,7 @@ def parse_key(key: str) -> AivenKey | None:
 def object_key(
     topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: str, suffix: str, *, prefix: str = ""
 ) -> str:
-    """Return the key of one object of a segment; ids are in Kafka's form."""
+    """Return the key of one object of a segment; ids are in Kafka's base64 form."""
     return AivenKey(
         prefix=prefix,
         topic=topic_partition.topic,
@@ -102,18 +102,18 @@ def object_key(
 
 
 def segment_prefix(topic_partition: TopicPartition, topic_id: str, base_offset: int, *, prefix: str = "") -> str:
-    """Return what every key of a segment begins with."""
+    """Return the prefix of all keys of a segment."""
     folder = topic_folder(topic_partition.topic, topic_id, prefix=prefix)
     return f"{folder}{topic_partition.partition}/{base_offset:0{OFFSET_DIGITS}d}-"
 
 
 def topic_folder(topic: str, topic_id: str, *, prefix: str = "") -> str:
-    """Return what every key of a topic begins with."""
+    """Return the prefix of all keys of a topic."""
     return f"{prefix}{topic}-{topic_id}/"
 
 
 def segment_id(identity: Mapping[str, object]) -> str:
-    """Return the id of a segment that is written with ``identity``: everything that its objects come from.
+    """Return the id of a segment, derived from ``identity``: everything that its objects are made from.
 
     Equal identities give equal ids; as with Kafka's own random ones, none begins with a dash.
     """

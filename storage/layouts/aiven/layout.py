@@ -1,10 +1,10 @@
-"""The layout ``aiven``: what the plugin would have written, in its order.
+"""The layout ``aiven``: writes what the plugin would have written, in the plugin's order.
 
-Log, indexes, manifest: the manifest makes the segment whole, and was read back as strictly as a broker will. Brokers do
-not see it before their own metadata name it. The id of a segment comes from everything its objects come from, down to
-the sizes of its chunks, and of an encrypted one from what was drawn for it: two runs never write other bytes under one
-key, and a key is never written by a broker, whose ids are drawn. Before the manifest an object of ours says where the
-snapshot comes from, which the plugin never asks for.
+Log, indexes, manifest: the manifest completes the segment, and is first read back as strictly as a broker will read it.
+Brokers do not see the segment until their own metadata name it. The id of a segment is derived from everything that its
+objects are made from, down to the chunk sizes, and for an encrypted segment from its random data key: two runs never
+write different bytes under one key, and no broker writes to such a key, because brokers' ids are random. Before the
+manifest Resnap writes an object of its own with the origin of the snapshot, which the plugin never reads.
 
 Source: ``KafkaRemoteStorageManager.copyLogSegmentData`` of the plugin; ``RemoteLogManager.copyLogSegment``.
 """
@@ -84,7 +84,7 @@ _UNKNOWN_BROKER = -1
 
 
 class _Contents(NamedTuple):
-    """What the objects of a segment will hold."""
+    """The bodies of a segment's objects."""
 
     log: StoredLog
     indexes: bytes
@@ -94,7 +94,7 @@ class _Contents(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aiven:
-    """Three objects for each segment, as the plugin reads them, and one of ours beside the leases."""
+    """Three objects for each segment, as the plugin reads them, and an origin object beside the leases."""
 
     form: SegmentForm = field(default_factory=SegmentForm)
     """How segments are written."""
@@ -112,11 +112,11 @@ class Aiven:
 
     @property
     def key_prefix(self) -> str:
-        """The plugin's setting of that name."""
+        """The plugin's setting ``key.prefix``."""
         return self.form.key_prefix
 
     def is_key(self, key: str) -> bool:
-        """Whether ``key`` is one that the plugin could have made, without a key prefix."""
+        """Return whether the plugin could have made ``key``, without a key prefix."""
         found = keys.parse_key(key)
         return found is not None and not found.prefix
 
@@ -129,18 +129,18 @@ class Aiven:
         within: str = "",  # noqa: ARG002 - a topic lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return what the manifests among ``listed`` make visible, of brokers and of Resnap."""
+        """Return the segments that the manifests in ``listed`` make visible, of brokers and of Resnap."""
         forget_segments()
         return copied_log_dir(store, listed, topics, topic_ids=topic_ids)
 
     def log_key(
         self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
     ) -> str:
-        """Return where brokers look for the log of a segment, under their key prefix."""
+        """Return the key at which brokers read the log of a segment, under their key prefix."""
         return keys.object_key(topic_partition, topic_id, base_offset, remote_id, keys.LOG, prefix=key_prefix)
 
     def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
-        """Return that brokers use another key prefix."""
+        """Return a message if brokers use another key prefix."""
         of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
         topic_id = of.topic_id or ""  # manifests of this layout have it
         suffix = keys.MANIFEST
@@ -153,7 +153,7 @@ class Aiven:
         return list_copies(store, wants, within)
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
-        """Return where the leader epochs of all segments lie."""
+        """Return where the leader epochs of all segments are stored."""
         return vouched_by_copies(partition)
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
@@ -190,7 +190,7 @@ class Aiven:
         )
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
-        """Make sure that ``segment`` is not shipped: any manifest at its base offset counts, a broker's too."""
+        """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's."""
         for info in store.list(self._segment_prefix(segment, known_topic_id(segment))):
             if self._parsed(info.key) is not None:
                 raise ShippedMeanwhileError(
@@ -199,27 +199,27 @@ class Aiven:
         return []
 
     def check_same(self, key: str, found: bytes, meant: bytes) -> None:  # noqa: ARG002 - the key comes from it
-        """Make sure that a broker could read what is found: our own attempt, or a run that did the same."""
+        """Check that a broker could read what was found: our own attempt, or a run that did the same."""
         self.read_manifest(key, found)
 
     def topic_prefix(self, cluster_id: str | None, topic: str) -> str:  # noqa: ARG002 - keys do not have it
-        """Return what all keys of a topic begin with; another topic's may, too."""
+        """Return the prefix of all keys of a topic; keys of another topic may have it, too."""
         return f"{self.key_prefix}{topic}-"
 
     def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return what all keys of a partition begin with."""
+        """Return the prefixes of all keys of a partition."""
         topic, partition = topic_partition
         return [f"{self.topic_prefix(cluster_id, topic)}{topic_id}/{partition}/"]
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
-        """Return of what a manifest is."""
+        """Return which segment a manifest belongs to."""
         parsed = self._parsed(info.key)
         if parsed is None or (parsed.prefix, parsed.topic) != ("", topic):
             return None
         return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
-        """Return the segment of a manifest, by what it says of it to brokers."""
+        """Return the segment of a manifest, from the metadata that it holds for brokers."""
         parsed = self._parsed(key)
         if parsed is None:
             raise AssertionError(f"{key} is not a key of a manifest")
@@ -241,11 +241,11 @@ class Aiven:
 
     @property
     def needed_parts(self) -> frozenset[str]:
-        """All three of the plugin's."""
+        """All three objects of the plugin."""
         return frozenset({keys.LOG, keys.INDEXES, keys.MANIFEST})
 
     def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
-        """Return the indexes with the new ones behind all that is there, the origin, and the manifest."""
+        """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
         with in_file(manifest_key):
             indexes, manifest = with_indexes(read(manifest_key), read(_beside(manifest_key)), parts.bodies(), keys)
         if manifest == read(manifest_key):
@@ -254,7 +254,7 @@ class Aiven:
         return Rewritten(((_beside(manifest_key), indexes), *origin, (manifest_key, manifest)))
 
     def brokers_object(self, key: str) -> BrokersObject | None:
-        """Return of which segment an object is, under whatever key prefix."""
+        """Return which segment an object belongs to, under any key prefix."""
         found = keys.parse_key(key)
         if found is None:
             return None
@@ -264,26 +264,26 @@ class Aiven:
         )
 
     def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:  # noqa: ARG002
-        """Return what says no: brokers delete the manifest with the segment."""
+        """Return a function that returns False: brokers delete the manifest with the segment."""
         return lambda _: False
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
-        """Return what is said of the snapshots of segments that are gone; the rest is for brokers to delete."""
+        """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := keys.parse_key(info.key))}
         said = [(info, place) for info in listed if (place := place_of_origin(info.key))]
         return Unnamed(tuple(info for info, place in said if place.beside("") not in segments), ())
 
     def deletion_of(self, key: str) -> Deletion | None:
-        """Return how an object that says where a snapshot comes from goes: while its segment is not there."""
+        """Return how a snapshot origin is deleted: only while its segment does not exist."""
         place = place_of_origin(key)
         return None if place is None else Deletion((key, place.beside("")), lease=None, manifest_key=None)
 
     def is_tombstone(self, info: ObjectInfo) -> bool:  # noqa: ARG002
-        """Say no: nothing stays of a segment."""
+        """Return False: nothing remains of a deleted segment."""
         return False
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
-        """Return what the object of ours says; that it is damaged is for verification to report."""
+        """Return the stored snapshot origin; if it is damaged, verification reports that."""
         with suppress(ObjectNotFoundError, FormatError):
             return read_origin(store.get(_origin_key(segment.manifest_key)))
         return None
@@ -293,7 +293,7 @@ class Aiven:
         return keys.segment_prefix(place, topic_id, base_offset, prefix=self.key_prefix)
 
     def _parsed(self, key: str) -> keys.AivenKey | None:
-        """Return the parts of the key of a manifest; None for every other key."""
+        """Return the parts of the key of a manifest; None for any other key."""
         parsed = keys.parse_key(key.removeprefix(self.key_prefix))
         return parsed if parsed is not None and parsed.suffix == keys.MANIFEST else None
 
@@ -315,7 +315,7 @@ def _small(key: str, body: bytes) -> NewObject:
 
 
 def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:
-    """Return what will be stored; of an encrypted segment no two calls give the same."""
+    """Return the bodies to store; for an encrypted segment no two calls give the same."""
     files = {one.kind: one for one in segment.files}
     cipher, encryption = None, None
     if form.encryption_key is not None:
@@ -338,7 +338,7 @@ def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | Non
 def _stored_indexes(
     files: Mapping[ObjectKind, SegmentFile], cipher: SegmentCipher | None
 ) -> tuple[bytes, dict[str, IndexRange | None]]:
-    """Return the ``.indexes`` object, and where each index lies in it; an empty one takes no room."""
+    """Return the ``.indexes`` object, and where each index lies in it; an empty one takes no space."""
     stored, ranges = b"", dict[str, IndexRange | None]()
     for name, kind in _INDEXES:
         if kind not in files:
@@ -375,7 +375,7 @@ def _manifest(segment: NewSegment, topic_id: str, segment_id: str, contents: _Co
 
 
 def _segment_id(segment: NewSegment, contents: _Contents) -> str:
-    """Return an id that no segment with other bytes in any of its objects has."""
+    """Return an id that differs from that of any segment with other bytes in any of its objects."""
     provenance, index, encryption = segment.provenance, contents.log.chunks, contents.encryption
     place = provenance.topic_partition
     return keys.segment_id(

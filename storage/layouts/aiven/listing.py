@@ -1,4 +1,4 @@
-"""The segments of a store in the layout ``aiven``, one by one: their manifests have no digests."""
+"""Lists the segments of a store in the layout ``aiven``, one by one; their manifests have no digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AivenListing:
-    """What one listing of ``store`` shows."""
+    """One listing of ``store``."""
 
     store: ObjectStore
     infos: Mapping[str, ObjectInfo]
@@ -37,7 +37,7 @@ class AivenListing:
 
     @property
     def incomplete(self) -> list[Incomplete]:
-        """Return the segments of which an object is there, and no manifest."""
+        """Return the segments that have an object but no manifest."""
         return without_manifest(list(filter(None, map(parse_key, self.infos))))
 
     def folder(self, key: str) -> str:
@@ -45,12 +45,12 @@ class AivenListing:
         return key.rpartition("/")[0]
 
     def source(self, key: str) -> tuple[str, str]:
-        """Return the folder above those of topics, and the topic's id."""
+        """Return the folder above the topic folders, and the topic's id."""
         place = _place(key)
         return place.prefix.rstrip("/"), place.topic_id
 
     def read(self, key: str) -> StoredManifest:
-        """Return what a manifest says, and where the files are if the other two objects are there."""
+        """Return the content of a manifest, and the locations of the files if both other objects exist."""
         place = _place(key)
         found = copied_segment(place, self.store.get(key))
         problems: tuple[str, ...] = ()
@@ -69,11 +69,11 @@ class AivenListing:
         )
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
-        """Say no: brokers delete the manifest with the segment."""
+        """Return False: brokers delete the manifest with the segment."""
         return False
 
     def _origin(self, place: AivenKey) -> SnapshotOrigin | None:
-        """Return what Resnap has said of the snapshot of the segment at ``place``, if it has shipped that."""
+        """Return the snapshot origin of the segment at ``place``, if Resnap shipped it."""
         key = origin_key(place)
         if key not in self.infos:
             return None
@@ -98,7 +98,7 @@ class AivenListing:
 
 
 def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
-    """Return what lies below ``within`` of the topics that ``wants`` asks for.
+    """Return the segments below ``within`` of the topics that ``wants`` selects.
 
     Raises:
         StoreError: the store failed.
@@ -120,7 +120,7 @@ def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = 
 
 
 def vouched_by_copies(partition: PartitionDir) -> Vouched:
-    """Return where the leader epochs of all segments lie; no digest vouches for anything."""
+    """Return where the leader epochs of all segments are stored; there are no digests."""
     checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
     return Vouched(leader_epochs=tuple(checkpoints), digests={})
 

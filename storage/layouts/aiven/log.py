@@ -1,8 +1,8 @@
-"""What the layout ``aiven`` holds, as a log dir: segments by their manifests, and a chain of them per partition.
+"""Reads a store in the layout ``aiven`` as a log dir: segments by their manifests, one chain for each partition.
 
-Only manifests count: a segment without one may be a broker's upload that is under way. All segments are closed. Which
-of them the brokers believe in stands in their own metadata, and is not asked here: of several with the same offsets,
-as retries leave them, the one copied last is taken.
+Only manifests count: a segment without one may be an upload of a broker that is still in progress. All segments are
+closed. Which of them brokers use is recorded in ``__remote_log_metadata``, which is not read here: of several segments
+with the same offsets, as retries leave them, the one copied last is taken.
 """
 
 from __future__ import annotations
@@ -60,57 +60,57 @@ class CopiedSegment:
 
     @property
     def snapshot_key(self) -> str:
-        """Among the indexes beside the manifest."""
+        """The key of the object that holds its snapshot: the indexes beside the manifest."""
         return Member(self.place.key.removesuffix(f".{MANIFEST}"), "snapshot").locator
 
     @property
     def topic(self) -> str:
-        """As the broker calls it."""
+        """The topic's name, as the broker recorded it."""
         return self.metadata.topic
 
     @property
     def topic_id(self) -> str:
-        """In Kafka's form."""
+        """The topic's id, in Kafka's base64 form."""
         return self.metadata.topic_id
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """The partition's number."""
         return self.metadata.partition
 
     @property
     def cluster_id(self) -> None:
-        """Not in the manifest."""
+        """None: the manifest does not record it."""
         return
 
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Those of the segment alone."""
+        """The leader epochs of this segment only."""
         return self.metadata.leader_epochs
 
     @property
     def log_bytes(self) -> int:
-        """Size of its log before it was stored."""
+        """Size of its log, uncompressed and unencrypted."""
         return self.manifest.chunks.file_size
 
     @property
     def broker_id(self) -> int | None:
-        """Who copied it."""
+        """The broker that copied it."""
         return self.metadata.broker_id if self.metadata.broker_id >= 0 else None
 
     @property
     def remote_id(self) -> str:
-        """As in its key."""
+        """The segment id, as in its key."""
         return self.metadata.segment_id
 
     @property
     def made(self) -> tuple[int, str]:
-        """When copying began, and its id."""
+        """When copying began, and the segment id."""
         return self.metadata.event_timestamp_ms, self.metadata.segment_id
 
     @property
     def max_timestamp_ms(self) -> int:
-        """As the broker says; -1 where it knows of none."""
+        """The largest timestamp that the broker recorded; -1 if it knows none."""
         return self.metadata.max_timestamp_ms
 
     @property
@@ -120,15 +120,15 @@ class CopiedSegment:
 
     @property
     def next_base_offset(self) -> int:
-        """Where the segment after it begins: brokers give the offset before that one."""
+        """The base offset of the next segment; brokers record the offset before it."""
         return self.metadata.end_offset + 1
 
 
 def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
-    """Return the segment at ``place`` by its manifest.
+    """Return the segment at ``place`` as its manifest describes it.
 
     Raises:
-        FormatError: the manifest is damaged, or does not say of which offsets it is, or describes another segment.
+        FormatError: the manifest is damaged, lacks the segment's offsets, or describes another segment.
 
     """
     manifest = read_manifest(data)
@@ -148,7 +148,7 @@ def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A manifest that was read, or why it is none."""
+    """A manifest, or the reason why it cannot be read."""
 
     place: AivenKey
     segment: CopiedSegment | None
@@ -156,7 +156,7 @@ class _Read:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Without a slash at the end of the key prefix, only the manifest says where the topic's name begins."""
+        """If the key prefix does not end in a slash, only the manifest shows where the topic's name begins."""
         topic = self.place.topic if self.segment is None else self.segment.metadata.topic
         return TopicPartition(topic, self.place.partition)
 
@@ -168,7 +168,7 @@ def copied_log_dir(
     *,
     topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
-    """Return what the objects ``listed`` of ``store`` hold by their manifests.
+    """Return the log dir that the objects ``listed`` of ``store`` make by their manifests.
 
     A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
     several topics of one name, unless ``topic_ids`` chooses one by name.
@@ -202,7 +202,7 @@ def copied_log_dir(
 
 
 def without_manifest(objects: Collection[AivenKey]) -> list[Incomplete]:
-    """Return the segments that have another of the ``objects``, and no manifest."""
+    """Return the segments that have other ``objects``, but no manifest."""
     whole = {place.key for place in objects if place.suffix == MANIFEST}
     lacking = {key: place for place in objects if (key := place.beside(MANIFEST)) not in whole}
     return [
@@ -212,7 +212,7 @@ def without_manifest(objects: Collection[AivenKey]) -> list[Incomplete]:
 
 
 def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], bool]) -> bool:
-    """Whether to read manifests whose keys name ``named``: a key prefix without a slash at its end stands in there."""
+    """Return whether to read manifests whose keys name ``named``, in which a key prefix may be included."""
     return any(topics(TopicPartition(named.topic[at:], named.partition)) for at in range(len(named.topic)))
 
 
@@ -228,7 +228,7 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) 
 
 
 def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> None:
-    """Make sure that the other two objects are there, as long as the manifest says."""
+    """Check that the other two objects exist and are as long as the manifest says."""
     log, indexes = segment.place.beside(LOG), segment.place.beside(INDEXES)
     expected = {log: segment.manifest.chunks.stored_size, indexes: segment.manifest.indexes.end}
     for key, size in expected.items():
@@ -290,7 +290,7 @@ def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -
 
 
 def segment_of(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
-    """Return the segment as one of a log dir at ``root``, whose objects are all among ``infos``."""
+    """Return the segment as part of a log dir at ``root``; all its objects are in ``infos``."""
     indexes = (ObjectKind.INDEX, ObjectKind.TIME_INDEX, ObjectKind.TXN_INDEX)
     sizes = {kind: index_size(segment.manifest, kind) for kind in indexes}
     log = infos[segment.place.beside(LOG)]

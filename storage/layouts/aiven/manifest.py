@@ -1,10 +1,10 @@
-"""The manifest of a segment in the layout ``aiven``: JSON on one line, the fields in the plugin's own order.
+"""Reads and writes the manifest of the layout ``aiven``: JSON on one line, fields in the plugin's order.
 
-A segment whose manifest cannot be read is lost to a broker, which retries it at full speed. So reading is as strict as
-the plugin's own, and a little stricter, and nothing is written that was not read back first. What the plugin writes and
-never reads, ``remoteLogSegmentMetadata``, is read leniently: any JSON may stand there, and only there.
+If a broker cannot read a manifest, the segment is lost to it, and it retries at full speed. So reading is as strict as
+the plugin's own, and a little stricter, and nothing is written before it was read back. The field
+``remoteLogSegmentMetadata``, which the plugin writes and never reads, may hold any JSON.
 
-Source: ``SegmentManifestV1`` and its neighbours, as Jackson writes and reads them.
+Source: ``SegmentManifestV1`` and related classes, as Jackson writes and reads them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SEGMENT: Final = "remoteLogSegmentMetadata"
 
 
 class IndexRange(NamedTuple):
-    """Where an index lies in the ``.indexes`` object, as it is stored."""
+    """Where an index lies, as stored, in the ``.indexes`` object."""
 
     position: int
     size: int
@@ -61,7 +61,7 @@ class IndexRanges:
     """None where the segment has no transaction index."""
 
     def named(self) -> dict[str, IndexRange | None]:
-        """Return all of them under the names that the manifest has, in its order."""
+        """Return all of them by their names in the manifest, in its order."""
         return {
             "offset": self.offset,
             "timestamp": self.timestamp,
@@ -72,13 +72,13 @@ class IndexRanges:
 
     @property
     def end(self) -> int:
-        """Bytes that the ``.indexes`` object has at least."""
+        """The least size of the ``.indexes`` object, in bytes."""
         return max(part.position + part.size for part in self.named().values() if part is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encryption:
-    """What is needed, beside a private key, to open the pieces of a segment."""
+    """What decrypting a segment needs besides a private key."""
 
     data_key: WrappedKey
     aad: bytes
@@ -86,7 +86,7 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AivenManifest:
-    """What a manifest says of one segment."""
+    """The content of the manifest of one segment."""
 
     chunks: ChunkIndex
     indexes: IndexRanges
@@ -97,12 +97,12 @@ class AivenManifest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the ``.log`` object is the segment as it is."""
+        """Whether the ``.log`` object is the unchanged segment."""
         return not self.compression and self.encryption is None
 
 
 def write_manifest(manifest: AivenManifest) -> bytes:
-    """Return ``manifest`` as the plugin would write it, read back.
+    """Return ``manifest`` as the plugin would write it, after reading it back.
 
     Raises:
         ValueError: it contradicts itself, and reading would refuse it.
@@ -122,7 +122,7 @@ def read_manifest(data: bytes) -> AivenManifest:
     """Return the manifest that ``data`` holds.
 
     Raises:
-        FormatError: no JSON, or not what the plugin could read.
+        FormatError: it is not JSON, or the plugin could not read it.
 
     """
     document = Fields("manifest", parsed(data, limit=MAX_MANIFEST_BYTES))
@@ -175,7 +175,7 @@ def _chunk_index_record(index: ChunkIndex) -> dict[str, Any]:
 
 
 def _chunk_index(fields: Fields) -> ChunkIndex:
-    """Return the chunk index, whose sizes are positive and as many as there are chunks."""
+    """Return the chunk index; its sizes must be positive, and one for each chunk."""
     kind = fields.values.get("type")
     if kind not in ("fixed", "variable"):
         raise FormatError(f"{fields.name}: type", position=0, expected="fixed or variable", found=shown(kind))
@@ -237,7 +237,7 @@ def _encryption(document: Fields) -> Encryption | None:
 
 
 def _check_sizes(document: Fields, manifest: AivenManifest) -> None:
-    """Make sure that what is stored can be what the manifest says it was made from."""
+    """Check that the stored sizes are possible for the sizes that the manifest gives."""
     for what, expected, found in _contradictions(manifest):
         raise FormatError(f"{document.name}: {what}", position=0, expected=expected, found=found)
 

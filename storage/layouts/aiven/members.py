@@ -1,8 +1,8 @@
-"""The files of a segment in the layout ``aiven``, as a log dir would have them: in what pieces they are stored.
+"""The files of a segment in the layout ``aiven``, as a log dir would have them, and the stored pieces of each.
 
-Each has a locator of its own: ``<URL of the .log object without its suffix>#.log``, and ``#.index``, ``#.timeindex``,
-``#.txnindex``, ``#.snapshot`` and ``#.leader-epoch-checkpoint``. What is asked for of a segment is read chunk by chunk:
-a whole chunk is fetched and kept, two at most, whatever the size of the segment.
+Each file has a locator of its own: ``<URL of the .log object without its suffix>#.log``, and ``#.index``,
+``#.timeindex``, ``#.txnindex``, ``#.snapshot`` and ``#.leader-epoch-checkpoint``. A segment is read chunk by chunk:
+whole chunks are fetched, and at most two are kept, whatever the size of the segment.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Member(NamedTuple):
 
     @property
     def locator(self) -> str:
-        """What opens it."""
+        """The locator that opens it."""
         return f"{self.stem}{MARK}{self.suffix}"
 
 
 def member_of(locator: str) -> Member | None:
-    """Return which file of a segment ``locator`` is; None for every other locator."""
+    """Return which file of a segment ``locator`` names; None for any other locator."""
     stem, mark, suffix = locator.rpartition(MARK)
     if not mark or (suffix != LOG_FILE and suffix not in INDEX_NAMES):
         return None
@@ -60,14 +60,14 @@ def member_of(locator: str) -> Member | None:
 
 
 def stem_of(locator: str) -> str | None:
-    """Return what the locators of the objects of a segment begin with, if ``locator`` is one of them."""
+    """Return the common beginning of the locators of a segment's objects, if ``locator`` is one of them."""
     if parse_key("/".join(locator.split("/")[-KEY_PARTS:])) is None:
         return None
     return locator.rpartition(".")[0]
 
 
 class _Reader(Protocol):
-    """What stored bytes are read through: as ``storage.readers.RangeReader``."""
+    """The reader of stored bytes: as ``storage.readers.RangeReader``."""
 
     @property
     def locator(self) -> str: ...
@@ -80,7 +80,7 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """How the pieces of a segment are turned into what they were made from."""
+    """Decodes the stored pieces of a segment."""
 
     manifest: AivenManifest
     cipher: SegmentCipher | None
@@ -88,28 +88,28 @@ class StoredSegment:
 
     @classmethod
     def of(cls, manifest: AivenManifest, keys: KeyRing) -> StoredSegment:
-        """Return the segment of ``manifest``, with what opens it.
+        """Return the segment of ``manifest``, with the cipher that decrypts it.
 
         Raises:
-            ConfigurationError: it is encrypted, and the private key is not at hand, or another one.
+            ConfigurationError: it is encrypted, and its private key is missing or is another one.
 
         """
         encryption = manifest.encryption
         return cls(manifest, None if encryption is None else keys.cipher(encryption.data_key, encryption.aad))
 
     def index_range(self, suffix: str) -> IndexRange | None:
-        """Return where the index ``suffix`` is stored in the ``.indexes`` object; None if the segment has none."""
+        """Return where the index ``suffix`` lies in the ``.indexes`` object; None if there is none."""
         return self.manifest.indexes.named()[INDEX_NAMES[suffix]]
 
     def index_size(self, suffix: str) -> int | None:
-        """Return the bytes of the index itself; None if the segment has none."""
+        """Return the size of the index itself, in bytes; None if the segment has none."""
         return index_size(self.manifest, suffix)
 
     def index(self, piece: bytes, place: IndexRange) -> bytes:
-        """Return the index that is stored as ``piece`` at ``place``; an empty one is nothing, and not encrypted.
+        """Return the index that is stored as ``piece`` at ``place``; an empty one is not encrypted.
 
         Raises:
-            FormatError: it is not what was stored, or not all of it.
+            FormatError: it is damaged or incomplete.
 
         """
         if len(piece) != place.size:
@@ -117,10 +117,10 @@ class StoredSegment:
         return original_piece(piece, None, is_compressed=False, cipher=self.cipher) if piece else b""
 
     def chunk(self, chunk: Chunk, piece: bytes) -> bytes:
-        """Return the bytes of ``chunk``, which are stored as ``piece``.
+        """Return the original bytes of ``chunk``, which is stored as ``piece``.
 
         Raises:
-            FormatError: they are not what was stored; ``position`` is that of the piece.
+            FormatError: the piece is damaged; ``position`` is that of the piece.
 
         """
         try:
@@ -130,7 +130,7 @@ class StoredSegment:
             raise
 
     def open_log(self, stored: _Reader, locator: str) -> _Reader:
-        """Return a reader of the segment by that of its ``.log`` object, ``stored``.
+        """Return a reader of the segment, given ``stored``, a reader of its ``.log`` object.
 
         Raises:
             FormatError: the object is not as long as the manifest says.
@@ -144,7 +144,7 @@ class StoredSegment:
         return stored if self.manifest.is_plain else ChunkedReader(self, stored, locator)
 
     def stored_end(self, end: int | None) -> int | None:
-        """Return up to where the ``.log`` object is read, if nothing is wanted from ``end`` of the segment on."""
+        """Return how far the ``.log`` object is read if only the segment's bytes before ``end`` are wanted."""
         chunks = self.manifest.chunks
         if end is None or not 0 < end < chunks.file_size:
             return None
@@ -153,7 +153,7 @@ class StoredSegment:
 
 
 def index_size(manifest: AivenManifest, suffix: str) -> int | None:
-    """Return the bytes of the index ``suffix``, before it was encrypted; None if the segment has none."""
+    """Return the size of the index ``suffix`` before encryption, in bytes; None if the segment has none."""
     part = manifest.indexes.named()[INDEX_NAMES[suffix]]
     if part is None:
         return None
@@ -161,7 +161,7 @@ def index_size(manifest: AivenManifest, suffix: str) -> int | None:
 
 
 class ChunkedReader:
-    """A segment in chunks that are compressed or encrypted, read by position; one thread may use it."""
+    """Reads a segment of compressed or encrypted chunks by position; for one thread only."""
 
     def __init__(self, segment: StoredSegment, stored: _Reader, locator: str) -> None:
         self.locator = locator
@@ -171,7 +171,7 @@ class ChunkedReader:
         """By the position of the chunk, the one used last at the end."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Return the bytes [position, position + length), fewer only past the end.
+        """Return the bytes [position, position + length), fewer only at the end.
 
         Raises:
             FormatError: a chunk is damaged.

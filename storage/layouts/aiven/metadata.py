@@ -1,6 +1,6 @@
-"""What a manifest of the layout ``aiven`` says of its segment: what the broker knew when copying began.
+"""The ``remoteLogSegmentMetadata`` of a manifest in the layout ``aiven``: what the broker knew when copying began.
 
-The plugin writes it, and never reads it.
+The plugin writes this field, and never reads it.
 
 Source: ``KafkaTypeSerdeModule`` of the plugin.
 """
@@ -34,7 +34,7 @@ class SegmentMetadata:
 
 
 def segment_record(segment: SegmentMetadata) -> dict[str, Any]:
-    """Return ``segment`` as a manifest has it, the fields in its order."""
+    """Return ``segment`` as a manifest records it, with the fields in the plugin's order."""
     return {
         "remoteLogSegmentId": {
             "topicIdPartition": {
@@ -53,7 +53,7 @@ def segment_record(segment: SegmentMetadata) -> dict[str, Any]:
 
 
 def told_segment(values: object) -> SegmentMetadata | None:
-    """Return what ``values``, any JSON, say of a segment; None, where anything is not what the plugin writes."""
+    """Return the segment that ``values``, any JSON, describe; None if anything is not what the plugin writes."""
     try:
         return _told_segment(values)
     except (KeyError, TypeError, ValueError, AttributeError):

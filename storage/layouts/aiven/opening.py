@@ -1,7 +1,7 @@
-"""Opens the files of a segment in the layout ``aiven``, which lie in pieces inside its objects, by locators of members.
+"""Opens the files of a segment in the layout ``aiven`` by their locators; they are pieces of the segment's objects.
 
-An object is reached through whatever opens locators (``Opener``). A manifest is read once for all files of its segment.
-A repair replaces it, and leaves where it was whatever the old one names, so one that is a minute old is as good.
+Objects are opened through an ``Opener``. A manifest is read once for all files of its segment, and cached for a minute:
+a repair replaces the manifest, but leaves in place everything that the old one names.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LOST: Final = "what is encrypted under a data key that is lost cannot be read: 
 
 
 class Opener(Protocol):
-    """What opens locators of objects, as ``storage.sources.files.Sources``; a value that can be hashed."""
+    """Opens locators of objects, as ``storage.sources.files.Sources`` does; a hashable value."""
 
     def __hash__(self) -> int: ...
 
     @property
     def keys(self) -> KeyRing:
-        """What encrypted segments are read by."""
+        """The private keys for encrypted segments."""
         ...
 
     def open(self, locator: str, *, end: int | None = None) -> AbstractContextManager[RangeReader]:
@@ -49,7 +49,7 @@ class Opener(Protocol):
         ...
 
     def read(self, locator: str) -> bytes:
-        """Return the whole of it."""
+        """Return the whole object or file."""
         ...
 
     def read_range(self, locator: str, start: int, end: int) -> bytes:
@@ -57,7 +57,7 @@ class Opener(Protocol):
         ...
 
     def facts(self, locator: str) -> FileFacts:
-        """Return size and time."""
+        """Return its size and modification time."""
         ...
 
     def store(self, url: str) -> ObjectStore:
@@ -67,12 +67,12 @@ class Opener(Protocol):
 
 @contextmanager
 def opened_member(opener: Opener, member: Member, end: int | None) -> Iterator[RangeReader]:
-    """Open a file of a segment for as long as the context lasts; nothing is read ahead from ``end`` on.
+    """Open a file of a segment for as long as the context lasts; nothing is read ahead beyond ``end``.
 
     Raises:
         FormatError: its manifest, or the file, is damaged.
-        ConfigurationError: it is encrypted, and its private key is not at hand.
-        ObjectNotFoundError: the segment has none.
+        ConfigurationError: it is encrypted, and its private key is missing.
+        ObjectNotFoundError: the segment has no such file.
 
     """
     segment = stored_segment(opener, member.stem)
@@ -90,7 +90,7 @@ def opened_member(opener: Opener, member: Member, end: int | None) -> Iterator[R
 
 
 def facts_of_member(opener: Opener, member: Member) -> FileFacts:
-    """Return what the file itself would show, while the objects it lies in are as its manifest says."""
+    """Return size and time of the file itself, if the objects that hold it are as its manifest says."""
     segment = stored_segment(opener, member.stem)
     if member.suffix != LOG_FILE:
         found = opener.facts(f"{member.stem}.{INDEXES}")
@@ -101,7 +101,7 @@ def facts_of_member(opener: Opener, member: Member) -> FileFacts:
 
 
 def member_meant(opener: Opener, locator: str) -> Member | None:
-    """Return the file of a segment that ``locator`` asks for, or that the ``.log`` object there stands for."""
+    """Return the file that ``locator`` names; the locator of a ``.log`` object names the segment's log."""
     stem = stem_of(locator)
     if stem is None or not locator.endswith(f".{LOG}"):
         return member_of(locator)
@@ -113,12 +113,12 @@ def member_meant(opener: Opener, locator: str) -> Member | None:
 
 
 def stored_segment(opener: Opener, stem: str) -> StoredSegment:
-    """Return how the segment is stored whose objects' locators begin with ``stem``.
+    """Return how the segment is stored whose object locators begin with ``stem``.
 
     Raises:
         FormatError: its manifest is damaged.
-        ConfigurationError: it is encrypted, and its private key is not at hand.
-        FileGoneError, ObjectNotFoundError: the manifest is not there.
+        ConfigurationError: it is encrypted, and its private key is missing.
+        FileGoneError, ObjectNotFoundError: the manifest does not exist.
         LogDirError, StoreError: it cannot be read.
 
     """
@@ -133,13 +133,13 @@ def stored_segment(opener: Opener, stem: str) -> StoredSegment:
 
 
 def forget_segments() -> None:
-    """Read the manifests of segments again, since a repair may have replaced them."""
+    """Drop all cached manifests, since a repair may have replaced them."""
     _segment.cache_clear()
 
 
 @lru_cache(maxsize=256)
 def _segment(stem: str, opener: Opener, process: int, minute: int) -> StoredSegment:  # noqa: ARG001 - as said below
-    """Return what the manifest says; it is read again in a forked process, and after a minute."""
+    """Return the manifest, cached for a minute; a forked process reads it again."""
     locator = f"{stem}.{MANIFEST}"
     with in_file(locator):
         manifest = read_manifest(opener.read(locator))
@@ -151,14 +151,14 @@ def _segment(stem: str, opener: Opener, process: int, minute: int) -> StoredSegm
 
 @lru_cache(maxsize=32)
 def _opens_others(url: str, opener: Opener, process: int) -> bool:  # noqa: ARG001 - as above
-    """Whether the private keys at hand open segments below ``url``, of which a few are tried."""
+    """Return whether the private keys open other segments below ``url``, of which a few are tried."""
     store = opener.store(url)
     encrypted = (key for info in store.list() if (key := _encrypted(store, info.key)) is not None)
     return any(_is_opened(key, opener.keys) for key in islice(encrypted, _KEYS_TRIED))
 
 
 def _encrypted(store: ObjectStore, key: str) -> Encryption | None:
-    """Return how the segment is encrypted whose manifest lies under ``key``; None of every other object."""
+    """Return the encryption of the segment whose manifest is at ``key``; None for any other object."""
     if not key.endswith(f".{MANIFEST}") or parse_key(key) is None:
         return None
     try:

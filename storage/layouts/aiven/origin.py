@@ -1,9 +1,9 @@
-"""Where a snapshot comes from that Resnap has shipped in the layout ``aiven``: an object of its own, beside the leases.
+"""The origin of a snapshot that Resnap shipped in the layout ``aiven``: an object of its own, beside the leases.
 
     <key prefix, up to its last slash>.resnap/origin/<topic>-<topic id>/<partition>/<base offset>-<segment id>.json
 
-The plugin's manifest has no room for it, and its three objects stay as they are: brokers never ask for this one. It is
-JSON with a CRC-32C, written before the manifest: what Resnap has shipped is never without it.
+The plugin's manifest has no field for it, and brokers never read this object. It is JSON with a CRC-32C, written before
+the manifest, so that every segment that Resnap shipped has one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def origin_key(place: AivenKey) -> str:
 
 
 def place_of_origin(key: str) -> AivenKey | None:
-    """Return the place of the segment whose origin ``key`` is; None for every other key."""
+    """Return the place of the segment whose origin is at ``key``; None for any other key."""
     prefix, folder, rest = key.partition(ORIGINS)
     stem, _, extension = rest.rpartition(".")
     if not folder or extension != _EXTENSION or (prefix and not prefix.endswith("/")):
@@ -45,16 +45,16 @@ def place_of_origin(key: str) -> AivenKey | None:
 
 
 def write_origin(origin: SnapshotOrigin) -> bytes:
-    """Return the object that describes ``origin``."""
+    """Return the object that records ``origin``."""
     record = origin_record(origin)
     return json.dumps({"version": _VERSION, "snapshotOrigin": record, "crc32c": _checksum(record)}).encode()
 
 
 def read_origin(data: bytes) -> SnapshotOrigin:
-    """Return the origin that ``data`` describes.
+    """Return the origin that ``data`` records.
 
     Raises:
-        FormatError: it is damaged, or of a later version.
+        FormatError: it is damaged, or has a later version.
 
     """
     try:

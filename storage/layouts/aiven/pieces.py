@@ -1,7 +1,7 @@
-"""The pieces that objects of the layout ``aiven`` are made of: chunks of a segment, and indexes.
+"""Encodes and decodes the pieces of objects in the layout ``aiven``: chunks of a segment, and indexes.
 
-A chunk may be a zstd frame, which says the size of what it holds, without a dictionary or a checksum. Any piece may be
-encrypted: ``IV (12) || ciphertext || tag (16)``, AES-256 in GCM, under the segment's data key and an IV of its own.
+A chunk may be a zstd frame with its content size, without a dictionary or a checksum. Any piece may be encrypted: ``IV
+(12) || ciphertext || tag (16)``, AES-256 in GCM, under the segment's data key and an IV of its own.
 
 Source: ``CompressionChunkEnumeration``, ``EncryptionChunkEnumeration`` of the plugin; RFC 8878 (zstd).
 """
@@ -30,7 +30,7 @@ _SHORT_SIZE_FROM: Final = 256
 
 
 def compressed(data: bytes) -> bytes:
-    """Return ``data`` as one zstd frame that says its size."""
+    """Return ``data`` as one zstd frame with its content size."""
     import pyarrow as pa  # noqa: PLC0415 - takes a while, and a plain store never needs it
 
     frame: bytes = pa.Codec("zstd", compression_level=ZSTD_LEVEL).compress(data, asbytes=True)
@@ -38,10 +38,10 @@ def compressed(data: bytes) -> bytes:
 
 
 def decompressed(frame: bytes, size: int) -> bytes:
-    """Return the ``size`` bytes that ``frame`` holds, and take no more memory than that.
+    """Return the ``size`` bytes that ``frame`` holds, using no more memory than that.
 
     Raises:
-        FormatError: it is no zstd frame, says no size or another one, or is damaged.
+        FormatError: it is not a zstd frame, has no content size or another one, or is damaged.
 
     """
     stated = frame_content_size(frame)
@@ -60,10 +60,10 @@ def decompressed(frame: bytes, size: int) -> bytes:
 
 
 def frame_content_size(frame: bytes) -> int:
-    """Return how many bytes the zstd ``frame`` says it holds.
+    """Return the content size that the zstd ``frame`` states.
 
     Raises:
-        FormatError: it is no zstd frame, or does not say: the plugin could not read it.
+        FormatError: it is not a zstd frame, or states no size: the plugin could not read it.
 
     """
     if frame[:4] != _ZSTD_MAGIC or len(frame) <= len(_ZSTD_MAGIC):
@@ -82,16 +82,16 @@ def frame_content_size(frame: bytes) -> int:
 
 
 def stored_piece(data: bytes, place: str, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:
-    """Return ``data``, of which ``place`` is the only one in its segment, as it is stored."""
+    """Return ``data`` as it is stored; ``place`` identifies it within its segment."""
     piece = compressed(data) if is_compressed else data
     return piece if cipher is None else cipher.seal(piece, place)
 
 
 def original_piece(piece: bytes, size: int | None, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:
-    """Return what was stored as ``piece``: ``size`` bytes, where that is known.
+    """Return the bytes that were stored as ``piece``, which are ``size`` bytes if that is known.
 
     Raises:
-        FormatError: it is not what was stored, or of another size.
+        FormatError: it is damaged, or has another size.
 
     """
     data = piece if cipher is None else cipher.open(piece)

@@ -1,8 +1,8 @@
-"""Indexes of a segment in the layout ``aiven`` that take the place of others: behind all that is stored already.
+"""Replaces indexes of a segment in the layout ``aiven``: new ones are appended to the stored ``.indexes`` object.
 
-A reader who has the old manifest finds every byte where that says it is; who has the new one finds the new indexes. So
-no reader sees a mixture, however long the plugin keeps a manifest. Of the manifest nothing else changes, neither what
-the plugin writes and never reads (``remoteLogSegmentMetadata``), except what that says of the transaction index itself.
+A reader with the old manifest finds every byte where it says; a reader with the new one finds the new indexes. So no
+reader sees a mixture, however long the plugin caches a manifest. Nothing else in the manifest changes, except that
+``remoteLogSegmentMetadata``, which the plugin never reads, says whether the transaction index is empty.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _IS_EMPTY: Final = "txnIdxEmpty"
 def with_indexes(
     manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing
 ) -> tuple[bytes, bytes]:
-    """Return the object of the indexes and the manifest with ``bodies`` in the place of those indexes that differ.
+    """Return the indexes object and the manifest, with ``bodies`` replacing the indexes that differ.
 
     Raises:
-        FormatError: the manifest is damaged, or the object has not all that it names.
-        ConfigurationError: the segment is encrypted, and its key is not at hand.
+        FormatError: the manifest is damaged, or the object lacks bytes that it names.
+        ConfigurationError: the segment is encrypted, and its private key is missing.
 
     """
     found = read_manifest(manifest)
@@ -59,7 +59,7 @@ def with_indexes(
 
 
 def _stored(segment: StoredSegment, indexes: bytes, kind: ObjectKind) -> bytes | None:
-    """Return an index as it is stored, of no bytes where there is none; None where it is damaged."""
+    """Return an index as it is stored, empty if there is none; None if it is damaged."""
     place = segment.index_range(kind)
     try:
         return b"" if place is None else segment.index(indexes[place.position : place.position + place.size], place)
@@ -73,7 +73,7 @@ def _say_whether_empty(metadata: Any, kind: ObjectKind, *, is_empty: bool) -> No
 
 
 def _check(manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing) -> None:
-    """Make sure that a reader of ``manifest`` finds ``bodies``: a segment whose manifest cannot be read is lost."""
+    """Check that a reader of ``manifest`` finds ``bodies``: a segment whose manifest cannot be read is lost."""
     segment = StoredSegment.of(read_manifest(manifest), keys)
     for kind, body in bodies.items():
         if _stored(segment, indexes, kind) != body:

@@ -1,4 +1,4 @@
-"""JSON from others, read without mercy: fields that are known and nothing else, numbers that are Java's, each once."""
+"""A strict JSON parser: known fields only, each exactly once, and numbers within Java's ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Fields:
-    """A JSON object on its way to values, with the name it goes by in messages."""
+    """The fields of a JSON object, with the object's name for messages."""
 
     def __init__(self, name: str, values: object) -> None:
         if not isinstance(values, dict):
@@ -24,7 +24,7 @@ class Fields:
         self.values: Mapping[str, Any] = values
 
     def check_names(self, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-        """Make sure that the fields are those that the plugin knows."""
+        """Check that the plugin knows all fields."""
         missing = next((name for name in names if name not in self.values), None)
         if missing is not None:
             raise FormatError(f"{self.name}: field {missing}", position=0, expected="one", found="none")
@@ -38,14 +38,14 @@ class Fields:
         return Fields(f"{self.name} {name}", self.values[name])
 
     def integer(self, name: str, least: int = 0) -> int:
-        """Return the number under ``name``, a Java ``int``."""
+        """Return the Java ``int`` under ``name``."""
         value = self.values[name]
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
             raise self.wrong(name, f"{least} to {INT_MAX}")
         return value
 
     def binary(self, name: str, text: str | None = None) -> bytes:
-        """Return the bytes that stand in base64 under ``name``."""
+        """Return the bytes that ``name`` holds in base64."""
         given = self.values[name] if text is None else text
         try:
             return base64.b64decode(given, validate=True)
@@ -53,15 +53,15 @@ class Fields:
             raise FormatError(f"{self.name}: {name}", position=0, expected="base64", found="something else") from None
 
     def wrong(self, name: str, expected: str) -> FormatError:
-        """Return the error of a value that cannot be."""
+        """Return the error for an invalid value."""
         return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=shown(self.values[name]))
 
 
 def parsed(data: bytes, *, limit: int) -> object:
-    """Return what ``data``, of at most ``limit`` bytes, says.
+    """Return the JSON object in ``data``, which has at most ``limit`` bytes.
 
     Raises:
-        FormatError: it is longer, or no JSON.
+        FormatError: it is longer, or is not JSON.
 
     """
     if len(data) > limit:
@@ -88,5 +88,5 @@ def _no_constant(name: str) -> object:
 
 
 def shown(value: object) -> str:
-    """Return the front of a value that was not expected, on one line."""
+    """Return the beginning of an unexpected value, on one line."""
     return ascii(value)[:60]

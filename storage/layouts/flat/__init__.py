@@ -1,1 +1,1 @@
-"""Objects under keys of Resnap's own, each segment with a manifest."""
+"""The layout ``flat``: Resnap's own keys, and a manifest for each segment."""

@@ -1,12 +1,12 @@
-"""The layout ``flat``: Resnap's own keys, each saying what its object is.
+"""Object keys of the layout ``flat``; each key says what its object is.
 
     <cluster id>/<topic>/<topic id>/<partition>/<base offset, 20 digits>-<segment id>.<extension>
 
-relative to the prefix of the store. An id that is not known is ``none``. Names stand as they are; bytes that not every
-store keeps are written ``=XX`` (hex), and a name of over 200 bytes as its front and ``=sha256-<64 hex digits>`` of the
-whole. Different names give different parts, so different segments never share a key.
+relative to the prefix of the store. An unknown id is ``none``. Names are written unchanged; bytes that not every store
+supports are written ``=XX`` (hex), and a name of over 200 bytes is shortened and followed by ``=sha256-<64 hex
+digits>`` of the whole name. Different names give different parts, so different segments never share a key.
 
-The segment id comes from the content: every run ships the same bytes under a key, however often.
+The segment id is derived from the content: every run ships the same bytes under a key, however often.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatKey:
-    """A key of this layout, taken apart.
+    """An object key of this layout, taken apart.
 
     Cluster, topic and topic id are as the key has them (``key_part``): the whole of a long name is in the manifest.
     """
@@ -62,7 +62,7 @@ class FlatKey:
 
     @property
     def folder(self) -> str:
-        """What the keys begin with that lie beside it."""
+        """The prefix of this key and of the keys beside it."""
         return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/"
 
 
@@ -77,7 +77,7 @@ def segment_id(
     digests: Mapping[str, str],
     incarnation: int = 0,
 ) -> UUID:
-    """Return the id of a segment as it is shipped: a UUIDv5 of what it is and of every byte of it.
+    """Return the id of a segment: a UUIDv5 of its identity and of every byte of it.
 
     Args:
         cluster_id: None if unknown, as in the key.
@@ -119,7 +119,7 @@ def object_key(
 
 
 def manifest_prefix(cluster_id: str | None, topic: str) -> str:
-    """Return what every key of a topic starts with, whatever its id was known to be when it was shipped.
+    """Return the prefix of all keys of a topic, with any topic id that it was shipped under.
 
     A listing holds all objects of the topic; manifests are those whose ``parse_key`` has ``MANIFEST_EXTENSION``.
     """
@@ -127,20 +127,20 @@ def manifest_prefix(cluster_id: str | None, topic: str) -> str:
 
 
 def partition_prefix(*, cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> str:
-    """Return what every key of a partition starts with, of a topic of just this id."""
+    """Return the prefix of all keys of a partition, of a topic of exactly this id."""
     return f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}/"
 
 
 def segment_prefix(
     *, cluster_id: str | None, topic: str, topic_id: str | None, partition: int, base_offset: int
 ) -> str:
-    """Return what every key of a segment starts with, whatever was shipped of it."""
+    """Return the prefix of all keys of a segment."""
     place = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
     return f"{place}{base_offset:0{OFFSET_DIGITS}d}-"
 
 
 def parse_key(key: str) -> FlatKey | None:
-    """Return the parts of a key that this layout could have made, None for every other key."""
+    """Return the parts of a key that this layout could have made, None for any other key."""
     match = _KEY.fullmatch(key)
     if not match or match["extension"] not in EXTENSIONS:
         return None
@@ -162,11 +162,11 @@ def parse_key(key: str) -> FlatKey | None:
 
 
 def is_tombstone(info: ObjectInfo) -> bool:
-    """Whether a tombstone lies where the manifest of a segment was, or would have been; its size alone shows it."""
+    """Whether a tombstone has replaced the manifest of a segment; its size alone shows it."""
     return info.size_bytes == len(TOMBSTONE) and info.key.endswith(f".{MANIFEST_EXTENSION}")
 
 
 def manifest_place(info: ObjectInfo) -> FlatKey | None:
-    """Return of what the manifest ``info`` is; None for every other object, and for a tombstone."""
+    """Return which segment the manifest ``info`` belongs to; None for any other object, and for a tombstone."""
     place = parse_key(info.key)
     return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None

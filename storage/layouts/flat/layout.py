@@ -1,8 +1,8 @@
-"""The layout ``flat``, and Resnap's own manifests wherever the objects lie that they name.
+"""The layout ``flat``, and Resnap's own manifests in any layout whose objects they name.
 
-Keys come from the content, so a later run writes the same bytes over what a crash has left, or other bytes beside it,
-and what a manifest names is never overwritten. A manifest that was deleted leaves a tombstone: that id is not used
-again.
+Keys are derived from the content, so a later run overwrites what a crash has left with the same bytes, or writes other
+bytes beside it, and never overwrites an object that a manifest names. A deleted manifest leaves a tombstone: that id is
+not used again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def key_beside(segment: NewSegment, segment_id: UUID, extension: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Manifests under Resnap's own keys, and objects beside them, or where brokers read them."""
+    """Manifests under Resnap's own keys; their objects lie beside them, or where brokers read them."""
 
     name: str = "flat"
     object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
@@ -94,7 +94,7 @@ class Flat:
     remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped again"
 
     def is_key(self, key: str) -> bool:
-        """Whether ``key`` is one of ours."""
+        """Whether ``key`` is a key of this layout."""
         return keys.parse_key(key) is not None
 
     def log_dir(
@@ -106,7 +106,7 @@ class Flat:
         within: str = "",
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return what the manifests among ``listed`` name; of one topic id also what was shipped without it."""
+        """Return the segments that manifests in ``listed`` name; for a topic id also those shipped without an id."""
         wider = listing_prefix(within)
         found = listed if wider == within else store.list(wider)
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
@@ -120,11 +120,11 @@ class Flat:
         *,
         key_prefix: str,  # noqa: ARG002
     ) -> str:
-        """Return where brokers look for the log of a segment: in the layout of ``LocalTieredStorage``."""
+        """Return the key at which brokers read the log of a segment: in the layout of ``LocalTieredStorage``."""
         return brokers_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
     def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
-        """Return what does not lie where ``LocalTieredStorage`` reads it, or is not there."""
+        """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""
         of, topic_id = found.facts, found.facts.topic_id
         place = TopicPartition(of.topic, of.partition)
         for entry in found.objects:
@@ -138,7 +138,7 @@ class Flat:
         return list_shipped(store, wants, within)
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
-        """Return the digests that manifests have of all files."""
+        """Return the digests of all files, as manifests record them."""
         return vouched_by_manifests(store, partition)
 
     def rewritten(
@@ -148,9 +148,10 @@ class Flat:
         parts: RightParts,
         keys: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
-        """Return new objects beside the old ones, or in their place where brokers read them, and the manifest.
+        """Return new objects beside the old ones, or replacing them where brokers read them, and the manifest.
 
-        What the manifest names already comes where it says, in case that something else lies there.
+        An object that the manifest names already is written to the key that it names, in case another object lies
+        there.
         """
         with in_file(manifest_key):
             manifest = read_manifest(read(manifest_key))
@@ -169,7 +170,7 @@ class Flat:
         return Rewritten((*named, *writes, (manifest_key, body)), replaced)
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
-        """Return the files of ``segment`` as they are, and what names them: under the first id without a tombstone."""
+        """Return the files of ``segment`` and their manifest, under the first id without a tombstone."""
         segment_id = _unburied_id(segment, store)
         files = tuple(
             NewObject(self.object_key(segment, segment_id, one.kind), one.open_body, one.size_bytes, one.crc32c,
@@ -183,7 +184,7 @@ class Flat:
         )
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
-        """Make sure that no other manifest forbids ``segment``; return those of it that name what is not there."""
+        """Check that no other manifest forbids ``segment``; return its manifests that name missing objects."""
         torn = []
         for info in _listed(segment, store):
             if info.key == manifest_key and keys.is_tombstone(info):
@@ -200,7 +201,7 @@ class Flat:
         return torn
 
     def check_same(self, key: str, found: bytes, meant: bytes) -> None:
-        """Make sure that both manifests name the same objects; of when it was made the one found may differ."""
+        """Check that both manifests name the same objects; the time at which they were made may differ."""
         if found == TOMBSTONE:
             raise _deleted_meanwhile(key)
         try:
@@ -214,11 +215,11 @@ class Flat:
             raise VerificationError(what, hint=_MANIFEST_IN_THE_WAY)
 
     def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
-        """Return what all keys of a topic begin with."""
+        """Return the prefix of all keys of a topic."""
         return keys.manifest_prefix(cluster_id, topic)
 
     def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return what all keys of a partition begin with: its own, and those of before its topic's id was known."""
+        """Return the key prefixes of a partition: its own, and those from before its topic's id was known."""
         topic, partition = topic_partition
         return [
             keys.partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=one, partition=partition)
@@ -226,7 +227,7 @@ class Flat:
         ]
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # noqa: ARG002 - no other has its prefix
-        """Return of what a manifest is; None for a tombstone."""
+        """Return which segment a manifest belongs to; None for a tombstone."""
         parsed = keys.manifest_place(info)
         if parsed is None:
             return None
@@ -252,7 +253,7 @@ class Flat:
         )
 
     def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return what looks at the folders into which brokers write, if a manifest names objects there."""
+        """Return a function that checks the brokers' folders, if a manifest names objects there."""
         brokers = BrokersFolders(store)
         return lambda segment: brokers.have_lost(segment.base_offset, [key for key, _ in segment.objects])
 
@@ -261,7 +262,7 @@ class Flat:
         return unnamed_objects(store, listed)
 
     def deletion_of(self, key: str) -> Deletion | None:
-        """Return how an object goes: a manifest beside it may name it, and none must do so later."""
+        """Return how an object is deleted: a manifest beside it may name it, and none may name it later."""
         place = keys.parse_key(key)
         if place is None:
             return None
@@ -272,18 +273,18 @@ class Flat:
         )
 
     def is_tombstone(self, info: ObjectInfo) -> bool:
-        """Whether it lies in the place of a manifest."""
+        """Whether the object has replaced a manifest."""
         return keys.is_tombstone(info) and keys.parse_key(info.key) is not None
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:  # noqa: ARG002
-        """Return what the manifest says."""
+        """Return the snapshot origin that the manifest records."""
         return segment.origin
 
 
 def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:
-    """Return where new parts of a segment lie: where brokers read them, else under an id that comes from all parts.
+    """Return the keys of new parts of a segment: where brokers read them, else under an id derived from all parts.
 
-    No id whose object the manifest names is taken: that one is read until the new manifest is there.
+    An id whose object the manifest names is not used: that object is read until the new manifest is written.
     """
     log, place = next(one.key for one in manifest.objects if one.kind is ObjectKind.LOG), keys.parse_key(manifest_key)
     if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
@@ -317,7 +318,7 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
 
 
 def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
-    """Return the first id of the segment that has no tombstone: who deletes may still be about to."""
+    """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
     buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
     ids = (_segment_id(segment, incarnation) for incarnation in count())
     return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
@@ -336,7 +337,7 @@ def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
 
 
 def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest | None:
-    """Return the manifest at ``key`` if it forbids ``segment``: not if it ends elsewhere, and is of one lineage.
+    """Return the manifest at ``key`` if it forbids ``segment``: not if it ends elsewhere, in the same lineage.
 
     Raises:
         ShippedMeanwhileError: it cannot be read.

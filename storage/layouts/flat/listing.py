@@ -1,4 +1,4 @@
-"""The segments of a store that has manifests of Resnap's, one by one, and the objects that no manifest names."""
+"""Lists the segments that Resnap's manifests name, one by one, and the objects that no manifest names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Names(NamedTuple):
-    """What a manifest names, or why it cannot be read."""
+    """The objects that a manifest names, or the reason why it cannot be read."""
 
     place: FlatKey
     keys: frozenset[str]
@@ -39,7 +39,7 @@ class _Names(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlatListing:
-    """What one listing of ``store`` shows."""
+    """One listing of ``store``."""
 
     store: ObjectStore
     manifests: Mapping[str, ObjectInfo] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class FlatListing:
     _brokers: BrokersFolders = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin to look at what brokers do on their own."""
+        """Begin to collect what brokers deleted and tiered on their own."""
         object.__setattr__(self, "_brokers", BrokersFolders(self.store))
 
     def folder(self, key: str) -> str:
-        """Return the folder of the partition; where the topic's id was not known then, that of the one it is of."""
+        """Return the folder of the partition; if shipped without a topic id, the folder of the topic that owns it."""
         return self.topic_ids.folder(_place(key))
 
     def source(self, key: str) -> tuple[str, str]:
@@ -63,7 +63,7 @@ class FlatListing:
         return _place(key).cluster, self.topic_ids.of(_place(key))
 
     def read(self, key: str) -> StoredManifest:
-        """Return what a manifest says; one that lies under the key of another vouches for nothing."""
+        """Return the content of a manifest; one under another segment's key is a problem, without valid digests."""
         manifest, place = read_manifest(self.store.get(key)), _place(key)
         topic_id = self.topic_ids.of(place)
         if manifest.topic_id is None and topic_id != UNKNOWN:
@@ -75,12 +75,12 @@ class FlatListing:
         return StoredManifest(facts=manifest, size_bytes=size, objects=manifest.objects)
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:
-        """Whether it names objects where brokers read them, and they have deleted it from the beginning of the log."""
+        """Whether brokers' retention has deleted the objects that it names, from the log's beginning."""
         return self._brokers.have_lost(manifest.facts.base_offset, [entry.key for entry in manifest.objects])
 
 
 def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
-    """Return what lies in ``store`` of the topics that ``wants`` asks for; names that keys escape count in any case.
+    """Return the segments in ``store`` of the topics that ``wants`` selects; names that keys escape always count.
 
     Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
 
@@ -122,9 +122,9 @@ def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched
 
 
 def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
-    """Return which of the objects ``listed`` no manifest among them names.
+    """Return the objects in ``listed`` that no manifest in it names.
 
-    A partition of which any manifest cannot be read is left alone: that one may name anything.
+    A partition with an unreadable manifest is skipped: that manifest may name any object.
     """
     places = [place for info in listed if (place := manifest_place(info))]
     read = list(each(partial(_names, store), places, remote=True))
@@ -158,7 +158,7 @@ def _names(store: ObjectStore, place: FlatKey) -> _Names:
 
 
 def _manifest_locator(partition: PartitionDir, segment: Segment) -> str:
-    """Return where the manifest lies that names the log of ``segment``, one of ``partition`` as it was listed here."""
+    """Return the locator of the manifest that names the log of ``segment``, part of ``partition`` as listed."""
     key = parse_brokers_key(segment.path)
     if key is None:
         return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"

@@ -1,7 +1,7 @@
-"""What the layout ``flat`` holds, as a log dir: segments by their manifests, and a chain of them per partition.
+"""Reads a store in the layout ``flat`` as a log dir: segments by their manifests, one chain for each partition.
 
-Only manifests count; what no manifest names is not there. All segments are closed, and what was shipped lies below the
-high watermark. The files of a segment share the front of their keys, as those of a log dir share theirs.
+Only manifests count; an object that no manifest names is ignored. All segments are closed, and all shipped segments lie
+below the high watermark. The files of a segment share the beginning of their keys, as in a log dir.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
 
 
 class _Read(NamedTuple):
-    """A manifest, or why it is none; neither, where brokers' retention has taken the segment."""
+    """A manifest, or the reason why it cannot be read; neither, if brokers' retention has deleted the segment."""
 
     place: FlatKey
     manifest: Manifest | None
@@ -61,7 +61,7 @@ def shipped_log_dir(
     within: str = "",
     topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
-    """Return what the objects ``listed`` of ``store`` hold by their manifests, of what belongs into ``within`` alone.
+    """Return the log dir that the manifests in ``listed`` of ``store`` make, of the folders ``within`` only.
 
     A partition whose manifests are damaged, contradict each other or leave a gap becomes a problem; so do those of
     several topics of one name, unless ``topic_ids`` chooses one by name.
@@ -103,7 +103,7 @@ def shipped_log_dir(
 
 
 def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | None) -> bool:
-    """Whether to read the manifest: a name that stands escaped in the key is known only then."""
+    """Whether to read the manifest: a name that is escaped in the key is known only then."""
     return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
 
 
@@ -123,9 +123,9 @@ def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFold
 
 
 def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
-    """Make sure that what the manifest names is there, under keys of this layout or of one that brokers read.
+    """Check that the objects that the manifest names exist, under keys of this layout or one that brokers read.
 
-    Of a snapshot and a transaction index the replay finds out what they are worth, and whether there are any.
+    Snapshots and transaction indexes are not checked here: the replay judges them, and whether they exist.
     """
     flat, brokers = parse_key(key), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
     for entry in manifest.objects:
@@ -144,7 +144,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 
 
 def _is_beside(place: FlatKey | None, entry: ManifestObject) -> bool:
-    """Whether an object lies beside its manifest: under the same id, or what was repaired under one of its own."""
+    """Whether an object lies beside its manifest: under the same id, or under one of its own after a repair."""
     found = parse_key(entry.key)
     if found is None or place is None or found.extension != entry.kind:
         return False
@@ -154,7 +154,7 @@ def _is_beside(place: FlatKey | None, entry: ManifestObject) -> bool:
 
 
 def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:
-    """Return what describes an object that was not listed, since not all layouts have theirs beside the manifest."""
+    """Return the facts of an object that was not listed: not all layouts have objects beside the manifest."""
     with suppress(ObjectNotFoundError):
         return infos.setdefault(key, store.head(key))
     return None

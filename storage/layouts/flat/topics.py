@@ -1,9 +1,9 @@
-"""Which topic segments are of that were shipped before its id was known, where the store has others of that name.
+"""Finds the topic of segments that were shipped before its id was known, if the store has several of that name.
 
-A topic that was deleted and created again has the name of the old one, another id, and offsets that begin again at 0.
-Its segments lie apart by the id in their keys. What lies under ``none`` has none: a batch that both must have
-shows which topic it belongs to. Where there is no such batch it is of the only topic that is left; where more are
-left, or none, it stands alone.
+A topic that was deleted and created again has the old name, another id, and offsets that begin again at 0. The id in
+their keys separates its segments from the old ones. Segments under ``none`` have no id: a batch that both logs must
+have shows which topic they belong to. Without such a batch they belong to the only remaining topic; if several remain,
+or none, they are a topic of their own.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _TOPIC_FOLDERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """Which topics the segments of a store are of, ids as keys have them."""
+    """The topic of each segment in a store, with ids as in keys."""
 
     unknown: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By cluster and topic: whose the segments are that were shipped without a topic id; ``none`` if of no other."""
 
     def of(self, key: FlatKey) -> str:
-        """Return the id of the topic that the segment of ``key`` is of, as in keys."""
+        """Return the topic id, as in keys, of the segment of ``key``."""
         return self.unknown.get((key.cluster, key.topic), UNKNOWN) if key.topic_id == UNKNOWN else key.topic_id
 
     def folder(self, key: FlatKey) -> str:
-        """Return the folder of the partition that the segment of ``key`` is of; not always the one it lies in."""
+        """Return the folder of the partition that the segment of ``key`` belongs to; its key may lie in another."""
         return f"{key.cluster}/{key.topic}/{self.of(key)}/{key.partition}/"
 
 
 def listing_prefix(within: str) -> str:
-    """Return what the keys begin with that say what belongs into ``within``, some folders with a slash after each.
+    """Return the key prefix that covers all segments belonging to ``within``, folders with a slash after each.
 
-    What belongs to a topic may lie under ``none``, and whose that is only all topics of the name say.
+    Segments of a topic may lie under ``none``, and finding their topic takes all topics of the name.
     """
     folders = within.split("/")
     is_of_one_id = len(folders) > _TOPIC_FOLDERS + 1 and folders[_TOPIC_FOLDERS] != UNKNOWN
@@ -58,9 +58,9 @@ def listing_prefix(within: str) -> str:
 
 
 def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> TopicIds:
-    """Return whose the segments are whose manifests are among ``keys``.
+    """Return the topic of each segment whose manifest is in ``keys``.
 
-    Of a topic with one id alone nothing is read unless it has segments without one.
+    Nothing is read for a topic with a single id, unless it has segments without an id.
 
     Raises:
         StoreError: the store failed.
@@ -83,7 +83,7 @@ def _topic(place: FlatKey) -> tuple[str, str]:
 
 
 def _owner(store: ObjectStore, by_id: Mapping[str, Sequence[FlatKey]]) -> str:
-    """Return the id of the topic that the segments without one are of."""
+    """Return the id of the topic that owns the segments without an id."""
     possible = []
     for topic_id in sorted(by_id.keys() - {UNKNOWN}):
         is_same = _is_same(store, by_id[UNKNOWN], by_id[topic_id])
@@ -95,7 +95,7 @@ def _owner(store: ObjectStore, by_id: Mapping[str, Sequence[FlatKey]]) -> str:
 
 
 def _is_same(store: ObjectStore, ours: Sequence[FlatKey], theirs: Sequence[FlatKey]) -> bool | None:
-    """Return whether both are of one topic, by the first partition with a batch of both; None if there is none."""
+    """Return whether both belong to one topic, by the first partition with a batch of both; None if there is none."""
     for partition in sorted({one.partition for one in ours} & {one.partition for one in theirs}):
         here, there = (
             sorted((one for one in side if one.partition == partition), key=attrgetter("base_offset"))

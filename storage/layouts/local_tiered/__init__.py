@@ -1,1 +1,1 @@
-"""Objects where `LocalTieredStorage`, the reference implementation of Kafka's tests, reads them."""
+"""The layout ``local-tiered``: objects where `LocalTieredStorage`, Kafka's reference implementation, reads them."""

@@ -1,7 +1,7 @@
-"""What brokers do on their own where Resnap ships in the layout ``local-tiered``: they delete, and they tier.
+"""What brokers delete and tier on their own in a store to which Resnap ships in the layout ``local-tiered``.
 
-Their retention deletes whole segments from the beginning of a log, and leaves Resnap's manifests, of which they know
-nothing. What they tier behind the segments that Resnap has shipped has no manifest.
+Brokers' retention deletes whole segments from the beginning of a log, but not Resnap's manifests, which brokers do not
+know. Segments that brokers tier after those that Resnap shipped have no manifest.
 
 Source: ``RemoteLogManager.cleanupExpiredRemoteLogSegments``, ``LocalTieredStorage.deleteLogSegmentData``.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokersFolders:
-    """The folders of ``store`` into which brokers write, each listed once, when it is first asked for."""
+    """The folders of ``store`` that brokers write to, each listed once, at its first use."""
 
     store: ObjectStore
     _listed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def have_lost(self, base_offset: int, keys: Collection[str]) -> bool:
-        """Whether retention has taken the segment of ``keys``: they are gone, and nothing lies at or below its base.
+        """Whether retention deleted the segment of ``keys``: nothing lies at or below its base offset.
 
-        Something must lie above it, since a partition of which nothing is left has lost its objects otherwise.
+        Some segment must lie above it: a partition without any segment has lost its objects in another way.
 
         Raises:
             StoreError: the store failed.
@@ -63,11 +63,11 @@ class BrokersFolders:
 
 
 def _folder(key: str) -> str | None:
-    """Return what the keys of the partition begin with; None in every other layout."""
+    """Return the key prefix of the partition; None in any other layout."""
     return f"{key.rpartition('/')[0]}/" if key.startswith(f"{ROOT}/") else None
 
 
 def _begins(keys: Iterable[str]) -> list[int]:
-    """Return the base offsets of the logs among ``keys``."""
+    """Return the base offsets of the segments whose logs are in ``keys``."""
     parsed = map(parse_key, keys)
     return [one.base_offset for one in parsed if one is not None and one.kind is ObjectKind.LOG]

@@ -1,4 +1,4 @@
-"""The layout ``local-tiered``: what ``LocalTieredStorage``, the reference implementation of Kafka's tests, reads.
+"""Object keys of the layout ``local-tiered``, as ``LocalTieredStorage`` in Kafka's tests makes them.
 
     kafka-tiered-storage/<topic>-<partition>-<topic id>/<base offset, 20 digits>-<segment id>.<extension>
 
@@ -45,7 +45,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTieredKey:
-    """A key of this layout, taken apart."""
+    """An object key of this layout, taken apart."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ def object_key(
 
 
 def parse_key(key: str) -> LocalTieredKey | None:
-    """Return the parts of a key of this layout, at whatever depth it is seen from; None for every other key."""
+    """Return the parts of a key of this layout, seen from any folder; None for any other key."""
     match = _KEY.fullmatch(key)
     kind = _KINDS.get(match["extension"]) if match else None
     if match is None or kind is None:

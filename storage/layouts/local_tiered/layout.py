@@ -1,4 +1,4 @@
-"""The layout ``local-tiered``: objects where Kafka's reference implementation reads them."""
+"""The layout ``local-tiered``: objects where Kafka's reference implementation reads them, without manifests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalTiered:
     """All but the transaction index."""
 
     def is_key(self, key: str) -> bool:
-        """Whether ``key`` is of a segment, in the folder of brokers or seen from there."""
+        """Whether ``key`` belongs to a segment, seen from the brokers' folder or from above it."""
         return key.removeprefix(f"{ROOT}/").count("/") == 1 and parse_key(key) is not None
 
     def log_dir(
@@ -53,7 +53,7 @@ class LocalTiered:
         within: str = "",  # noqa: ARG002 - a partition lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Return the segments among ``listed`` that are whole, of brokers or of Resnap."""
+        """Return the complete segments in ``listed``, of brokers or of Resnap."""
         return tiered_log_dir(store, listed, topics, topic_ids=topic_ids)
 
     def log_key(
@@ -65,19 +65,19 @@ class LocalTiered:
         *,
         key_prefix: str,  # noqa: ARG002
     ) -> str:
-        """Return where brokers look for the log of a segment."""
+        """Return the key at which brokers read the log of a segment."""
         return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
     def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
-        """Return nothing: brokers wrote it."""
+        """Return None: brokers wrote the object, so it is where they read it."""
         return None
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
-        """Return the segments that are whole."""
+        """Return the complete segments."""
         return list_tiered(store, wants, within)
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
-        """Return where the leader epochs of all segments lie."""
+        """Return where the leader epochs of all segments are stored."""
         return vouched_by_none(partition)
 
     def rewritten(
@@ -87,12 +87,12 @@ class LocalTiered:
         parts: RightParts,
         keys: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
-        """Return the objects as brokers read them, each in the place of the old one."""
+        """Return the objects as brokers read them, each replacing the old one."""
         stem = manifest_key.removesuffix(EXTENSIONS[ObjectKind.LOG])
         return Rewritten(tuple((f"{stem}{EXTENSIONS[kind]}", body) for kind, body in parts.bodies().items()))
 
     def brokers_object(self, key: str) -> BrokersObject | None:
-        """Return of which segment an object is, at whatever depth it is seen from."""
+        """Return which segment an object belongs to, seen from any folder."""
         found = parse_key(key)
         if found is None:
             return None
@@ -102,10 +102,10 @@ class LocalTiered:
 
 
 def key_for_brokers(segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
-    """Return the key at which a broker looks for an object of ``segment``.
+    """Return the key at which a broker reads an object of ``segment``.
 
     Raises:
-        TopicIdUnknownError, TopicNameTooLongError: it has no place there.
+        TopicIdUnknownError, TopicNameTooLongError: it has no key in this layout.
 
     """
     topic_id = known_topic_id(segment)

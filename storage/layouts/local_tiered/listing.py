@@ -1,4 +1,4 @@
-"""The segments that brokers have tiered in the layout ``local-tiered``, one by one: the log stands for a manifest."""
+"""Lists the segments that brokers tiered in the layout ``local-tiered``; the log object serves as the manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalTieredListing:
-    """What one listing of ``store`` shows."""
+    """One listing of ``store``."""
 
     store: ObjectStore
     segments: Mapping[str, SegmentObjects]
@@ -42,7 +42,7 @@ class LocalTieredListing:
         return self.folder(key).rpartition("/")[0], self.segments[key].topic_id
 
     def read(self, key: str) -> StoredManifest:
-        """Return what the objects of a segment say of it."""
+        """Return the facts of a segment, from its objects."""
         found = read_segment(self.store, self.segments[key])
         root = StorePath(self.store.url)
         checkpoint = str(root / found.of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key)
@@ -53,12 +53,12 @@ class LocalTieredListing:
         )
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
-        """Say no: brokers delete all of a segment."""
+        """Return False: brokers delete all objects of a segment."""
         return False
 
 
 def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
-    """Return the whole segments below ``within`` of the topics that ``wants`` asks for.
+    """Return the complete segments below ``within`` of the topics that ``wants`` selects.
 
     Raises:
         StoreError: the store failed.
@@ -76,6 +76,6 @@ def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = 
 
 
 def vouched_by_none(partition: PartitionDir) -> Vouched:
-    """Return where the leader epochs of all segments lie; no digest vouches for anything."""
+    """Return where the leader epochs of all segments are stored; there are no digests."""
     suffix = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
     return Vouched(leader_epochs=tuple(segment.sibling(suffix) for segment in partition.segments), digests={})

@@ -1,10 +1,11 @@
-"""What brokers have tiered in the layout ``local-tiered``, as a log dir: nothing but keys names a segment.
+"""Reads what brokers tiered in the layout ``local-tiered`` as a log dir; keys alone name the segments.
 
-A segment is one if the objects that brokers need are all there and its log ends with a whole batch. What is less than
-that is a copy under way, or one that was given up; but where another lies above it, and no whole one begins where it
-does, one without a snapshot was shipped so, as by brokers that were changed to ship what has none (KIP-1026). Keys
-say where a segment begins, its last batch where it ends. Which segments the brokers believe in stands in their own
-metadata, and is not asked here: of several with the same offsets, as retries leave them, the one written last is taken.
+A segment is complete if all objects that brokers need exist and its log ends with a whole batch. An incomplete one is a
+copy that is in progress or was abandoned. Exception: if another segment lies above it, and no complete one has its base
+offset, a segment without a snapshot was shipped so, as by brokers that are patched to ship segments without one
+(KIP-1026). The key gives the base offset, the last batch the end. Which segments brokers use is recorded in
+``__remote_log_metadata``, which is not read here: of several segments with the same offsets, as retries leave them, the
+one written last is taken.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class SegmentObjects(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """A segment [base offset, next base offset) that is whole."""
+    """A complete segment [base offset, next base offset)."""
 
     of: SegmentObjects
     next_base_offset: int
@@ -77,17 +78,17 @@ class TieredSegment:
 
     @property
     def topic(self) -> str:
-        """As the folder is called."""
+        """The topic's name, as in the folder."""
         return self.of.topic_partition.topic
 
     @property
     def topic_id(self) -> str:
-        """In Kafka's form."""
+        """The topic's id, in Kafka's base64 form."""
         return self.of.topic_id
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """The partition's number."""
         return self.of.topic_partition.partition
 
     @property
@@ -102,22 +103,22 @@ class TieredSegment:
 
     @property
     def remote_id(self) -> str:
-        """As in its keys."""
+        """The segment id, as in its keys."""
         return self.of.remote_id
 
     @property
     def made(self) -> tuple[int, str]:
-        """When its log was written, and its id."""
+        """When its log was written, and the segment id."""
         return self.of.infos[ObjectKind.LOG].modified_ms, self.of.remote_id
 
     @property
     def snapshot_key(self) -> str:
-        """Where its snapshot lies."""
+        """The key of its snapshot."""
         return self.of.infos[ObjectKind.SNAPSHOT].key
 
 
 class _Read(NamedTuple):
-    """A segment, or why it cannot be read; neither, if its objects have gone meanwhile."""
+    """A segment, or the reason why it cannot be read; neither, if its objects were deleted since the listing."""
 
     of: SegmentObjects
     segment: TieredSegment | None
@@ -131,7 +132,7 @@ def tiered_log_dir(
     *,
     topic_ids: Mapping[str, str] | None = None,
 ) -> LogDir:
-    """Return what the objects ``listed`` of ``store`` hold, of brokers or of Resnap.
+    """Return the log dir that the objects ``listed`` of ``store`` make, of brokers or of Resnap.
 
     A partition whose segments are damaged, contradict each other or leave a gap becomes a problem; so do those of
     several topics of one name, unless ``topic_ids`` chooses one by name.
@@ -160,10 +161,10 @@ def tiered_log_dir(
 def tiered_segments(
     listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
 ) -> tuple[list[SegmentObjects], list[Incomplete]]:
-    """Return the wanted segments of which all objects are there that brokers need, and what others lack.
+    """Return the wanted segments with all objects that brokers need, and what the other segments lack.
 
-    A snapshot that was not shipped is among the objects with no bytes. A segment that lacks objects counts where there
-    is no whole one in its place, and comes with the key of one of them.
+    A snapshot that was not shipped is listed with no bytes. An incomplete segment is returned, with the key of one of
+    its objects, if no complete one has its offsets.
     """
     found: dict[str, SegmentObjects] = {}
     for info in listed:
@@ -227,7 +228,7 @@ def _read(store: ObjectStore, of: SegmentObjects) -> _Read:
 
 
 def _end_offset(store: ObjectStore, of: SegmentObjects) -> int:
-    """Return the offset after the last batch of a log, which is looked for from the last entry of its offset index on.
+    """Return the offset after the last batch of a log, found from the last entry of its offset index on.
 
     Raises:
         FormatError: the log ends within a batch, or has none.
@@ -249,7 +250,7 @@ def _end_offset(store: ObjectStore, of: SegmentObjects) -> int:
 
 
 def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
-    """Return the position in the log of the last batch that its offset index has; 0 where it has none."""
+    """Return the log position of the last batch in its offset index; 0 if it has none."""
     end = index.size_bytes - index.size_bytes % OFFSET_ENTRY.size
     if not end:
         return 0
@@ -262,7 +263,7 @@ def _folder(root: StorePath, of: SegmentObjects) -> StorePath:
 
 
 def _partition(root: StorePath, topic_partition: TopicPartition, topic_id: str, found: Sequence[_Read]) -> PartitionDir:
-    """Return the partition; a segment that is damaged harms where no other one begins at its offset.
+    """Return the partition; a damaged segment is an error if no other one begins at its offset.
 
     Raises:
         FormatError: one is.
@@ -285,7 +286,7 @@ def _partition(root: StorePath, topic_partition: TopicPartition, topic_id: str, 
 
 
 def segment_of(root: StorePath, one: TieredSegment) -> Segment:
-    """Return the segment as one of a log dir at ``root``."""
+    """Return the segment as part of a log dir at ``root``."""
     log = one.of.infos[ObjectKind.LOG]
     sizes = {kind: info.size_bytes for kind, info in one.of.infos.items()}
     return closed_segment(one, str(root / log.key), log, sizes)

@@ -1,9 +1,9 @@
-"""A file of metadata records, batch by batch: a segment of the log, or a checkpoint. Every checksum is compared.
+"""Reads a file of metadata records batch by batch, a log segment or a checkpoint; every checksum is verified.
 
-Batches follow one another without a gap, since nothing compacts this log. The last one of the active segment may be
-torn, as a writer that is killed, or is in the middle of it, leaves it: cut short, or zeros. Kafka cuts that off when it
-next opens the log, because it was never acknowledged; here it ends the reading. Anywhere else, and with
-any other fault, it is damage.
+Batches follow one another without a gap, since nothing compacts this log. The last batch of the active segment may be
+torn (truncated, or zeros), left by a writer that was killed or is still writing. Kafka truncates it when it next opens
+the log, because it was never acknowledged; here reading ends before it. Anywhere else, or with any other fault, it is
+damage.
 
 Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core modules.
 """
@@ -44,7 +44,7 @@ _NOTHING: Final = memoryview(b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataBatch:
-    """A batch of records, which were appended together."""
+    """A batch of records that were appended together."""
 
     file: Path
     position: int
@@ -54,7 +54,7 @@ class MetadataBatch:
 
     @property
     def timestamp(self) -> int:
-        """When it was appended, by the leader's clock, in milliseconds; that of all its records."""
+        """When it was appended, by the leader's clock, in milliseconds; the same for all its records."""
         return self.header.base_timestamp
 
     @property
@@ -65,7 +65,7 @@ class MetadataBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TornTail:
-    """What follows the last whole batch of the active segment."""
+    """The bytes after the last whole batch of the active segment."""
 
     file: Path
     position: int
@@ -79,9 +79,9 @@ def read_batches(
 
     Args:
         path: a ``.log`` or ``.checkpoint`` file.
-        base_offset: of the first batch that must be there.
+        base_offset: of the first batch that the file must hold.
         active: whether a torn batch may end the file.
-        only: types of the data records that are wanted; the others are skipped, unread. All unless given.
+        only: types of the wanted data records; others are skipped without parsing. Default: all.
 
     Raises:
         FormatError: damage; the message names file and position.
@@ -101,7 +101,7 @@ def read_batches(
 
 
 def _next_batch(file: BinaryIO, position: int, expected: int, *, active: bool) -> bytes | TornTail:
-    """Return the bytes of the batch at ``position``, which has the offset ``expected``; none at the end of the file."""
+    """Return the bytes of the batch at ``position`` with the offset ``expected``; none at the end of the file."""
     start = file.read(HEADER.size)
     if not start:
         return b""
@@ -121,19 +121,19 @@ def _next_batch(file: BinaryIO, position: int, expected: int, *, active: bool) -
 
 
 def _what_is_there(file: BinaryIO, size: int) -> bytes:
-    """Return the next ``size`` bytes, or fewer at the end: a read takes memory for what it is asked for."""
+    """Return the next ``size`` bytes, or fewer at the end, without allocating more memory than the file has."""
     return file.read(min(size, max(os.fstat(file.fileno()).st_size - file.tell(), 0)))
 
 
 def _announced_size(start: bytes) -> int | None:
-    """Return how many bytes the batch has that begins with ``start``; None where no header is there, or zeros are."""
+    """Return the size in the batch header ``start``; None if it is not a header, or is zeros."""
     if len(start) < HEADER.size or not any(start):
         return None
     return LOG_OVERHEAD + int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
 
 
 def _is_front(tail: bytes, expected: int) -> bool:
-    """Whether ``tail`` may be what came to disk of the batch at offset ``expected``: its front, or zeros."""
+    """Whether ``tail`` may be the written part of the batch at offset ``expected``: its beginning, or zeros."""
     start = tail[: HEADER.size]
     offset = expected.to_bytes(LOG_OVERHEAD - 4, "big")
     has_offset = start.startswith(offset[: len(start)])
@@ -141,7 +141,7 @@ def _is_front(tail: bytes, expected: int) -> bool:
 
 
 def _holds_batch(tail: bytes) -> bool:
-    """Whether a whole batch lies somewhere in ``tail``: then its front is not a torn end, but damage to a length."""
+    """Whether ``tail`` contains a whole batch: then its beginning is not a torn end, but a damaged length."""
     magic = tail.find(_MAGIC, MAGIC_POSITION + 1)
     while magic >= 0:
         start = magic - MAGIC_POSITION

@@ -1,8 +1,8 @@
-"""The bootstrap metadata of a node that was formatted and never started: the records that its cluster begins with.
+"""Reads and writes the bootstrap metadata of a formatted node that was never started.
 
 ``kafka-storage.sh format`` leaves them in ``bootstrap.checkpoint``, from 4.4 on in the checkpoint of offset 0 of the
-metadata log. The controller that becomes active first appends them to the empty log. Records of ours stand in batches
-of their own behind those of the format, which stay as they are, byte by byte.
+metadata log. The first active controller appends them to the empty log. Our records are in batches of their own after
+the original ones, which stay unchanged, byte by byte.
 
 Source: ``BootstrapDirectory``, ``ActivationRecordsGenerator.recordsForEmptyLog``; KIP-1170 for 4.4.
 """
@@ -48,7 +48,7 @@ _FORMAT: Final = "format it: kafka-storage.sh format --cluster-id ... --config s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """What a file of bootstrap metadata holds."""
+    """The content of a file of bootstrap metadata."""
 
     path: Path
     kept: bytes
@@ -81,7 +81,7 @@ class Bootstrap:
 
 
 def read_bootstrap(log_dir: Path) -> Bootstrap:
-    """Return the bootstrap metadata in ``log_dir``, the ``metadata.log.dir`` of a node, or the first of its log dirs.
+    """Return the bootstrap metadata in ``log_dir``: a node's ``metadata.log.dir``, or the first of its log dirs.
 
     Raises:
         UsageError: it was never formatted, or its node was started already.

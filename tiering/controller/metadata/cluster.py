@@ -1,9 +1,9 @@
-"""What the metadata log beside a log dir, if there is one, says: asked only when it matters, and read once for a run.
+"""The metadata log beside a log dir, if there is one: read only when needed, and once per run.
 
-One that cannot be used says nothing of topics: reading the settings from it has warned, or refused.
+An unusable metadata log gives no topics: reading the settings from it has already warned, or refused.
 
-A topic's name alone may be that of another cluster's topic: an id is taken only where the image has the partition on
-the very broker whose log dir this is.
+Another cluster may have a topic of the same name: an id is used only if the image has the partition on the broker that
+owns this log dir.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """A metadata log, unread as yet."""
+    """A metadata log, read on demand."""
 
     directory: Path | None
     _ahead: MetadataImage | None = field(default=None, repr=False, compare=False)
     """What was read for the settings of a run, for its first selection of topics; later ones read it again."""
 
     def read_settings(self) -> MetadataImage:
-        """Return the settings of brokers and topics as they are now; raises as ``load_settings_image`` does."""
+        """Return the current settings of brokers and topics; raises as ``load_settings_image`` does."""
         if self.directory is None:
             raise UsageError("there is no metadata log to read")
         self._ahead = load_settings_image(self.directory)
         return self._ahead
 
     def image(self) -> MetadataImage | None:
-        """Return how things are now; None where nothing is known."""
+        """Return the current image; None if it is unknown."""
         return self._load(lambda directory: load_current_image(directory).relying_on(*TOPIC_TYPES))
 
     def cleanup_policies(self) -> dict[str, str]:
-        """Return the cleanup policy of the topics that have one of their own."""
+        """Return the cleanup policy of the topics that override it."""
         image, self._ahead = self._ahead or self._load(load_settings_image), None
         topics = {} if image is None else image.configs
         return {
@@ -65,7 +65,7 @@ class ClusterMetadata:
 
 
 def find_metadata_log(places: Iterable[str | Path]) -> Path | None:
-    """Return the first metadata log that lies in, or beside, one of ``places``: log dirs, partitions' directories."""
+    """Return the first metadata log in, or beside, one of ``places``: log dirs, or partitions' directories."""
     for place in places:
         if not is_store_url(str(place)):
             directory = Path(place).absolute()
@@ -76,7 +76,7 @@ def find_metadata_log(places: Iterable[str | Path]) -> Path | None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether ``path`` is there, as far as we may look; reading the log dir reports where we may not."""
+    """Whether ``path`` exists, as far as permissions allow; reading the log dir reports missing permissions."""
     try:
         return path.exists()
     except OSError:
@@ -84,9 +84,9 @@ def is_there(path: Path) -> bool:
 
 
 def with_topic_ids(log_dir: LogDir, load: Callable[[], MetadataImage | None]) -> LogDir:
-    """Return ``log_dir`` with the topic ids that its partitions lack, where the image knows them.
+    """Return ``log_dir`` with missing topic ids added from the image.
 
-    ``load`` gives the image, None if there is none; it is asked only if a topic id is missing.
+    ``load`` returns the image, None if there is none; it is called only if a topic id is missing.
     """
     if all(partition.topic_id for partition in log_dir.partitions):
         return log_dir
@@ -98,7 +98,7 @@ def with_topic_ids(log_dir: LogDir, load: Callable[[], MetadataImage | None]) ->
 
 
 def topic_id(partition: PartitionDir, log_dir: LogDir, image: MetadataImage) -> str | None:
-    """Return the id of the partition's topic; None where the image has no such partition on the log dir's broker."""
+    """Return the id of the partition's topic; None if the image does not have the partition on the log dir's broker."""
     topic = image.topics.get(partition.topic_partition.topic)
     if topic is None:
         return None

@@ -1,6 +1,6 @@
-"""One metadata record as the value of a log record: frame version, type, version, and the message.
+"""Encodes and decodes metadata records: frame version, type, version, and the message.
 
-And what a KRaft quorum writes for itself, as control records: who leads, who votes, where a checkpoint begins and ends.
+Also decodes the control records of a KRaft quorum: leader changes, voters, and the beginning and end of a checkpoint.
 
 Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``; ``LeaderChangeMessage``, ``SnapshotHeaderRecord``,
 ``SnapshotFooterRecord``, ``KRaftVersionRecord`` and ``VotersRecord`` in Kafka's clients module; ``ControlRecordUtils``;
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRecord:
-    """A record and its place."""
+    """A record and its position."""
 
     offset: int
     version: int
@@ -60,9 +60,9 @@ class LoggedRecord:
 def decode_record(
     value: Buffer, *, offset: int = 0, at: int = 0, only: Collection[type] | None = None
 ) -> LoggedRecord | None:
-    """Return the record in ``value``; an ``UnknownRecord`` for a type or version younger than what is known here.
+    """Return the record in ``value``; an ``UnknownRecord`` for a type or version newer than this release.
 
-    Where ``only`` some types are wanted, None stands for one of another, which is left unread.
+    If ``only`` some types are wanted, a record of another type is not parsed, and None is returned.
 
     Raises:
         FormatError: another frame, or a message that does not fit its schema to the last byte; ``at`` is the file
@@ -82,7 +82,7 @@ def decode_record(
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Return the value of the log record that holds ``record``, in the oldest version that can unless ``version`` is.
+    """Return the value of the log record for ``record``, in ``version``, or else the oldest version that can hold it.
 
     Raises:
         ValueError: there is no such version, or it cannot hold the record.
@@ -123,14 +123,14 @@ class SnapshotHeaderRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFooterRecord:
-    """The last record of a checkpoint, without which it is none."""
+    """The last record of a checkpoint, without which the checkpoint is incomplete."""
 
     version: Int16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVersionRecord:
-    """The version of the quorum's own protocol; 1 knows directories of voters."""
+    """The version of the quorum's own protocol; 1 supports voter directory ids."""
 
     version: Int16
     k_raft_version: Int16
@@ -138,7 +138,7 @@ class KRaftVersionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterEndpoint:
-    """Where a voter listens."""
+    """The address of a voter."""
 
     name: String
     host: String
@@ -155,7 +155,7 @@ class KRaftVersionFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterDetails:
-    """A voter, with all that the quorum knows of it."""
+    """A voter, with everything that the quorum knows of it."""
 
     voter_id: Int32
     voter_directory_id: Uuid
@@ -186,9 +186,9 @@ CONTROL_TYPES: Final[dict[int, tuple[type[ControlMessage], int]]] = {
 
 
 def read_control_message(key: memoryview, value: memoryview, *, at: int = 0) -> ControlMessage | UnknownRecord:
-    """Return what a control record of the quorum says.
+    """Return the message of a control record of the quorum.
 
-    Each such message begins with its own version. Of a younger one nothing is read but that.
+    Each such message begins with its version; of a newer version nothing else is read.
 
     Raises:
         FormatError: key or value do not fit; ``at`` is the file position of the value.

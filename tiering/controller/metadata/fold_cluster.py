@@ -1,8 +1,8 @@
-"""How records change who is in the cluster, what is set for it, and who has which producer ids.
+"""Folds records about brokers, controllers, features, settings, quotas and producer id blocks into the image.
 
-A record hands out one block of 1,000 producer ids, named by the first id above it. A controller never goes back, and
-leaves no gap. A log that does is not refused, since its image is what brokers use; it is noted, and the block is kept
-as it was given, so that an audit finds ids that two brokers have, or none.
+A record allocates one block of 1,000 producer ids, identified by the first id above it. A controller never goes back,
+and leaves no gap. A log that violates this is not refused, because brokers use its image; the violation is recorded,
+and the block is kept as allocated, so that an audit finds ids that two brokers have, or none.
 
 Source: ``ClusterDelta``, ``FeaturesDelta``, ``ConfigurationsDelta``, ``ClientQuotasDelta``; ``ProducerIdsDelta``,
 ``ProducerIdsImage``, ``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
@@ -55,7 +55,7 @@ _CHANGE: Final = {-1: False, 0: None, 1: True}
 
 
 def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
-    """A broker's registration takes the place of an older one of the same id."""
+    """Apply a broker's registration, replacing an older one of the same id."""
     state.brokers[record.broker_id] = Broker(
         broker_id=record.broker_id,
         epoch=record.broker_epoch,
@@ -72,12 +72,12 @@ def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place
 
 
 def unregister_broker(state: FoldState, record: UnregisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
-    """A broker that is not there may be unregistered, too."""
+    """Apply the removal of a broker, which may be unknown."""
     state.brokers.pop(record.broker_id, None)
 
 
 def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord, place: Place) -> None:
-    """What has not changed is 0, or empty."""
+    """Apply a change to a registration; unchanged fields are 0, or empty."""
     if record.fenced not in _CHANGE or record.in_controlled_shutdown not in _CHANGE:
         raise place.wrong(
             f"fenced {record.fenced}, in controlled shutdown {record.in_controlled_shutdown}: not -1 to 1"
@@ -95,17 +95,17 @@ def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord
 
 
 def fence_broker(state: FoldState, record: FenceBrokerRecord, place: Place) -> None:
-    """A broker is shut out; before 3.3-IV2."""
+    """Fence a broker; before 3.3-IV2."""
     _change_broker(state, record.id, record.epoch, place, fenced=True)
 
 
 def unfence_broker(state: FoldState, record: UnfenceBrokerRecord, place: Place) -> None:
-    """A broker is let in; before 3.3-IV2."""
+    """Unfence a broker; before 3.3-IV2."""
     _change_broker(state, record.id, record.epoch, place, fenced=False)
 
 
 def register_controller(state: FoldState, record: RegisterControllerRecord, place: Place) -> None:  # noqa: ARG001
-    """A controller's registration takes the place of an older one of the same id."""
+    """Apply a controller's registration, replacing an older one of the same id."""
     state.controllers[record.controller_id] = Controller(
         controller_id=record.controller_id,
         incarnation_id=record.incarnation_id,
@@ -116,24 +116,24 @@ def register_controller(state: FoldState, record: RegisterControllerRecord, plac
 
 
 def unregister_controller(state: FoldState, record: UnregisterControllerRecord, place: Place) -> None:  # noqa: ARG001
-    """A controller that is not there may be unregistered, too."""
+    """Apply the removal of a controller, which may be unknown."""
     state.controllers.pop(record.controller_id, None)
 
 
 def set_feature(state: FoldState, record: FeatureLevelRecord, place: Place) -> None:  # noqa: ARG001
-    """Level 0 takes a feature away."""
+    """Set the level of a feature; 0 removes it."""
     state.features.pop(record.name, None)
     if record.feature_level:
         state.features[record.name] = record.feature_level
 
 
 def set_migration_state(state: FoldState, record: ZkMigrationStateRecord, place: Place) -> None:  # noqa: ARG001
-    """The migration has come to another state; 0 is none."""
+    """Set the state of the migration from ZooKeeper; 0 is none."""
     state.zk_migration_state = record.zk_migration_state
 
 
 def _by_name(parts: tuple[_Named, ...]) -> tuple[_Named, ...]:
-    """Put into one order what a log and a checkpoint have in different ones."""
+    """Sort entries by name, since a log and a checkpoint order them differently."""
     return tuple(sorted(parts, key=lambda part: part.name))
 
 
@@ -148,7 +148,7 @@ def _change_broker(state: FoldState, broker_id: int, epoch: int, place: Place, *
 
 
 def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:
-    """A null takes the setting away; what has no setting left is not there."""
+    """Set a setting, or remove it if the value is null; a resource without settings is removed."""
     resource = ConfigResource(record.resource_type, record.resource_name)
     if record.value is None:
         state.configs[resource].pop(record.name, None)
@@ -169,7 +169,7 @@ def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:
 
 
 def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None:  # noqa: ARG001
-    """What has no quota left is not there."""
+    """Set or remove a quota; an entity without quotas is removed."""
     entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
     if record.remove:
         state.quotas[entity].pop(record.key, None)
@@ -180,7 +180,7 @@ def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None
 
 
 def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:
-    """A block was given to a broker; or all ids so far were, to brokers that are not known any more."""
+    """Record that a block was allocated to a broker; or that all ids so far were, to brokers that are unknown now."""
     source = _source(record, place)
     above = state.next_producer_id or 0
     allocated = source is BlockSource.ALLOCATED

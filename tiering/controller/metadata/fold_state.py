@@ -1,4 +1,4 @@
-"""What is in force while a metadata log is folded, and the place of the record that changes it."""
+"""The state of folding a metadata log, and the position of the record being applied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a record stands."""
+    """The position of a record."""
 
     batch: MetadataBatch
     offset: int | None
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     """When it was appended, milliseconds; in a checkpoint, when the last record was that it stands for."""
 
     def wrong(self, what: str) -> MetadataLogError:
-        """Return the error of a record that does not fit what came before it."""
+        """Return the error for a record that contradicts the ones before it."""
         return MetadataLogError(
             f"{self}: {what}", hint="part of the log is missing or is of another cluster; copy the directory again"
         )
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class FoldState:
-    """An image in the making; mutable while it fills."""
+    """An image under construction; mutable."""
 
     offset: int
     """Of the last record so far."""

@@ -1,4 +1,4 @@
-"""How records change topics and partitions.
+"""Folds records about topics and partitions into the image.
 
 Source: ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration.merge``.
 """
@@ -34,14 +34,14 @@ NO_STATE_CHANGE: Final = -1
 
 
 def create_topic(state: FoldState, record: TopicRecord, place: Place) -> None:
-    """A topic begins without partitions; those come as records of their own."""
+    """Create a topic without partitions, which have records of their own."""
     state.topics[record.topic_id] = Topic(
         name=record.name, topic_id=record.topic_id, partitions=(), created_offset=place.offset
     )
 
 
 def remove_topic(state: FoldState, record: RemoveTopicRecord, place: Place) -> None:
-    """With a topic go its partitions and its configuration."""
+    """Remove a topic with its partitions and its configuration."""
     topic = _topic(state, record.topic_id, place)
     del state.topics[record.topic_id]
     state.partitions.pop(record.topic_id, None)
@@ -54,7 +54,7 @@ def remove_topic(state: FoldState, record: RemoveTopicRecord, place: Place) -> N
 
 
 def set_partition(state: FoldState, record: PartitionRecord, place: Place) -> None:
-    """A partition, new or whole again."""
+    """Set a whole partition, new or existing."""
     _topic(state, record.topic_id, place)
     state.partitions[record.topic_id][record.partition_id] = Partition(
         partition=record.partition_id,
@@ -73,7 +73,7 @@ def set_partition(state: FoldState, record: PartitionRecord, place: Place) -> No
 
 
 def change_partition(state: FoldState, record: PartitionChangeRecord, place: Place) -> None:
-    """A new leader, also the same one again, begins a leader epoch; every change begins a partition epoch."""
+    """Change a partition; a leader, even the same one, begins a leader epoch, every change a partition epoch."""
     _topic(state, record.topic_id, place)
     before = state.partitions[record.topic_id].get(record.partition_id)
     if before is None:
@@ -103,7 +103,7 @@ def change_partition(state: FoldState, record: PartitionChangeRecord, place: Pla
 
 
 def clear_elr(state: FoldState, record: ClearElrRecord, place: Place) -> None:
-    """No replica outside of the in-sync ones may be elected any more: of a topic, or of all."""
+    """Clear the eligible leader replicas of a topic, or of all topics."""
     topic_ids = [topic.topic_id for topic in state.topics.values() if record.topic_name in {"", topic.name}]
     if record.topic_name and not topic_ids:
         raise place.wrong(f"topic {record.topic_name} is not there")

@@ -1,8 +1,8 @@
-"""Folds a metadata log into its image, record by record, as each node of a cluster does.
+"""Folds a metadata log into its image, record by record, as every node of a cluster does.
 
-Records of a metadata transaction wait for its end. Records of a type or version that is younger than this release are
-skipped and counted. All others keep their meaning under any ``metadata.version``: a record that means something else
-gets another version. An answer that a skipped record could change is refused (``MetadataImage.relying_on``).
+Records of a metadata transaction wait for its end. Records of a type or version newer than this release are skipped and
+counted. All others have the same meaning under any ``metadata.version``: a changed meaning gets a new version. A query
+whose result a skipped record could change is refused (``MetadataImage.relying_on``).
 
 Source: ``MetadataBatchLoader``, ``MetadataDelta`` and what it hands records to; KIP-584, KIP-778.
 """
@@ -78,8 +78,8 @@ def load_image(directory: Path) -> MetadataImage:
 
     Raises:
         UsageError: there is no metadata log.
-        MetadataVersionError: which records count cannot be known, since one that ends a metadata transaction is of a
-            version that is unknown here.
+        MetadataVersionError: it is unknown which records count, because the end of a metadata transaction has an
+            unknown version.
         MetadataLogError: a part is missing, or records contradict one another.
         FormatError: damage.
         LogDirError: a file cannot be read.
@@ -89,22 +89,22 @@ def load_image(directory: Path) -> MetadataImage:
 
 
 def load_settings_image(directory: Path) -> MetadataImage:
-    """Return an image of brokers, settings, features and topics without partitions, as they are now.
+    """Return a current image of brokers, settings, features and topics, without partitions.
 
     Raises as ``load_image`` does, and MetadataVersionError where a record about these was skipped.
 
-    In a large cluster nearly all records are about partitions: left unread, a fifth of the time remains.
+    In a large cluster nearly all records are about partitions: skipping them reduces the time to a fifth.
     """
     return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True).relying_on(*SETTINGS_TYPES)
 
 
 def load_current_image(directory: Path) -> MetadataImage:
-    """Return an image without its history, as things are now; raises as ``load_image`` does."""
+    """Return a current image without its history; raises as ``load_image`` does."""
     return _fold_directory(directory, only_now=True)
 
 
 def _fold_directory(directory: Path, *, only: Collection[type] | None = None, only_now: bool = False) -> MetadataImage:
-    """Return the image of what lies in ``directory``, looking again where its quorum has deleted a file meanwhile."""
+    """Return the image of ``directory``, listing it again if its quorum has deleted a file."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(FileGoneError):
             return _fold_listed(directory, only=only, only_now=only_now)
@@ -123,7 +123,7 @@ def _fold_listed(directory: Path, *, only: Collection[type] | None, only_now: bo
 
 
 def fold_files(files: MetadataLogFiles, *, only: Collection[type] | None = None) -> MetadataImage:
-    """Return the image of the metadata log that ``files`` make, of records of ``only`` some types if they are given.
+    """Return the image of the metadata log in ``files``, from ``only`` some record types if they are given.
 
     Raises as ``load_image`` does.
     """
@@ -132,11 +132,11 @@ def fold_files(files: MetadataLogFiles, *, only: Collection[type] | None = None)
 
 
 def fold(parts: Iterable[MetadataBatch | TornTail], *, covered: int = 0) -> MetadataImage:
-    """Return the image of batches that follow one another, from the first of a log, or of a checkpoint, on.
+    """Return the image of consecutive batches, from the first one of a log or of a checkpoint.
 
     Args:
         parts: the batches.
-        covered: the offset below which a checkpoint stands for the log.
+        covered: the offset below which a checkpoint replaces the log.
 
     Raises:
         MetadataVersionError, MetadataLogError: see ``load_image``.
@@ -154,7 +154,7 @@ def fold(parts: Iterable[MetadataBatch | TornTail], *, covered: int = 0) -> Meta
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """A metadata transaction whose end has not come yet, and its records."""
+    """A metadata transaction without its end so far, and its records."""
 
     name: str | None
     begin_offset: int
@@ -162,7 +162,7 @@ class _OpenTransaction:
 
 
 class _Folding:
-    """The fold while it goes on: what is in force, and what waits for the end of a metadata transaction."""
+    """A fold in progress: the state, and the records waiting for the end of a metadata transaction."""
 
     def __init__(self, covered: int) -> None:
         self.state = FoldState(offset=covered - 1)
@@ -171,7 +171,7 @@ class _Folding:
         self._skipped_tags: Counter[tuple[str, int]] = Counter()
 
     def add_batch(self, batch: MetadataBatch) -> None:
-        """Take the records of the next batch."""
+        """Apply the records of the next batch."""
         state = self.state
         state.leader_epoch = batch.leader_epoch
         if batch.file.suffix == ".checkpoint":
@@ -186,7 +186,7 @@ class _Folding:
                 self._add(record, Place(batch, record.offset, batch.timestamp))
 
     def finished(self) -> MetadataImage:
-        """Return the image; a transaction that is still open stays out of it."""
+        """Return the image, without a transaction that is still open."""
         if self._open is not None:
             self._close(self._open, TransactionOutcome.OPEN)
         for (name, tag), records in self._skipped_tags.items():

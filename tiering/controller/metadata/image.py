@@ -1,6 +1,6 @@
-"""What a metadata log amounts to, as frozen values: the cluster, its topics and settings, and who has which ids.
+"""The image of a metadata log as frozen values: brokers, topics, settings, and producer id blocks.
 
-What Kafka's own image forgets is kept where the log still says it: deleted topics, every block of producer ids, every
+It keeps what Kafka's own image forgets, as far as the log has it: deleted topics, every block of producer ids, every
 change to a broker's settings, and how metadata transactions ended.
 
 Source: ``MetadataImage`` and its parts in Kafka's metadata module.
@@ -36,12 +36,12 @@ METADATA_VERSIONS: Final[Mapping[int, str]] = dict(
 
 
 def metadata_version_name(level: int) -> str:
-    """Return Kafka's name of a level of ``metadata.version``, or its number where the level is younger."""
+    """Return Kafka's name of a ``metadata.version`` level, or its number if the level is newer."""
     return METADATA_VERSIONS.get(level, str(level))
 
 
 class ResourceType(IntEnum):
-    """What a setting belongs to. Source: ``ConfigResource.Type``."""
+    """The type of resource that a setting belongs to. Source: ``ConfigResource.Type``."""
 
     TOPIC = 2
     BROKER = 4
@@ -52,7 +52,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigResource:
-    """Something that has settings of its own; a broker without a name is the dynamic default of all brokers."""
+    """A resource with settings of its own; a broker without a name is the dynamic default of all brokers."""
 
     type: int
     """A ``ResourceType``, or what a later version adds."""
@@ -94,7 +94,7 @@ class Broker:
 
     @property
     def newest_metadata_version(self) -> int | None:
-        """The newest level of ``metadata.version`` that it can run, which shows its release; None where unknown."""
+        """The newest ``metadata.version`` that it supports, which shows its release; None if unknown."""
         levels = (feature.max_supported_version for feature in self.features if feature.name == METADATA_VERSION)
         return next(levels, None)
 
@@ -142,7 +142,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """A topic that the log saw go."""
+    """A topic whose deletion is in the log."""
 
     name: str
     topic_id: str
@@ -163,7 +163,7 @@ class BlockSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """The producer ids in [``first_producer_id``, ``next_producer_id``), and who has them."""
+    """The producer ids in [``first_producer_id``, ``next_producer_id``), and their owner."""
 
     first_producer_id: int
     next_producer_id: int
@@ -178,7 +178,7 @@ class ProducerIdBlock:
 
 
 class TransactionOutcome(StrEnum):
-    """How a metadata transaction went."""
+    """How a metadata transaction ended."""
 
     ENDED = "ended"
     ABORTED = "aborted"
@@ -188,7 +188,7 @@ class TransactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataTransaction:
-    """Records that count together or not at all."""
+    """Records that take effect together or not at all."""
 
     name: str | None
     begin_offset: int
@@ -202,7 +202,7 @@ class MetadataTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something in the log that was skipped, or is not as a controller would have it."""
+    """A record that was skipped, or that a controller would not write."""
 
     offset: int | None
     text: str
@@ -233,7 +233,7 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """All of it, as of ``offset``."""
+    """The whole image, as of ``offset``."""
 
     offset: int
     """Offset of the last record."""
@@ -262,11 +262,11 @@ class MetadataImage:
 
     @property
     def metadata_version(self) -> int | None:
-        """The cluster's ``metadata.version``; None before 3.3, which did not write it down."""
+        """The cluster's ``metadata.version``; None before 3.3, which did not record it."""
         return self.features.get(METADATA_VERSION)
 
     def relying_on(self, *messages: type) -> MetadataImage:
-        """Return this image, for a question that records of the types ``messages`` answer.
+        """Return this image, for a query that depends on records of the types ``messages``.
 
         Raises:
             MetadataVersionError: records of one of these types were skipped.

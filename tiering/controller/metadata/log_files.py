@@ -1,9 +1,9 @@
-"""The files of ``__cluster_metadata-0``: which segments and checkpoints there are, and what is read of them, in order.
+"""Lists and reads the files of ``__cluster_metadata-0``: segments and checkpoints, in order.
 
 A checkpoint ``<end offset>-<epoch>.checkpoint`` is everything below its end offset, folded. A quorum deletes segments
-once a checkpoint covers them. What a checkpoint says of producer ids is only where the next block begins; who had which
-is in the log alone. So the log is read from as far back as it goes, and the oldest checkpoint that reaches its start
-comes first; from an unbroken log no checkpoint is read at all.
+once a checkpoint covers them. A checkpoint records only where the next block of producer ids begins; the owners of
+blocks are only in the log. So the log is read from its beginning, after the oldest checkpoint that reaches that
+beginning; if the log is complete, no checkpoint is read.
 
 Source: ``KafkaMetadataLog``, ``Snapshots``; KIP-630.
 """
@@ -32,7 +32,7 @@ _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class Checkpoint(NamedTuple):
-    """A snapshot of the metadata, whole."""
+    """A complete snapshot of the metadata."""
 
     end_offset: int
     """It stands for all records below this offset."""
@@ -43,7 +43,7 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogFiles:
-    """What lies in a metadata log's directory."""
+    """The files of a metadata log's directory."""
 
     directory: Path
     segments: Sequence[Segment]
@@ -55,11 +55,11 @@ class MetadataLogFiles:
 
     @property
     def start_offset(self) -> int | None:
-        """Offset of the first record that is still in the log; None if there is no segment."""
+        """Offset of the first record in the log; None if there is no segment."""
         return self.segments[0].base_offset if self.segments else None
 
     def from_newest_checkpoint(self) -> MetadataLogFiles:
-        """Return what is needed to know how things are now: the newest checkpoint, and what came after it."""
+        """Return the files for the current state: the newest checkpoint, and the segments above it."""
         if not self.checkpoints:
             return self
         newest = self.checkpoints[-1]
@@ -68,10 +68,10 @@ class MetadataLogFiles:
         return replace(self, segments=self.segments[first:], checkpoints=(newest,), only_now=True)
 
     def starting_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that stands for what the log no longer has; None where it has everything.
+        """Return the checkpoint that replaces deleted segments; None if the log is complete.
 
         Raises:
-            MetadataLogError: something is missing below the first segment.
+            MetadataLogError: records are missing below the first segment.
 
         """
         start = self.start_offset
@@ -96,11 +96,11 @@ _WHOLE_DIRECTORY: Final = "give a whole copy of the directory __cluster_metadata
 
 
 def list_metadata_log(directory: Path) -> MetadataLogFiles:
-    """Return what lies in ``directory``: ``__cluster_metadata-0`` itself, or the log dir that holds it.
+    """Return the files in ``directory``: ``__cluster_metadata-0`` itself, or the log dir that holds it.
 
     Raises:
         UsageError: there is no metadata log.
-        LogDirError: the operating system does not let us look.
+        LogDirError: the operating system does not let us list it.
 
     """
     inner = directory / str(METADATA_PARTITION)
@@ -123,12 +123,12 @@ _WHERE: Final = "give a directory named __cluster_metadata-0, or the entry of lo
 def read_metadata_log(
     files: MetadataLogFiles, *, only: Collection[type] | None = None
 ) -> Iterator[MetadataBatch | TornTail]:
-    """Yield the batches of the whole log, those of a checkpoint first where one is needed.
+    """Yield the batches of the whole log, after those of a checkpoint if one is needed.
 
     Batches that the checkpoint already covers are skipped; ``only`` is as for ``read_batches``.
 
     Raises:
-        MetadataLogError: something is missing, or a checkpoint is unfinished.
+        MetadataLogError: records are missing, or a checkpoint is incomplete.
         FormatError: damage.
         LogDirError: a file cannot be read.
 
@@ -147,7 +147,7 @@ def read_checkpoint(path: Path, *, only: Collection[type] | None = None) -> Iter
     """Yield the batches of a checkpoint, between its header and its footer; ``only`` is as for ``read_batches``.
 
     Raises:
-        MetadataLogError: it does not begin with a header, or not end with a footer: it was never finished.
+        MetadataLogError: it has no header at its beginning, or no footer at its end: it was never completed.
         FormatError: damage.
         LogDirError: the file cannot be read.
 
@@ -168,7 +168,7 @@ _UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it,
 
 
 def _unbroken(parts: Iterator[MetadataBatch | TornTail]) -> Iterator[MetadataBatch | TornTail]:
-    """Pass everything on, and see that each segment begins where the one before it ended, at no older an epoch."""
+    """Yield all batches, and check that each segment begins where the previous one ended, at no older epoch."""
     before = None
     for after in parts:
         if isinstance(before, MetadataBatch) and isinstance(after, MetadataBatch):

@@ -1,7 +1,7 @@
-"""Every type of record that a KRaft controller writes, up to Kafka 4.4: names, fields and versions.
+"""The record types that a KRaft controller writes, up to Kafka 4.4: names, fields and versions.
 
-A new version only adds fields, so one class is all versions of a type, with defaults for what older ones lack. -1 and
--2 are Kafka's own ways of saying none, and unchanged.
+A new version only adds fields, so one class covers all versions of a type, with defaults for fields that older ones
+lack. Kafka's own values -1 and -2 for "none" are kept.
 
 Source: ``metadata/src/main/resources/common/metadata`` of Kafka 3.9 and 4.1, the generated classes of 4.4; KIP-631,
 KIP-730, KIP-778, KIP-835, KIP-841, KIP-858, KIP-866, KIP-868, KIP-919, KIP-966, KIP-1066.
@@ -57,7 +57,7 @@ class RecordType:
 
     @property
     def name(self) -> str:
-        """What Kafka's own tools call it."""
+        """Its name in Kafka's own tools."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.message.__name__).upper()
 
 
@@ -81,7 +81,7 @@ def _record(*, api_key: int, newest_version: int = 0) -> Callable[[type[_Record]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a broker or controller listens."""
+    """An address of a broker or controller."""
 
     name: String
     host: String
@@ -91,7 +91,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedFeature:
-    """The versions of a feature that a broker or controller can run."""
+    """The versions of a feature that a broker or controller supports."""
 
     name: String
     min_supported_version: Int16
@@ -117,7 +117,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @_record(api_key=1)
 class UnregisterBrokerRecord(MetadataRecord):
-    """A broker was taken out of the cluster."""
+    """A broker was removed from the cluster."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -152,7 +152,7 @@ class PartitionRecord(MetadataRecord):
 
 @_record(api_key=4)
 class ConfigRecord(MetadataRecord):
-    """A setting of a broker (4) or topic (2) was given a value, or, by a null, taken away."""
+    """A setting of a broker (4) or topic (2) was set, or, by a null, removed."""
 
     resource_type: Int8
     resource_name: String
@@ -162,7 +162,7 @@ class ConfigRecord(MetadataRecord):
 
 @_record(api_key=5, newest_version=2)
 class PartitionChangeRecord(MetadataRecord):
-    """What has changed of a partition; a null is what has not."""
+    """The changed fields of a partition; null means unchanged."""
 
     partition_id: Int32 = -1
     topic_id: Uuid
@@ -187,7 +187,7 @@ class FenceBrokerRecord(MetadataRecord):
 
 @_record(api_key=8)
 class UnfenceBrokerRecord(MetadataRecord):
-    """A broker was let in again."""
+    """A broker was unfenced."""
 
     id: Int32
     epoch: Int64
@@ -215,7 +215,7 @@ class DelegationTokenRecord(MetadataRecord):
 
 @_record(api_key=11)
 class UserScramCredentialRecord(MetadataRecord):
-    """How a user's password is checked."""
+    """The SCRAM credential of a user."""
 
     name: String
     mechanism: Int8
@@ -227,7 +227,7 @@ class UserScramCredentialRecord(MetadataRecord):
 
 @_record(api_key=12)
 class FeatureLevelRecord(MetadataRecord):
-    """The level of a feature, ``metadata.version`` above all; 0 takes it away."""
+    """The level of a feature, above all ``metadata.version``; 0 removes it."""
 
     name: String
     feature_level: Int16
@@ -253,7 +253,7 @@ class ClientQuotaRecord(MetadataRecord):
 
 @_record(api_key=15)
 class ProducerIdsRecord(MetadataRecord):
-    """A block of producer ids was given to a broker; ``next_producer_id`` is the first one above it."""
+    """A block of producer ids was allocated to a broker; ``next_producer_id`` is the first one above it."""
 
     broker_id: Int32
     broker_epoch: Int64 = NO_BROKER_EPOCH
@@ -262,9 +262,9 @@ class ProducerIdsRecord(MetadataRecord):
 
 @_record(api_key=17, newest_version=3)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """A registered broker was fenced (1) or let in (-1), began to shut down (1), or has other log dirs.
+    """A registered broker was fenced (1) or unfenced (-1), began to shut down (1), or changed its log dirs.
 
-    Cordoned log dirs take no new replicas; a null is what has not changed.
+    Cordoned log dirs get no new replicas; null means unchanged.
     """
 
     broker_id: Int32
@@ -298,12 +298,12 @@ class RemoveAccessControlEntryRecord(MetadataRecord):
 
 @_record(api_key=20)
 class NoOpRecord(MetadataRecord):
-    """Nothing, at a time: it keeps the high watermark moving."""
+    """No change: it keeps the high watermark moving."""
 
 
 @_record(api_key=21)
 class ZkMigrationStateRecord(MetadataRecord):
-    """How far a migration from ZooKeeper has come."""
+    """The state of a migration from ZooKeeper."""
 
     zk_migration_state: Int8
 
@@ -318,19 +318,19 @@ class RemoveUserScramCredentialRecord(MetadataRecord):
 
 @_record(api_key=23)
 class BeginTransactionRecord(MetadataRecord):
-    """From here on records count together, or not at all."""
+    """The following records take effect together, or not at all."""
 
     name: Annotated[String | None, Tag(0)] = None
 
 
 @_record(api_key=24)
 class EndTransactionRecord(MetadataRecord):
-    """The records since the beginning of the transaction count."""
+    """The records since the beginning of the transaction take effect."""
 
 
 @_record(api_key=25)
 class AbortTransactionRecord(MetadataRecord):
-    """The records since the beginning of the transaction never were."""
+    """The records since the beginning of the transaction are discarded."""
 
     reason: Annotated[String | None, Tag(0)] = None
 
@@ -355,21 +355,21 @@ class RegisterControllerRecord(MetadataRecord):
 
 @_record(api_key=28)
 class ClearElrRecord(MetadataRecord):
-    """The eligible leader replicas of a topic, of all topics where the name is empty, are void."""
+    """The eligible leader replicas of a topic, or of all topics if the name is empty, are cleared."""
 
     topic_name: String
 
 
 @_record(api_key=29)
 class UnregisterControllerRecord(MetadataRecord):
-    """A controller was taken out of the cluster."""
+    """A controller was removed from the cluster."""
 
     controller_id: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownRecord:
-    """A record of a type or version that is younger than this text: left unread."""
+    """A record of a type or version newer than this release; not parsed."""
 
     api_key: int
     version: int

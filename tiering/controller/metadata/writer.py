@@ -1,8 +1,9 @@
-"""Appends to a metadata log, durably, as the one leader of a quorum of one.
+"""Appends to a metadata log, durably, as the only leader of a quorum of one node.
 
-What ``append`` has returned from is on disk: a kill or a loss of power takes nothing of it back, and leaves at most a
-torn batch behind it that was never acknowledged. Opening cuts that off, reads everything before it, and begins a
-leader epoch of its own, so that it can be seen who wrote what. The log is Kafka's: its own tools and brokers read it.
+When ``append`` returns, the records are on disk: a kill or a power loss does not remove them, and leaves at most a torn
+batch after them that was never acknowledged. Opening truncates that, reads everything before it, and begins a new
+leader epoch, so that the writer of each record is known. The log has Kafka's format: Kafka's tools and brokers can read
+it.
 
 Source: ``KafkaRaftClient.onBecomeLeader``, ``BatchAccumulator``, ``RecordsSnapshotWriter`` in Kafka's raft module.
 """
@@ -52,7 +53,7 @@ DEFAULT_SEGMENT_BYTES: Final = 1 << 30
 
 @dataclass(slots=True, kw_only=True)
 class _LogEnd:
-    """Where a log ends; mutable while it grows."""
+    """The end of a log; mutable while it grows."""
 
     offset: int
     epoch: int
@@ -66,7 +67,7 @@ class MetadataLogWriter:
     """A metadata log that is open for appending; ``open_metadata_log`` makes one.
 
     Attributes:
-        leader_epoch: of all that is appended from now on.
+        leader_epoch: epoch of all records appended from now on.
 
     """
 
@@ -81,14 +82,14 @@ class MetadataLogWriter:
 
     @property
     def end_offset(self) -> int:
-        """Offset of the next record to be appended."""
+        """Offset of the next record."""
         return self._end.offset
 
     def append(self, records: Sequence[MetadataRecord], timestamp: int) -> int:
-        """Append ``records``, of which there is at least one, in one batch, and return the offset of the first.
+        """Append ``records``, at least one, in one batch, and return the offset of the first.
 
-        They are written in the newest version of their types. On return they are durable; on an error it is
-        not known whether they are, until the log is opened again.
+        They are written in the newest version of their types. On return they are durable; after an error that is
+        unknown until the log is opened again.
 
         Args:
             records: to be appended, in order.
@@ -96,7 +97,7 @@ class MetadataLogWriter:
 
         Raises:
             ValueError: a record that its type cannot hold, or more than fits into a batch.
-            LogDirError: it could not be written; nothing more can be appended until the log is opened again.
+            LogDirError: the write failed; nothing can be appended until the log is opened again.
 
         """
         values = [encode_record(record) for record in records]
@@ -106,7 +107,7 @@ class MetadataLogWriter:
         return self._append(batch, len(values))
 
     def append_leader_change(self, leader_id: int, timestamp: int) -> int:
-        """Append what begins each leader epoch; return its offset."""
+        """Append the record that begins a leader epoch; return its offset."""
         voters = (Voter(voter_id=leader_id),)
         message = LeaderChangeMessage(version=0, leader_id=leader_id, voters=voters, granting_voters=voters)
         return self._append(
@@ -136,7 +137,7 @@ class MetadataLogWriter:
         return first
 
     def _open_segment(self) -> int:
-        """Open the active segment, without its torn tail; make it where there is none."""
+        """Open the active segment without its torn tail; create it if there is none."""
         with writable(self._directory):
             if self._end.segment is None:
                 return self._new_segment()
@@ -167,19 +168,19 @@ def open_metadata_log(
     segment_bytes: int = DEFAULT_SEGMENT_BYTES,
     disk: Disk | None = None,
 ) -> Iterator[MetadataLogWriter]:
-    """Open the metadata log at ``directory``, ``__cluster_metadata-0`` of a log dir; make it where there is none.
+    """Open the metadata log at ``directory``, ``__cluster_metadata-0`` of a log dir; create it if there is none.
 
-    The lock of the log dir is held meanwhile, so that neither a broker nor another run writes to it.
+    The lock of the log dir is held as long as it is open, so that neither a broker nor another run writes to it.
 
     Args:
         directory: of the log.
         leader_id: node id of the leader that the new epoch gets.
         timestamp: of the beginning of that epoch, milliseconds.
         segment_bytes: a segment is rolled rather than grow beyond this.
-        disk: where the steps of writing go; this machine's file system unless given.
+        disk: performs the steps of writing; by default this machine's file system.
 
     Raises:
-        MetadataLogError, FormatError: what is there is damaged, by more than a torn end; nothing was changed.
+        MetadataLogError, FormatError: the log is damaged beyond a torn end; nothing was changed.
         LogDirInUseError: a broker, or another run, holds the lock.
         LogDirError: it cannot be read or written.
 
@@ -221,7 +222,7 @@ def _end_of(directory: Path) -> _LogEnd:
 
 
 def _end_before_reading(files: MetadataLogFiles) -> _LogEnd:
-    """Return the end as names and sizes say it."""
+    """Return the log end according to file names and sizes."""
     checkpoint = files.starting_checkpoint()
     active = files.segments[-1] if files.segments else None
     return _LogEnd(

@@ -1,1 +1,1 @@
-"""How producer ids come into the world: blocks that a controller gives to brokers, and ids out of these."""
+"""Allocation of producer ids: blocks that a controller gives to brokers, and ids from these blocks."""

@@ -1,12 +1,12 @@
-"""The controller's side: which block comes next, as records of the metadata log say it, and who may ask (KIP-730).
+"""The controller's side of producer id allocation: the next block, and which requests get it (KIP-730).
 
-State is folded from records and nothing else: ``allocate`` says which record would give the next block, and only
-``replay`` of that record moves on. The program that embeds it makes the record durable in between
-(``durable_allocation``), or replays at once and answers when the record has committed, as a quorum does.
+State changes only by records: ``allocate`` returns the record that allocates the next block, and only ``replay`` of
+that record applies it. The embedding program makes the record durable in between (``durable_allocation``), or replays
+it at once and responds when the record has committed, as a quorum does.
 
-KIP-730 wants requests for blocks limited, and an authorization error to end the broker that asks. Kafka has neither as
-written: the general quota of requests delays the answers, and a broker only logs an error and asks again. Here the
-program gives the delay, and ``broker_ids`` says which error is to end the broker.
+KIP-730 requires a limit on block requests, and that an authorization error stops the broker. Kafka implements neither
+as written: the general request quota delays the responses, and a broker only logs an error and retries. Here the
+program provides the delay, and ``broker_ids`` reports which error must stop the broker.
 
 Source: ``ProducerIdsBlock``, ``ProducerIdControlManager`` and ``ProducerIdsImage``, as in 3.9;
 ``ControllerApis.handleAllocateProducerIdsRequest``, ``KafkaController.allocateProducerIds``.
@@ -36,7 +36,7 @@ MAX_PRODUCER_ID: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsBlock:
-    """``size`` ids from ``first`` on, which a controller gives to one broker at once."""
+    """``size`` ids from ``first`` on, which a controller allocates to one broker at once."""
 
     broker_id: int
     first: int
@@ -44,7 +44,7 @@ class ProducerIdsBlock:
 
     @property
     def last(self) -> int:
-        """The last id, inclusive; -1 where there is none."""
+        """The last id, inclusive; -1 if the block is empty."""
         return self.first + self.size - 1
 
     @property
@@ -57,7 +57,7 @@ EMPTY: Final = ProducerIdsBlock(broker_id=NO_BROKER, first=0, size=0)
 
 
 class ClaimedBlock:
-    """A block that ids are taken from, each once. Not safe for threads: who shares it locks."""
+    """A block from which each id is taken once. Not thread-safe: the caller must lock."""
 
     def __init__(self, block: ProducerIdsBlock) -> None:
         self.block = block
@@ -72,29 +72,29 @@ class ClaimedBlock:
 
 
 class ProducerIdAllocation:
-    """Which producer ids have been given away.
+    """The producer ids that were allocated so far.
 
     Attributes:
-        next_block: the block that is given next; its broker is the one that asked last. ``EMPTY`` before any record.
+        next_block: the next block; its broker is the last one that requested a block. ``EMPTY`` before any record.
 
     """
 
     def __init__(self, broker_epochs: Mapping[int, int]) -> None:
-        """Begin with nothing given away.
+        """Begin without allocated ids.
 
         Args:
-            broker_epochs: epoch of each registered broker, fenced ones too; kept, not copied.
+            broker_epochs: epoch of each registered broker, fenced ones too; referenced, not copied.
 
         """
         self.next_block = EMPTY
         self._broker_epochs = broker_epochs
 
     def allocate(self, broker_id: int, broker_epoch: int) -> tuple[ProducerIdsBlock, ProducerIdsRecord]:
-        """Return the next block for a broker, and the record that gives it; the block is its own once that is durable.
+        """Return the next block for a broker, and its record; the block is the broker's once that is durable.
 
         Raises:
-            RefusedError: STALE_BROKER_EPOCH where the broker is not registered under this epoch, and
-                UNKNOWN_SERVER_ERROR where there are no ids left.
+            RefusedError: STALE_BROKER_EPOCH if the broker is not registered under this epoch, and UNKNOWN_SERVER_ERROR
+                if no ids are left.
 
         """
         registered = self._broker_epochs.get(broker_id)
@@ -113,10 +113,10 @@ class ProducerIdAllocation:
         return block, record
 
     def replay(self, record: ProducerIdsRecord) -> None:
-        """Take in a record of the log; gaps are fine, and the first record may say anything.
+        """Apply a record of the log; gaps are allowed, and so is any first record.
 
         Raises:
-            DataError: it goes back, or stays: two brokers would get the same ids.
+            DataError: it goes back, or repeats: two brokers would get the same ids.
 
         """
         if self.next_block is not EMPTY and record.next_producer_id <= self.next_block.first:
@@ -128,7 +128,7 @@ class ProducerIdAllocation:
         self.next_block = ProducerIdsBlock(broker_id=record.broker_id, first=record.next_producer_id)
 
     def snapshot(self) -> tuple[ProducerIdsRecord, ...]:
-        """Return the records of a checkpoint that say the same; who asked is not in them."""
+        """Return the equivalent records of a checkpoint, which do not name the broker."""
         if self.next_block is EMPTY:
             return ()
         first = self.next_block.first
@@ -147,14 +147,14 @@ def answer_allocate(
     is_active: bool = True,
     throttle: Callable[[], int] = lambda: 0,
 ) -> AllocateProducerIdsResponse:
-    """Return the answer of a KRaft controller.
+    """Return the response of a KRaft controller.
 
     Args:
         request: from a broker, or from a client that claims to be one.
-        allocate: gives blocks away.
-        is_authorized: whether the caller may CLUSTER_ACTION on the cluster; looked at before anything else.
+        allocate: allocates blocks.
+        is_authorized: whether the caller has CLUSTER_ACTION on the cluster; checked first.
         is_active: whether this controller leads, and is not waiting for a migration to begin.
-        throttle: counts the request, and gives how long to mute the connection; as in Kafka, errors but that of
+        throttle: counts the request, and returns how long to mute the connection; as in Kafka, all errors but that of
             authorization are exempt. ``tiering.quota.RequestThrottle`` is one.
 
     """
@@ -174,5 +174,5 @@ def answer_allocate(
 
 
 def refusal_by_zookeeper_controller(is_registered: bool) -> KafkaError:
-    """Return what a controller with ZooKeeper says where the epoch does not fit; KRaft does not say the two apart."""
+    """Return a ZooKeeper controller's error for a wrong epoch; KRaft does not distinguish the two cases."""
     return KafkaError.STALE_BROKER_EPOCH if is_registered else KafkaError.BROKER_ID_NOT_REGISTERED

@@ -1,15 +1,15 @@
-"""The broker's side: one id for each that asks, out of blocks that are fetched ahead (KIP-730).
+"""The broker's side of producer id allocation: one id per request, from prefetched blocks (KIP-730).
 
-There is a block in use and room for the next. When 90 % of the first are taken, or none is left, the caller is asked to
-send a request; there is one at a time. Until the block has come, who asks for an id gets COORDINATOR_LOAD_IN_PROGRESS,
-and clients ask again: no thread waits. The very first ask therefore always fails. After a failure 50 ms pass before the
-next request, but not after a time-out.
+There is a current block and room for the next. When 90 % of the current one are used, or none is left, the caller must
+send a request; there is one at a time. Until the block arrives, requests for an id get COORDINATOR_LOAD_IN_PROGRESS,
+and clients retry: no thread waits. So the very first request always fails. After a failure 50 ms pass before the next
+request, but not after a timeout.
 
-Nothing is sent from here: ``Generated.wants_block`` says that a request is to be sent, and ``on_response`` or
-``on_timeout`` take what came of it. Methods may be called from several threads.
+Nothing is sent from here: ``Generated.wants_block`` says that a request must be sent, and ``on_response`` or
+``on_timeout`` receive its outcome. Methods may be called from several threads.
 
-After an authorization error KIP-730 has the broker end, since it is set up wrongly; Kafka's own log it and ask again.
-Both can be done here: ``is_unauthorized`` is what ends a broker that keeps to the KIP.
+After an authorization error KIP-730 stops the broker, because it is misconfigured; Kafka's brokers log it and retry.
+Both are possible here: a broker that follows the KIP stops on ``is_unauthorized``.
 
 Source: ``RPCProducerIdManager`` of 3.6 to 4.4, ``NodeToControllerChannelManager``.
 """
@@ -41,7 +41,7 @@ RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What came of asking for an id."""
+    """The result of requesting an id."""
 
     producer_id: int | None = None
     error: KafkaError = KafkaError.NONE
@@ -50,10 +50,10 @@ class Generated:
 
 
 class BrokerProducerIds:
-    """The producer ids that one broker gives out.
+    """The producer ids that one broker allocates to producers.
 
     Attributes:
-        is_unauthorized: whether the last answer of the controller was CLUSTER_AUTHORIZATION_FAILED.
+        is_unauthorized: whether the controller's last response was CLUSTER_AUTHORIZATION_FAILED.
 
     """
 
@@ -72,7 +72,7 @@ class BrokerProducerIds:
         return self._next is not None
 
     def generate(self, now_ms: int) -> Generated:
-        """Take an id; without one the error is the answer to clients."""
+        """Take an id; without one, the error is the response to clients."""
         with self._lock:
             for _ in range(MOST_SWAPS):
                 producer_id = self._current.claim()
@@ -85,7 +85,7 @@ class BrokerProducerIds:
             return self._nothing(wants_block=False)
 
     def on_response(self, response: AllocateProducerIdsResponse, now_ms: int) -> bool:
-        """Take in an answer; say whether it brought a block. One that makes no sense counts as a failure."""
+        """Process a response; return whether it brought a block. An invalid one counts as a failure."""
         with self._lock:
             self.is_unauthorized = response.error_code is KafkaError.CLUSTER_AUTHORIZATION_FAILED
             if response.error_code is KafkaError.NONE and self._is_sane(response):
@@ -98,7 +98,7 @@ class BrokerProducerIds:
             return False
 
     def on_timeout(self) -> None:
-        """Take in that no answer came; the next who finds no id may send again at once."""
+        """Record that no response came; the next request without an id may send again at once."""
         with self._lock:
             self._in_flight = False
 
@@ -139,7 +139,7 @@ def asks_the_controller(inter_broker_protocol: str) -> bool:
 
 
 def error_without_block(release: tuple[int, int, int]) -> KafkaError:
-    """Return the error that a client gets from a broker of ``release`` that has no block: fatal for it up to 3.3.1."""
+    """Return a client's error from a broker of ``release`` without a block: fatal for the client up to 3.3.1."""
     first, last = RELEASES_THAT_TIMED_OUT
     if first <= release <= last:
         return KafkaError.REQUEST_TIMED_OUT
@@ -147,5 +147,5 @@ def error_without_block(release: tuple[int, int, int]) -> KafkaError:
 
 
 def has_timed_out(sent_ms: int, now_ms: int, retry_timeout_ms: int = RETRY_TIMEOUT_MS) -> bool:
-    """Tell whether a request that was sent at ``sent_ms`` is to be given up: ``on_timeout`` is due."""
+    """Return whether a request sent at ``sent_ms`` has timed out, so that ``on_timeout`` is due."""
     return now_ms - sent_ms >= retry_timeout_ms

@@ -1,7 +1,7 @@
-"""Blocks that are given away for good: each is durable in a metadata log before it is answered.
+"""Durable allocation of producer id blocks: each is written to a metadata log before it is returned.
 
-A kill between the append and the answer costs a block that is never used. No kill gives one away twice, since the next
-run begins with what the log says. The log is Kafka's own, and is held under the lock of its log dir.
+A kill between the append and the response wastes a block. No kill allocates one twice, because the next run begins from
+the log. The log has Kafka's format, and is held under the lock of its log dir.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DurableAllocation:
-    """Gives away blocks, to one thread at a time; ``open_allocation`` makes one.
+    """Allocates blocks, for one thread at a time; ``open_allocation`` makes one.
 
     Attributes:
         broker_epochs: epoch of each registered broker, as the log has it; ``register_broker`` adds to them.
@@ -38,7 +38,7 @@ class DurableAllocation:
     """
 
     def __init__(self, writer: MetadataLogWriter, image: MetadataImage) -> None:
-        """Go on from ``image``; DataError where it gives ids away twice."""
+        """Continue from ``image``; DataError if it allocates ids twice."""
         self.broker_epochs = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
         self._incarnations = {broker.broker_id: broker.incarnation_id for broker in image.brokers.values()}
         self._writer = writer
@@ -55,9 +55,9 @@ class DurableAllocation:
     def register_broker(self, broker_id: int, incarnation_id: str, timestamp: int) -> int:
         """Register a broker and return its epoch, the offset of its record; on return it is durable.
 
-        The incarnation that is registered already keeps its epoch, so a broker may ask again; another one takes its
-        place, and what the one before asks for is refused from then on. That the one before is gone is the caller's
-        to know: Kafka refuses a second one as long as the first sends heartbeats.
+        A registered incarnation keeps its epoch, so a broker may repeat its request; another incarnation replaces it,
+        and requests of the old one are refused from then on. The caller must know that the old one has ended: Kafka
+        refuses a second one as long as the first sends heartbeats.
 
         Args:
             broker_id: of the broker.
@@ -65,7 +65,7 @@ class DurableAllocation:
             timestamp: of the record, milliseconds.
 
         Raises:
-            LogDirError: it could not be written; nothing more is registered until the log is opened again.
+            LogDirError: the write failed; nothing is registered until the log is opened again.
 
         Source: ``ClusterControlManager.registerBroker``.
         """
@@ -82,7 +82,7 @@ class DurableAllocation:
         return epoch
 
     def allocate(self, broker_id: int, broker_epoch: int, timestamp: int) -> ProducerIdsBlock:
-        """Give the next block to a broker; on return it is durable.
+        """Allocate the next block to a broker; on return it is durable.
 
         Args:
             broker_id: of the broker that asks.
@@ -91,7 +91,7 @@ class DurableAllocation:
 
         Raises:
             RefusedError: as ``ProducerIdAllocation.allocate``; nothing was written.
-            LogDirError: it could not be written; nothing more is given away until the log is opened again.
+            LogDirError: the write failed; nothing is allocated until the log is opened again.
 
         """
         with self._one_at_a_time:
@@ -104,7 +104,7 @@ class DurableAllocation:
 
 @contextmanager
 def open_allocation(directory: Path, *, leader_id: int, timestamp: int) -> Iterator[DurableAllocation]:
-    """Open the metadata log at ``directory``, read what was given away, and go on from there.
+    """Open the metadata log at ``directory``, read the allocated blocks, and continue after them.
 
     Args:
         directory: the log, ``__cluster_metadata-0`` of a log dir.

@@ -1,4 +1,4 @@
-"""The door to ZooKeeper: the znode of producer id blocks, by the library kazoo (the extra ``zookeeper``)."""
+"""The ZooKeeper znode of producer id blocks, through the library kazoo (the extra ``zookeeper``)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class KazooBlockNode:
-    """The znode, over a client that is connected. Errors of ZooKeeper itself pass through as kazoo raises them."""
+    """The znode, over a connected client. Errors of ZooKeeper itself pass through as kazoo raises them."""
 
     def __init__(self, client: KazooClient, path: str = PATH) -> None:
         self._client = client
         self._path = path
 
     def create(self) -> None:
-        """Make the znode, empty, where there is none, as brokers do when they start."""
+        """Create the znode, empty, if it does not exist, as brokers do when they start."""
         self._client.ensure_path(self._path)
 
     def read(self) -> tuple[bytes | None, int]:
-        """Return data and version; no data and version 0 where there is no znode."""
+        """Return data and version; None and 0 if the znode does not exist."""
         try:
             data, status = self._client.get(self._path)
         except NoNodeError:
@@ -32,7 +32,7 @@ class KazooBlockNode:
         return data or None, status.version
 
     def write(self, data: bytes, version: int) -> bool:
-        """Write on condition of the version; False where it is another, or the znode is gone."""
+        """Write if the version matches; False if it does not, or the znode does not exist."""
         try:
             self._client.set(self._path, data, version=version)
         except (BadVersionError, NoNodeError):

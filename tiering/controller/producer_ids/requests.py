@@ -1,6 +1,6 @@
-"""The bodies of ``AllocateProducerIds`` (key 67) and ``InitProducerId`` (key 22), requests and responses, all versions.
+"""``AllocateProducerIds`` (key 67) and ``InitProducerId`` (key 22): request and response bodies, all versions.
 
-Headers are the caller's. An error code that is unknown here is damage: what it asks for could only be guessed.
+The caller handles headers. An unknown error code is damage: its meaning could only be guessed.
 
 Source: ``AllocateProducerIdsRequest.json``, ``InitProducerIdRequest.json`` and their responses; KIP-730, KIP-360.
 """
@@ -23,7 +23,7 @@ _CODE_BYTES: Final = 2
 
 
 class _ErrorCode:
-    """An error code as it is read and written."""
+    """Reads and writes an error code."""
 
     def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002 - the same in all versions
         """Return the error that comes next."""
@@ -46,7 +46,7 @@ ErrorCode: TypeAlias = Annotated[KafkaError, _ErrorCode()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """A broker asks for a block."""
+    """A broker's request for a block."""
 
     versions: ClassVar[range] = range(1)
     broker_id: Int32
@@ -68,7 +68,7 @@ class AllocateProducerIdsResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest:
-    """A producer asks for an id, or for the next epoch of the one it has."""
+    """A producer's request for an id, or for the next epoch of its id."""
 
     versions: ClassVar[range] = INIT_PRODUCER_ID_VERSIONS
     flexible_since: ClassVar[int] = 2
@@ -97,10 +97,10 @@ _Body = TypeVar(
 
 
 def write_body(message: _Body, version: int = 0) -> bytes:
-    """Return the body of a request or response of ``version``, with an error that clients of such a version know.
+    """Return the body of a request or response of ``version``, with an error that such clients know.
 
     Raises:
-        ValueError: no such version, or something that it cannot say: below 3 no request expects a producer id.
+        ValueError: no such version, or a field that it does not have: below 3 no request expects a producer id.
 
     """
     _check_version(type(message), version)
@@ -110,7 +110,7 @@ def write_body(message: _Body, version: int = 0) -> bytes:
 
 
 def read_body(message: type[_Body], body: bytes, version: int = 0) -> _Body:
-    """Return the request or response of ``version``; FormatError where the body is none, ValueError for no version."""
+    """Return the request or response of ``version``; FormatError for an invalid body, ValueError for its version."""
     _check_version(message, version)
     return read_whole(message, Cursor(body), version)
 

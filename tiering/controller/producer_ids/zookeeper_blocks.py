@@ -1,7 +1,7 @@
-"""Blocks of producer ids in ZooKeeper, as brokers before KRaft take them, and the way from there to a metadata log.
+"""Producer id blocks in ZooKeeper, as brokers before KRaft take them, and their migration to a metadata log.
 
-Each broker takes its next block by itself: it reads the znode, and writes the block after it on condition that nobody
-wrote in between. The znode says which block was taken last; a block may end at the very last id, which KRaft leaves.
+Each broker takes its next block itself: it reads the znode, and writes the next block if nobody wrote in between. The
+znode records the last block taken; a block may end at the very last id, which KRaft does not use.
 
 Source: ``ZkProducerIdManager``, ``ProducerIdBlockZNode`` and ``ZkMigrationClient``, as in 3.9; KIP-866.
 """
@@ -30,17 +30,17 @@ MAX_INT: Final = 2**31 - 1
 
 
 class BlockNode(Protocol):
-    """The znode at ``PATH``, which brokers make at their start, empty."""
+    """The znode at ``PATH``, which brokers create, empty, when they start."""
 
     def read(self) -> tuple[bytes | None, int]:
-        """Return its data, None for none, and its version."""
+        """Return its data, None if it has none, and its version."""
 
     def write(self, data: bytes, version: int) -> bool:
-        """Write ``data`` if the znode still has ``version``; say whether it had."""
+        """Write ``data`` if the znode still has ``version``; return whether it had."""
 
 
 def block_json(block: ProducerIdsBlock) -> bytes:
-    """Return what is in the znode for ``block``; the ids are text, as Kafka writes them."""
+    """Return the znode's content for ``block``; the ids are strings, as Kafka writes them."""
     fields = {
         "version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last),
     }  # fmt: skip
@@ -48,10 +48,10 @@ def block_json(block: ProducerIdsBlock) -> bytes:
 
 
 def read_block_json(data: bytes) -> ProducerIdsBlock:
-    """Return the block that the znode holds.
+    """Return the block in the znode's content.
 
     Raises:
-        DataError: it is not what Kafka writes; the version is not looked at, as Kafka does not either.
+        DataError: it is not what Kafka writes; like Kafka, this ignores the version.
 
     """
     try:
@@ -73,7 +73,7 @@ _NOT_KAFKAS: Final = "something other than Kafka wrote it; brokers cannot start 
 
 
 def take_block(node: BlockNode, broker_id: int) -> ProducerIdsBlock:
-    """Take the next block for a broker; another that wrote in between has taken one, and the next one is tried.
+    """Take the next block for a broker; if another broker wrote in between, take the block after that.
 
     Raises:
         RefusedError: UNKNOWN_SERVER_ERROR where there are no ids left.
@@ -97,7 +97,7 @@ def _block_after(taken: ProducerIdsBlock | None, broker_id: int) -> ProducerIdsB
 
 
 class ZooKeeperProducerIds:
-    """The producer ids of one broker, from ZooKeeper: the first block at once, the next when none is left."""
+    """The producer ids of one broker, from ZooKeeper: the first block at once, the next when it is used up."""
 
     def __init__(self, node: BlockNode, broker_id: int) -> None:
         """Take a first block; errors as ``take_block``, and then the broker does not start."""
@@ -115,7 +115,7 @@ class ZooKeeperProducerIds:
 
 
 def records_to_migrate(data: bytes | None) -> tuple[ProducerIdsRecord, ...]:
-    """Return the records that the metadata log begins with for what the znode holds; none for nothing."""
+    """Return the records with which the metadata log begins for the znode's content; none for an empty one."""
     if not data:
         return ()
     block = read_block_json(data)
@@ -127,17 +127,17 @@ def records_to_migrate(data: bytes | None) -> tuple[ProducerIdsRecord, ...]:
 
 
 def block_to_write_back(next_producer_id: int) -> bytes:
-    """Return what a controller in migration writes to the znode: the *next* block, which is not taken yet.
+    """Return the block that a migrating controller writes to the znode: the *next* one, which is not taken yet.
 
-    Who goes back to ZooKeeper begins after it. That skips a block, and gives none away twice.
+    After a return to ZooKeeper allocation continues after it. That skips a block, and allocates none twice.
     """
     return block_json(ProducerIdsBlock(broker_id=NO_BROKER, first=next_producer_id))
 
 
 def must_write_back(data: bytes | None, next_producer_id: int) -> bool:
-    """Tell whether a controller in migration writes the znode again; -1 means that the metadata log has no ids.
+    """Return whether a migrating controller writes the znode again; -1 means the metadata log has no ids.
 
-    What was written back names the next block, and so never agrees: Kafka writes the same again, and so does this.
+    A block that was written back is the next one, and so never matches: Kafka writes the same again, and so does this.
     """
     if next_producer_id < 0:
         return False

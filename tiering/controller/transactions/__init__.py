@@ -1,1 +1,1 @@
-"""What a transaction coordinator decides, and what producers make of errors (KIP-98, KIP-360, KIP-890)."""
+"""Decisions of a transaction coordinator, and producers' reactions to errors (KIP-98, KIP-360, KIP-890)."""

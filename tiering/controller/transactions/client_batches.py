@@ -1,6 +1,6 @@
-"""Batches in a Java producer, and what it knows of its sequences in one partition.
+"""Batches in a Java producer, and its sequences in one partition.
 
-A batch gets its sequence when it is first sent, and keeps it in every try, unless it is numbered again.
+A batch gets its sequence when it is first sent, and keeps it in every retry, unless it is renumbered.
 
 Source: ``ProducerBatch``, ``TxnPartitionEntry`` and ``RecordAccumulator`` in Kafka's clients module.
 """
@@ -43,17 +43,17 @@ class ClientBatch:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """By which batches in flight are ordered; before 3.3 by sequence alone."""
+        """The order of batches in flight; before 3.3 by sequence only."""
         return (*self.producer, self.sequence)
 
     def renumber(self, producer: tuple[int, int], sequence: int) -> None:
-        """Give another sequence to a batch that is in flight."""
+        """Give another sequence to a batch in flight."""
         self.producer, self.sequence, self.was_renumbered = producer, sequence, True
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionSequences:
-    """What a producer knows of its sequences in one partition."""
+    """A producer's sequences in one partition."""
 
     producer: tuple[int, int] = NO_PRODUCERS
     next_sequence: int = 0
@@ -72,7 +72,7 @@ class PartitionSequences:
         return min(self.in_flight, key=lambda batch: batch.order)
 
     def begin_at_zero(self, producer: tuple[int, int]) -> None:
-        """Number what is in flight again, from 0 on."""
+        """Renumber all batches in flight, from 0 on."""
         sequence = 0
         for batch in sorted(self.in_flight, key=lambda batch: batch.order):
             batch.renumber(producer, sequence)
@@ -80,14 +80,14 @@ class PartitionSequences:
         self.producer, self.next_sequence, self.last_acked_sequence = producer, sequence, -1
 
     def close_gap(self, failed: ClientBatch) -> None:
-        """Let what follows a batch that failed take its sequences."""
+        """Renumber the batches after a failed one, so that they take its sequences."""
         self.next_sequence -= failed.records
         for batch in self.in_flight:
             if batch.sequence >= failed.sequence:
                 batch.renumber(batch.producer, batch.sequence - failed.records)
 
     def assign(self, batch: ClientBatch, producer: tuple[int, int]) -> None:
-        """Give a batch that is sent for the first time its sequence; under another epoch than before, from 0 on."""
+        """Give a sequence to a batch that is sent for the first time; under a new epoch, from 0 on."""
         if self.producer != producer and not self.in_flight:
             self.begin_at_zero(producer)
         batch.producer, batch.sequence = producer, self.next_sequence
@@ -95,12 +95,12 @@ class PartitionSequences:
         self.in_flight.append(batch)
 
     def put_back(self, batch: ClientBatch) -> None:
-        """Queue a batch to be sent again, after those with lower sequences."""
+        """Queue a batch for a retry, after those with lower sequences."""
         before = sum(1 for other in self.queue if other.sequence != NO_SEQUENCE and other.sequence < batch.sequence)
         self.queue.insert(before, batch)
 
     def split(self, batch: ClientBatch) -> None:
-        """Put the records of a batch back one by one, as they were numbered: no smaller batches can come of it."""
+        """Queue the records of a batch one by one, with their sequences: no smaller batches are possible."""
         self.in_flight.remove(batch)
         for number in range(batch.records):
             sequence = wrap_sequence(batch.sequence + number)
@@ -109,17 +109,17 @@ class PartitionSequences:
             self.put_back(part)
 
     def take_acknowledgement(self, batch: ClientBatch, base_offset: int) -> None:
-        """Note that a batch was written; -1 where the broker did not say where."""
+        """Record that a batch was written; -1 if the broker did not return its offset."""
         self.last_acked_sequence = max(self.last_acked_sequence, batch.last_sequence)
         if base_offset >= 0:
             self.last_acked_offset = max(self.last_acked_offset, base_offset + batch.records - 1)
 
     def forget(self) -> None:
-        """Begin afresh, at sequence 0; what is queued stays."""
+        """Start again at sequence 0; queued batches stay."""
         self.producer, self.next_sequence, self.unresolved = NO_PRODUCERS, 0, None
         self.last_acked_sequence = self.last_acked_offset = -1
         self.in_flight.clear()
 
     def follows_last_acked(self, sequence: int) -> bool:
-        """Whether nothing is missing before ``sequence``; Kafka does not heed that sequences wrap here."""
+        """Whether nothing is missing before ``sequence``; like Kafka, this ignores that sequences wrap."""
         return sequence - self.last_acked_sequence == 1

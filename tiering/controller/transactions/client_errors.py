@@ -1,12 +1,12 @@
-"""What a Java producer does about an error: the client's side of KIP-360, as two functions.
+"""A Java producer's reaction to an error: the client's side of KIP-360, as two functions.
 
-``on_produce_error`` is about a batch, ``on_coordinator_error`` about a request of a transactional (or, for
-``InitProducerId``, idempotent) producer to its coordinator. An idempotent producer bumps its epoch by itself, and goes
-on. A transactional one becomes *abortable*: the application aborts, and the producer gets its next epoch from the
-coordinator, where that can give one (``InitProducerId`` version 3, Kafka 2.5). A *fatal* one can only be closed.
+``on_produce_error`` handles a batch, ``on_coordinator_error`` a request of a transactional (or, for ``InitProducerId``,
+idempotent) producer to its coordinator. An idempotent producer bumps its epoch itself, and continues. A transactional
+one becomes *abortable*: the application aborts, and the producer gets its next epoch from the coordinator, if that
+supports it (``InitProducerId`` version 3, Kafka 2.5). A producer with a *fatal* error can only be closed.
 
-Source: ``TransactionManager`` and ``Sender`` in Kafka's clients module, 2.5 to 4.1; releases at which something changed
-were found by letting producers of each meet every error.
+Source: ``TransactionManager`` and ``Sender`` in Kafka's clients module, 2.5 to 4.1; the releases in which the behaviour
+changed were found by running producers of each release against every error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNAUTHORIZED: Final = {
 
 
 class BatchOutcome(Enum):
-    """What becomes of the batch, or of the request."""
+    """The outcome of the batch, or of the request."""
 
     RETRY = "sent again as it is"
     SPLIT = "split, and both halves sent"
@@ -56,7 +56,7 @@ class BatchOutcome(Enum):
 
 
 class ClientState(Enum):
-    """What becomes of the producer."""
+    """The state of the producer after the error."""
 
     UNCHANGED = "goes on"
     ABORTABLE = "must abort its transaction"
@@ -66,7 +66,7 @@ class ClientState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """What a producer does about an error."""
+    """A producer's reaction to an error."""
 
     batch: BatchOutcome
     state: ClientState = ClientState.UNCHANGED
@@ -81,7 +81,7 @@ class Reaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceSituation:
-    """What else a producer looks at when a batch comes back with an error."""
+    """What a producer's reaction to a failed batch depends on, besides the error."""
 
     transactional: bool = False
     release: tuple[int, ...] = (3, 9)
@@ -115,7 +115,7 @@ class ProduceSituation:
 
 
 def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
-    """Return what a producer does about ``error`` in a produce response; NONE is no error."""
+    """Return a producer's reaction to ``error`` in a produce response; NONE is no error."""
     if error is KafkaError.DUPLICATE_SEQUENCE_NUMBER:
         return Reaction(batch=BatchOutcome.SUCCEED)
     if error is KafkaError.MESSAGE_TOO_LARGE and at.records > 1:
@@ -128,7 +128,7 @@ def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
 
 
 def _heard(error: KafkaError, release: tuple[int, ...]) -> KafkaError:
-    """Return the error as a client of ``release`` understands it, which may be younger than the client."""
+    """Return the error as a client of ``release`` understands it; the error may be newer than the client."""
     is_younger = error is KafkaError.PRODUCER_FENCED and release < FENCED_IS_ITS_OWN_ERROR
     return KafkaError.UNKNOWN_SERVER_ERROR if is_younger else error
 
@@ -148,7 +148,7 @@ def _is_retriable(error: KafkaError, release: tuple[int, ...]) -> bool:
 
 
 def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
-    """Return how the batch is sent again; None where it is not."""
+    """Return how the batch is sent again; None if it is not."""
     match error:
         case KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return _after_out_of_order(at)
@@ -188,11 +188,11 @@ def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
 
 
 def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) -> Reaction:
-    """Return what a producer does once nothing is in flight to a partition of which a batch expired unanswered.
+    """Return a producer's reaction once nothing is in flight to a partition with a batch that expired unanswered.
 
     Args:
-        transactional: whether the producer is.
-        can_bump: whether its coordinator gives epochs.
+        transactional: whether the producer is transactional.
+        can_bump: whether its coordinator supports epoch bumps.
         all_acked: whether the last acknowledged sequence shows that the expired batch was written.
 
     """
@@ -205,12 +205,12 @@ def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) ->
 
 
 def bumped_by_itself(epoch: int) -> int | None:
-    """Return the next epoch of an idempotent producer; None where it asks for a new producer id instead."""
+    """Return the next epoch of an idempotent producer; None if it requests a new producer id instead."""
     return None if epoch == MAX_EPOCH else epoch + 1
 
 
 class CoordinatorRequest(Enum):
-    """What a producer asks of its coordinators."""
+    """A request of a producer to its coordinators."""
 
     INIT_PRODUCER_ID = "InitProducerId"
     ADD_PARTITIONS = "AddPartitionsToTxn"
@@ -249,10 +249,10 @@ def on_coordinator_error(
     can_bump: bool = True,
     transactions_v2: bool = False,
 ) -> Reaction:
-    """Return what a producer of ``release`` does about ``error`` in the answer to ``request``.
+    """Return the reaction of a producer of ``release`` to ``error`` in the response to ``request``.
 
-    ``can_bump`` says whether the coordinator gives epochs (``InitProducerId`` 3), ``transactions_v2`` whether each end
-    of a transaction does; then partitions and offsets are not added by requests of their own.
+    ``can_bump`` says whether the coordinator bumps epochs on request (``InitProducerId`` 3), ``transactions_v2``
+    whether each end of a transaction does; then partitions and offsets are not added by requests of their own.
     """
     error = _heard(error, release)
     if _is_sent_elsewhere(request, error):

@@ -1,9 +1,9 @@
-"""The batches that a Java producer has in flight: which sequence and epoch each bears, and which may be sent next.
+"""Simulates the batches that a Java producer has in flight: their sequences and epochs, and which is sent next.
 
-``client_errors`` says what a producer does about one error; here are its consequences for everything else that it has
-sent or is about to send. A batch gets its sequence when it is first sent, and keeps it in every try, unless a bumped
-epoch numbers the partition's batches again. There is no network and no clock: the caller says what was acknowledged,
-refused or expired, in any order, and asks for the next batch of a partition.
+``client_errors`` has a producer's reaction to one error; this module applies its consequences to all other batches that
+were sent or are queued. A batch gets its sequence when it is first sent, and keeps it in every retry, unless a bumped
+epoch renumbers the partition's batches. There is no network and no clock: the caller reports what was acknowledged,
+refused or expired, in any order, and requests the next batch of a partition.
 
 Source: ``TransactionManager``, ``TxnPartitionEntry``, ``Sender`` and ``RecordAccumulator`` in Kafka's clients module.
 """
@@ -39,11 +39,11 @@ EPOCH_VERSION: Final = 3
 
 
 class ClientSequences:
-    """An idempotent or transactional producer, as far as sequences and epochs go.
+    """The sequences and epochs of an idempotent or transactional producer.
 
     Attributes:
         producer: its producer id and epoch.
-        state: whether it can go on.
+        state: whether it can continue.
         needs_bump: whether its next epoch is due: an idempotent producer's at the next ``step``, a transactional one's
             when it aborts.
         partitions: what it knows of each partition that it has sent to.
@@ -78,16 +78,16 @@ class ClientSequences:
         return batch
 
     def added_to_transaction(self) -> None:
-        """Note that the coordinator knows of a partition, or of offsets, in the open transaction."""
+        """Record that the coordinator has added a partition, or offsets, to the open transaction."""
         self._was_added = True
 
     def commit(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to commit; return what is asked of the coordinator."""
+        """Begin to commit; return the requests to the coordinator."""
         self._ending = CoordinatorRequest.END_TXN
         return (self._ending,) if self._was_added else ()
 
     def abort(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to abort; return what is asked of the coordinator, in this order. What is queued fails."""
+        """Begin to abort; return the requests to the coordinator, in order. Queued batches fail."""
         self._ending, self._is_aborting, self.state = CoordinatorRequest.END_TXN, True, ClientState.UNCHANGED
         for known in self.partitions.values():
             known.queue.clear()
@@ -95,17 +95,17 @@ class ClientSequences:
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
     def ended(self) -> None:
-        """Note that the transaction has ended; with transactions v2 ``got_producer`` brings its next epoch as well."""
+        """Record the end of the transaction; with transactions v2 ``got_producer`` brings its next epoch as well."""
         self._ending, self._is_aborting, self._was_added = None, False, False
 
     # -- what the coordinator says
 
     def found_coordinator(self, init_producer_id: int) -> None:
-        """Take the newest version of ``InitProducerId`` of a coordinator; it counts until another one is found."""
+        """Set the newest ``InitProducerId`` version of the coordinator, valid until another one is found."""
         self._can_bump = init_producer_id >= EPOCH_VERSION
 
     def got_producer(self, producer_id: int, epoch: int) -> None:
-        """Take the answer to ``InitProducerId``; a transactional producer begins at sequence 0 everywhere."""
+        """Process the response to ``InitProducerId``; a transactional producer begins at sequence 0 everywhere."""
         self.producer, self.state = (producer_id, epoch), ClientState.UNCHANGED
         if self._transactional:
             for known in self.partitions.values():
@@ -113,7 +113,7 @@ class ClientSequences:
             self.needs_bump = False
 
     def coordinator_refused(self, request: CoordinatorRequest, error: KafkaError) -> Reaction:
-        """Note that the coordinator refused a request, do what follows, and return it."""
+        """Record that the coordinator refused a request, apply the reaction, and return it."""
         reaction = on_coordinator_error(
             request, error, release=self._release, can_bump=self._can_bump, transactions_v2=self._v2
         )
@@ -125,7 +125,7 @@ class ClientSequences:
     # -- what the sender does
 
     def step(self) -> bool:
-        """Do what comes before anything is sent; return whether a producer id must be asked for."""
+        """Do what precedes any sending; return whether a producer id must be requested."""
         for partition, known in self.partitions.items():
             if known.unresolved is not None and not known.in_flight:
                 self._resolve(partition, known)
@@ -136,7 +136,7 @@ class ClientSequences:
         return self.producer == NO_PRODUCERS
 
     def next_batch(self, partition: TopicPartition) -> ClientBatch | None:
-        """Send the next batch of a partition; None where there is none, or it must wait for others."""
+        """Send the next batch of a partition; None if there is none, or it must wait for others."""
         known = self._of(partition)
         if not known.queue or self._must_wait(known, known.queue[0]):
             return None
@@ -156,12 +156,12 @@ class ClientSequences:
     # -- what becomes of batches
 
     def acknowledged(self, batch: ClientBatch, base_offset: int = -1) -> None:
-        """Note that a batch was written; -1 where the broker does not say where."""
+        """Record that a batch was written; -1 if the broker did not return its offset."""
         self._of(batch.partition).take_acknowledgement(batch, base_offset)
         self._done(batch, KafkaError.NONE)
 
     def refused(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> Reaction:
-        """Note that a broker refused a batch, do what follows, and return it."""
+        """Record that a broker refused a batch, apply the reaction, and return it."""
         if batch.is_done:  # it expired before the answer came
             return Reaction(batch=BatchOutcome.FAIL)
         reaction = on_produce_error(error, self._situation(batch, log_start_offset))
@@ -177,7 +177,7 @@ class ClientSequences:
         return reaction
 
     def expired(self, batch: ClientBatch) -> Reaction:
-        """Let ``delivery.timeout.ms`` end for a batch, queued or in flight, and return what follows."""
+        """Let a batch, queued or in flight, reach ``delivery.timeout.ms``, and return the reaction."""
         known = self._of(batch.partition)
         if batch in known.queue:
             known.queue.remove(batch)

@@ -1,13 +1,13 @@
-"""What a transaction coordinator answers: ``InitProducerId`` (KIP-360), and the ends of transactions that it waits for.
+"""The decisions of a transaction coordinator: ``InitProducerId`` (KIP-360), and the ends of transactions.
 
-Rules alone: nothing is written here. A method either answers at once, or returns a ``PendingAppend``, whose transition
-the caller writes to ``__transaction_state`` and reports with ``appended``; that gives the answer. After the decision to
-end a transaction is written, the caller writes its markers, and reports with ``markers_written``.
+It has only rules, and writes nothing. A method either returns the response at once, or a ``PendingAppend``, whose
+transition the caller writes to ``__transaction_state`` and reports with ``appended``, which returns the response. After
+the decision to end a transaction is written, the caller writes its markers, and reports with ``markers_written``.
 
-``InitProducerId`` for a known transactional id: while a step is pending or a transaction is ending, it is to be tried
-again; an open transaction is aborted first, under an epoch that fences the producer that opened it; otherwise the epoch
-goes up, or a new producer id is given where the epochs are used up. The same request gets the same answer again, as
-long as the coordinator remembers the epoch before: a failover forgets it.
+``InitProducerId`` for a known transactional id: while a step is pending or a transaction is ending, the client must
+retry; an open transaction is aborted first, under an epoch that fences the producer that opened it; otherwise the epoch
+is bumped, or a new producer id is allocated if the epochs are exhausted. A repeated request gets the same response, as
+long as the coordinator knows the previous epoch: a failover loses it.
 
 Source: ``TransactionCoordinator`` and ``TransactionStateManager``, as in 3.9.1, 4.1.1 and 4.3.0.
 """
@@ -54,7 +54,7 @@ _TOO_LARGE: Final = {KafkaError.MESSAGE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAppend:
-    """A step that counts once its transition is written."""
+    """A step that takes effect once its transition is written."""
 
     transactional_id: str
     transition: Transition
@@ -79,7 +79,7 @@ class TransactionCoordinator:
     """The transactional ids of one coordinator.
 
     Attributes:
-        transactions: what is known, by transactional id.
+        transactions: the known transactions, by transactional id.
 
     """
 
@@ -94,10 +94,10 @@ class TransactionCoordinator:
         """Begin with no transactional id.
 
         Args:
-            draw_producer_id: gives a new producer id, or raises the RefusedError that clients get.
+            draw_producer_id: returns a new producer id, or raises the RefusedError that clients get.
             availability: of the partition of a transactional id: NONE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
             max_timeout_ms: ``transaction.max.timeout.ms``.
-            transactions_v2: whether the cluster has ``transaction.version`` 2, which takes 4.0.
+            transactions_v2: whether the cluster has ``transaction.version`` 2, which needs 4.0.
 
         """
         self.transactions: dict[str, TransactionMetadata] = {}
@@ -107,7 +107,7 @@ class TransactionCoordinator:
         self._v2 = transactions_v2
 
     def init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> Answer | PendingAppend:
-        """Answer a request, or say what to write first. Half an expectation, id without epoch, is INVALID_REQUEST."""
+        """Handle a request; an expected id without an epoch, or the reverse, is INVALID_REQUEST."""
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             return Answer(error_code=KafkaError.INVALID_REQUEST)
         try:
@@ -137,7 +137,7 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, producer_id: int, epoch: int, now_ms: int, *, commit: bool, client_v2: bool = False
     ) -> Answer | PendingAppend:
-        """End the transaction of a producer; with transactions v2 the answer holds the id and epoch of the next one."""
+        """End a producer's transaction; with transactions v2 the response has the next id and epoch."""
         try:
             metadata = self._found(transactional_id)
             if client_v2 and self._v2:
@@ -151,9 +151,9 @@ class TransactionCoordinator:
         return PendingAppend(transactional_id=transactional_id, transition=transition)
 
     def abort_timed_out(self, now_ms: int) -> list[PendingAppend]:
-        """Fence each producer whose transaction has been open for longer than its time-out; return what to write.
+        """Fence each producer whose transaction is open beyond its timeout; return what to write.
 
-        One that cannot be fenced now, for want of a producer id, is left for the next call.
+        A producer that cannot be fenced now, for lack of a producer id, is left for the next call.
         """
         late = [
             metadata for metadata in self.transactions.values()
@@ -174,7 +174,7 @@ class TransactionCoordinator:
         ]  # fmt: skip
 
     def appended(self, append: PendingAppend, error: KafkaError = KafkaError.NONE) -> Answer:
-        """Take in that a transition was written, or why not; return the answer."""
+        """Record that a transition was written, or why not; return the response."""
         metadata = self.transactions.get(append.transactional_id)
         if metadata is None:
             return Answer(error_code=KafkaError.NOT_COORDINATOR)
@@ -190,7 +190,7 @@ class TransactionCoordinator:
         return self._current(metadata)
 
     def markers_written(self, transactional_id: str, now_ms: int) -> PendingAppend:
-        """Take in that all partitions of a decided transaction have its marker; return what to write."""
+        """Record that all partitions of a decided transaction have its marker; return what to write."""
         metadata = self._found(transactional_id)
         return PendingAppend(transactional_id=transactional_id, transition=metadata.prepare_complete(now_ms))
 
@@ -228,7 +228,7 @@ class TransactionCoordinator:
         return self.transactions[transactional_id]
 
     def _may_expect(self, metadata: TransactionMetadata, request: InitProducerIdRequest) -> bool:
-        """Tell whether the id that is expected can be right: of the epoch only the next steps judge."""
+        """Return whether the expected producer id can be right: only later steps check the epoch."""
         if metadata.producer_epoch == NO_PRODUCER_EPOCH or request.producer_id == metadata.producer_id:
             return True
         is_rotated = request.producer_id == metadata.previous_producer_id
@@ -244,12 +244,12 @@ class TransactionCoordinator:
     def _fence(self, metadata: TransactionMetadata, now_ms: int) -> PendingAppend:
         """Abort an open transaction under the next epoch, so that the producer that opened it is fenced.
 
-        Before 4.0 the epoch counts from here on, written or not; if it cannot be written, the next fence takes the same
-        one again. With transactions v2 the abort itself brings it, and where the epochs are used up a new producer id:
-        up to 4.2 the last epoch was given away then, and no later transaction could be ended.
+        Before 4.0 the epoch counts from here on, written or not; if it cannot be written, the next fence uses the same
+        one again. With transactions v2 the abort itself bumps it, or, if the epochs are exhausted, allocates a new
+        producer id: up to 4.2 the last epoch was used then, and no later transaction could be ended.
 
         Raises:
-            RefusedError: there is no epoch left, or no producer id to go on with; nothing has changed.
+            RefusedError: no epoch is left, or no producer id to continue with; nothing has changed.
 
         """
         next_id = self._draw() if self._v2 and metadata.is_exhausted else NO_PRODUCER_ID

@@ -1,14 +1,14 @@
-"""One transactional id, as its coordinator knows it, the steps it can take, and which ends of a transaction it accepts.
+"""One transactional id in its coordinator: its state, its transitions, and which ends of a transaction it accepts.
 
-A step has two halves. ``prepare_*`` says what is to be written to ``__transaction_state``, and marks it as pending;
-``complete`` takes it over once that is durable. In between nothing else can begin. What Kafka treats as a bug of its
-own (``IllegalStateException``) is UNKNOWN_SERVER_ERROR here, as clients see it.
+A step has two halves. ``prepare_*`` returns what must be written to ``__transaction_state``, and marks it as pending;
+``complete`` applies it once that is durable. In between nothing else can begin. An ``IllegalStateException`` of Kafka
+is UNKNOWN_SERVER_ERROR here, as clients see it.
 
 The epoch 32,767 only ever fences: a producer gets at most 32,766, and then a new id.
 
-With transactions v2 (KIP-890) the epoch goes up with every end, so that the same request sent again carries the epoch
-before; where the epochs are used up, the end brings a new producer id. A transaction without partitions can be aborted,
-and not committed.
+With transactions v2 (KIP-890) every end bumps the epoch, so that a repeated request has the previous epoch; if the
+epochs are exhausted, the end allocates a new producer id. A transaction without partitions can be aborted, but not
+committed.
 
 Source: ``TransactionMetadata`` and ``TransactionState``, as in 3.9.1 and 4.1.1;
 ``TransactionCoordinator.endTransactionWithTV1`` and ``endTransaction``, as in 4.1.1.
@@ -32,7 +32,7 @@ MAX_EPOCH: Final = 2**15 - 1
 
 
 class TransactionState(IntEnum):
-    """By their numbers in ``__transaction_state``."""
+    """The states, with their numbers in ``__transaction_state``."""
 
     EMPTY = 0
     ONGOING = 1
@@ -45,7 +45,7 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As Kafka's tools show it."""
+        """The name in Kafka's tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -66,13 +66,13 @@ _FROM: Final = {
 
 
 def is_epoch_exhausted(epoch: int) -> bool:
-    """Tell whether the next epoch would be the one that only fences."""
+    """Return whether the next epoch is the one that only fences."""
     return epoch >= MAX_EPOCH - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What is written for one step."""
+    """The values written for one step."""
 
     state: TransactionState
     producer_id: int
@@ -92,7 +92,7 @@ class Transition:
 
 @dataclass(slots=True, kw_only=True)
 class TransactionMetadata:
-    """What is known of a transactional id. A new one has an id, but no epoch yet."""
+    """The state of a transactional id. A new one has an id, but no epoch yet."""
 
     transactional_id: str
     producer_id: int
@@ -114,15 +114,15 @@ class TransactionMetadata:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether this producer id has no epoch left to give."""
+        """Whether this producer id has no epochs left."""
         return is_epoch_exhausted(self.producer_epoch)
 
     def prepare_increment(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transition:
-        """Give the next epoch, or the same once more to the one who asks again.
+        """Bump the epoch, or return the same one for a repeated request.
 
         Raises:
-            RefusedError: PRODUCER_FENCED where another epoch is expected than this one or the one before it;
-                UNKNOWN_SERVER_ERROR where the epochs are used up, whatever is expected.
+            RefusedError: PRODUCER_FENCED if the expected epoch is neither this one nor the previous one;
+                UNKNOWN_SERVER_ERROR if the epochs are exhausted, whatever is expected.
 
         """
         if self.is_exhausted:
@@ -142,7 +142,7 @@ class TransactionMetadata:
         )  # fmt: skip
 
     def prepare_rotation(self, producer_id: int, timeout_ms: int, now_ms: int, *, remember_epoch: bool) -> Transition:
-        """Go on under a new producer id, from epoch 0."""
+        """Continue under a new producer id, from epoch 0."""
         if self.state in PREPARED or self.state is TransactionState.ONGOING:
             raise self._illegal("cannot change its producer id while a transaction is open")
         return self._prepare(
@@ -152,7 +152,7 @@ class TransactionMetadata:
         )  # fmt: skip
 
     def prepare_fence(self) -> Transition:
-        """Bump the epoch, which no client learns, so that the producer that has the transaction open is fenced."""
+        """Bump the epoch without a client, to fence the producer that opened the transaction."""
         if self.producer_epoch == MAX_EPOCH:
             raise self._illegal("cannot be fenced: no epoch is left")
         epoch = self.producer_epoch if self.has_failed_epoch_fence else self.producer_epoch + 1
@@ -173,7 +173,7 @@ class TransactionMetadata:
     def prepare_end(
         self, *, commit: bool, now_ms: int, client_v2: bool = False, next_producer_id: int = NO_PRODUCER_ID
     ) -> Transition:
-        """Decide the transaction; with transactions v2 the epoch goes up with each, even one without partitions."""
+        """Decide the transaction; with transactions v2 every end bumps the epoch, even one without partitions."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         bumped = {"producer_epoch": self.producer_epoch + 1, "last_producer_epoch": self.producer_epoch}
         return self._prepare(
@@ -182,7 +182,7 @@ class TransactionMetadata:
         )  # fmt: skip
 
     def prepare_complete(self, now_ms: int) -> Transition:
-        """Close the transaction, whose markers are written; a new producer id takes over here, where one was drawn."""
+        """Close the transaction, whose markers are written; a newly drawn producer id takes effect here."""
         commits = self.state is TransactionState.PREPARE_COMMIT
         self.has_failed_epoch_fence = False
         rotates = self.client_v2 and self.next_producer_id != NO_PRODUCER_ID
@@ -193,14 +193,14 @@ class TransactionMetadata:
         )  # fmt: skip
 
     def prepare_dead(self) -> Transition:
-        """Expire the transactional id; when the tombstone is written it is forgotten, and never completed."""
+        """Expire the transactional id; once the tombstone is written it is dropped, without ``complete``."""
         return self._prepare(TransactionState.DEAD, partitions=frozenset())
 
     def complete(self, transition: Transition, *, keep_previous: bool = False) -> None:
-        """Take over a step that is durable; ``keep_previous`` is how releases before 4.0 treat the previous id.
+        """Apply a durable step; ``keep_previous`` is how releases before 4.0 treat the previous id.
 
         Raises:
-            RefusedError: UNKNOWN_SERVER_ERROR where it is not the one that was prepared, or cannot follow.
+            RefusedError: UNKNOWN_SERVER_ERROR if it is not the prepared one, or cannot follow.
 
         """
         if self.pending is None or self.pending is not transition.state or not self._can_follow(transition):
@@ -270,7 +270,7 @@ _COMPLETE: Final = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_
 def end_v1(
     metadata: TransactionMetadata, producer_id: int, epoch: int, now_ms: int, *, commit: bool
 ) -> Transition | None:
-    """Return what to write; None where it has ended so already.
+    """Return what to write; None if the transaction has already ended so.
 
     Raises:
         RefusedError: as the coordinator answers.
@@ -287,7 +287,7 @@ def end_v1(
 def end_v2(
     metadata: TransactionMetadata, producer_id: int, epoch: int, now_ms: int, *, commit: bool, draw: Callable[[], int]
 ) -> Transition | None:
-    """Return what to write, with the next epoch, or the next producer id that ``draw`` gives; None as ``end_v1``.
+    """Return what to write, with the next epoch, or the next producer id from ``draw``; None as ``end_v1``.
 
     Raises:
         RefusedError: as the coordinator answers, or as ``draw`` does.
@@ -321,19 +321,19 @@ def check_producer(metadata: TransactionMetadata, producer_id: int, epoch: int) 
 
 
 def check_not_pending(metadata: TransactionMetadata) -> None:
-    """Ask to come back while a step is being written."""
+    """Raise a retriable error while a step is being written."""
     if metadata.pending is not None:
         raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS, "the step before it is being written")
 
 
 def check_not_ending(metadata: TransactionMetadata) -> None:
-    """Ask to come back while a decided transaction gets its markers."""
+    """Raise a retriable error while a decided transaction gets its markers."""
     if metadata.state in PREPARED:
         raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS, "the transaction is ending")
 
 
 def _check_same_end(metadata: TransactionMetadata, *, commit: bool) -> None:
-    """Refuse to end otherwise what is decided, and ask to come back where it is not over."""
+    """Refuse the opposite end of a decided transaction, and a retry of the same end until it is complete."""
     if metadata.state not in (_OF_COMMIT if commit else _OF_ABORT):
         raise RefusedError(KafkaError.INVALID_TXN_STATE, f"the transaction is {metadata.state.kafka_name}")
     check_not_ending(metadata)

@@ -1,11 +1,11 @@
-"""What ``__transaction_state`` in a log dir says of transactional ids, and so who holds a producer id.
+"""Reads ``__transaction_state`` in a log dir: the state of transactional ids, and who uses a producer id.
 
-A transactional id is in one partition of the topic, by its hash; a broker has those partitions that it is a replica of.
-The last record of an id counts, whatever segment it is in, so compaction takes nothing away that counts.
+A transactional id is in one partition of the topic, by its hash; a broker has the partitions that it is a replica of.
+The last record of an id counts, in any segment, so compaction removes nothing that counts.
 
 There is one record per step of a transactional id, which is the key. Version 1 of the value is a flexible message, and
-is written from ``transaction.version`` 1 on, with 4.0. Version 0, and the key, are older than those (KIP-482). A record
-without a value forgets the id.
+is written from ``transaction.version`` 1 on, with 4.0. Version 0, and the key, are older than flexible messages
+(KIP-482). A record without a value removes the id.
 
 Source: ``TransactionStateManager.loadTransactionMetadata``, ``TransactionLog.readTxnRecordKey``;
 ``TransactionLogKey.json`` and ``TransactionLogValue.json``; tagged fields since 4.0.
@@ -52,7 +52,7 @@ _VERSION: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogKey:
-    """The transactional id that a record is about."""
+    """The transactional id of a record."""
 
     flexible_since: ClassVar[int] = 1
     transactional_id: String
@@ -60,7 +60,7 @@ class TransactionLogKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsSchema:
-    """The partitions of one topic that take part in a transaction."""
+    """The partitions of one topic in a transaction."""
 
     flexible_since: ClassVar[int] = 1
     topic: String
@@ -69,7 +69,7 @@ class PartitionsSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogValue:
-    """What a transactional id has come to."""
+    """The state of a transactional id."""
 
     flexible_since: ClassVar[int] = 1
     producer_id: Int64
@@ -99,7 +99,7 @@ class StateRecord:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether key or value is of a version from after this release."""
+        """Whether key or value has a version newer than this release."""
         return self.transactional_id is None or (self.version is not None and self.value is None)
 
     def json(self) -> dict[str, object] | None:
@@ -111,7 +111,7 @@ def decode_record(key: Buffer | None, value: Buffer | None, *, key_at: int = 0, 
     """Return the record of ``key`` and ``value``; ``key_at`` and ``value_at`` are their file positions.
 
     Raises:
-        FormatError: what is of a known version does not fit its schema to the last byte.
+        FormatError: a known version does not fit its schema to the last byte.
 
     """
     transactional_id = _decode_key(Cursor(b"" if key is None else key, at=key_at))
@@ -128,7 +128,7 @@ def decode_record(key: Buffer | None, value: Buffer | None, *, key_at: int = 0, 
 
 
 def transaction_of(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
-    """Return what a coordinator knows of a transactional id after it has read ``value``."""
+    """Return a coordinator's state of a transactional id after it has read ``value``."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
@@ -157,14 +157,14 @@ def _decode_key(cursor: Cursor) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionStates:
-    """Transactional ids, as their coordinators know them."""
+    """The state of all transactional ids, as their coordinators know it."""
 
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
     unknown: int = 0
     """Records of versions that came after this release, which are skipped."""
 
     def by_producer_id(self) -> dict[int, TransactionMetadata]:
-        """Return the transaction of each producer id; one that was just given up, or is to come, counts too."""
+        """Return the transaction of each producer id, including a previous and a next id."""
         found: dict[int, TransactionMetadata] = {}
         for one in self.transactions.values():
             for producer_id in (one.previous_producer_id, one.next_producer_id):
@@ -174,10 +174,10 @@ class TransactionStates:
 
 
 def read_transaction_states(log_dirs: Iterable[Path]) -> TransactionStates:
-    """Return what the partitions of ``__transaction_state`` in ``log_dirs`` say; nothing where there are none.
+    """Return the content of the partitions of ``__transaction_state`` in ``log_dirs``; empty if there are none.
 
     Raises:
-        UsageError: a partition lies in two of them, or one is not a directory.
+        UsageError: a partition is in two of them, or one is not a directory.
         FormatError, LogDirError: one cannot be read.
 
     """
@@ -190,9 +190,9 @@ def read_transaction_states(log_dirs: Iterable[Path]) -> TransactionStates:
 
 
 def transactional_ids(log_dir: Place) -> dict[int, str]:
-    """Return the transactional id of each producer id, as far as ``__transaction_state`` beside a partition has them.
+    """Return the transactional id of each producer id, if ``__transaction_state`` beside the partition has it.
 
-    Nothing where it is not there or cannot be read, or the log dir lies in a store: it is about names alone.
+    Empty if it does not exist or cannot be read, or the log dir is in a store: the names are only informative.
     """
     if not isinstance(log_dir, Path):
         return {}
@@ -203,7 +203,7 @@ def transactional_ids(log_dir: Place) -> dict[int, str]:
 
 
 def _fold(partition: PartitionDir, into: dict[str, TransactionMetadata]) -> int:
-    """Take over the last record of each transactional id, and return how many could not be understood."""
+    """Apply the last record of each transactional id, and return how many could not be parsed."""
     unknown = 0
     with in_file(str(partition.path)):
         for placed in read_partition(partition):
