@@ -1,8 +1,8 @@
-"""From which segment on leader epochs are known, by the checkpoint and a few batch headers.
+"""Finds the first segment with known leader epochs, from the checkpoint and a few batch headers.
 
-A broker asks its checkpoint alone, and cannot tier a segment of which it has no epoch: it stops there for good.
-Messages of magic 0 and 1 carry none, so what was written before 0.11, or under an older message format, never gets one.
-Epochs only grow, so that the first header of some segments, found by halving, speaks for all.
+A broker uses only its checkpoint, and cannot tier a segment without an epoch: it stops there for good. Messages of
+magic 0 and 1 have none, so segments written before 0.11, or in an older message format, never get one. Epochs only
+grow, so the first headers of a few segments, found by bisection, are enough.
 
 Source: ``RemoteLogManager.getLeaderEpochEntries``; ``RemoteLogSegmentMetadata``, which takes no empty map of epochs.
 """
@@ -30,7 +30,7 @@ _FIRST_MAGIC_WITH_EPOCH: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownEpochs:
-    """Of which closed segments of a partition the leader epochs are known."""
+    """Which closed segments of a partition have known leader epochs."""
 
     checkpointed_from: int | None
     """Offset at which the checkpoint begins; None where it is empty, lost or damaged."""
@@ -47,10 +47,10 @@ ALL_KNOWN: Final = KnownEpochs(checkpointed_from=0, unknown_below=0)
 
 
 def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
-    """Return of which segments the epochs are known; reads headers only where the checkpoint begins too late.
+    """Return which segments have known epochs; reads headers only if the checkpoint begins too late.
 
     Raises:
-        StoreError: the store that the partition lies in failed.
+        StoreError: the store of the partition failed.
 
     """
     epochs: tuple[LeaderEpoch, ...] = ()
@@ -81,11 +81,11 @@ def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
 
 
 def checkpointed_epochs(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
-    """Return what the checkpoint at this locator says; nothing, where there is none or it is damaged.
+    """Return the epochs of the checkpoint at this locator; none if it does not exist or is damaged.
 
     Raises:
-        LogDirError: it is there, and cannot be read.
-        StoreError: the store it lies in failed.
+        LogDirError: it exists, but cannot be read.
+        StoreError: its store failed.
 
     """
     try:
@@ -105,10 +105,10 @@ def _read_checkpoint(checkpoint: str | None, sources: Sources) -> tuple[LeaderEp
 
 
 def _has_epoch(segment: Segment, first: LeaderEpoch | None, sources: Sources) -> bool:
-    """Return whether the first batch has an epoch, and, where there is a checkpoint, the one that this begins with.
+    """Return whether the first batch has an epoch, and, if there is a checkpoint, the checkpoint's first one.
 
-    A checkpoint that begins later in the same epoch was cut off where the log starts by now. One that begins with
-    another epoch has lost what was before. What cannot be read is judged where the segment is read.
+    A checkpoint that begins later in the same epoch was truncated to the current log start. One that begins with
+    another epoch has lost the earlier epochs. Unreadable files are reported where the segment is read.
     """
     try:
         head = sources.read_range(segment.path, 0, _BATCH_START.size)

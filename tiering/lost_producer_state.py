@@ -1,14 +1,14 @@
-"""Which snapshots lack producers that their log still had: those of a broker that had lost its producer state.
+"""Finds snapshots that lack producers of their log, written by a broker that had lost its producer state.
 
 A replica that starts from remote storage begins with an empty snapshot at its first local offset, whatever the remote
-one holds. What it writes from then on lacks the producers of below, the transactions that they had open, and the epochs
-of their coordinators; its transaction indexes lack what was aborted of those. When such a replica leads, it tiers
-these snapshots. So a snapshot is compared with the last one below it that is known to be right: a producer that had not
-expired when it was written must be there. Right below the first local offset that is the remote one.
+one holds. Its later snapshots lack the producers from below, their open transactions, and their coordinator epochs; its
+transaction indexes lack the aborts of those transactions. When such a replica leads, it tiers these snapshots. So a
+snapshot is compared with the last one below it that is known to be right: producers that had not expired when it was
+written must be in it. Directly below the first local offset that is the remote one.
 
-Nothing of the kind is evidence for a replay. Nor does a replay begin at a remote snapshot, whatever is in it: of a
-producer that was lost and has written again there is an entry, and its open transaction begins too late. That no other
-snapshot shows, and only batches do.
+Such snapshots are not evidence for a replay. Nor does a replay begin at a remote snapshot, whatever it holds: a lost
+producer that has written again has an entry, but its open transaction begins too late. No other snapshot shows that,
+only the batches do.
 
 Source: ``TierStateMachine.buildProducerSnapshotFile``, ``ProducerStateManager.truncateFullyAndReloadSnapshots``.
 """
@@ -38,7 +38,7 @@ _NONE: Final = -1
 
 
 class Loss(NamedTuple):
-    """A snapshot that lacks what the one before it had."""
+    """A snapshot that lacks producers of the one before it."""
 
     snapshot: SnapshotFile
     before: SnapshotFile
@@ -47,7 +47,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the snapshots of one log show."""
+    """The judgement of all snapshots of one log."""
 
     losses: tuple[Loss, ...] = ()
     distrusted: frozenset[str] = frozenset()
@@ -62,9 +62,9 @@ NOTHING_LOST: Final = Judged()
 
 
 def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: int) -> Judged:
-    """Return which snapshots of ``partition``, in order of their offsets, lack producers that were still alive.
+    """Return which snapshots of ``partition``, in offset order, lack producers that were still alive.
 
-    After a loss a snapshot counts again once it has all producers of the last right one, of whom one must be left.
+    After a loss a snapshot is right again once it has all producers of the last right one, of which one must be left.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -106,9 +106,9 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
 
 
 def lost_producers(due: Entries, after: Entries) -> list[int]:
-    """Return the producers of ``due``, entries that must be there, that a later snapshot lacks in part.
+    """Return the producers of ``due``, the required entries, that a later snapshot lacks in whole or in part.
 
-    They are not there, or with an older epoch, or the epoch of their coordinator is not known any more.
+    They are missing, have an older epoch, or have lost their coordinator epoch.
     """
     order = np.argsort(after["producer_id"], kind="stable")
     ids = after["producer_id"][order]
@@ -129,7 +129,7 @@ def _has_all(due: Entries, entries: Entries) -> bool:
 
 
 def lacks(there: Entries, made: Entries) -> list[int]:
-    """Return the producers of whom ``there`` lacks something that ``made``, a replay's at the same offset, has."""
+    """Return the producers of which ``there`` lacks something that a replay's ``made``, at the same offset, has."""
     lost = set(lost_producers(made, there))
     open_made = made[made["current_txn_first_offset"] != _NONE]
     began = dict(zip(there["producer_id"].tolist(), there["current_txn_first_offset"].tolist(), strict=True))
@@ -140,10 +140,10 @@ def lacks(there: Entries, made: Entries) -> list[int]:
 def _due(
     right: tuple[SnapshotFile, Entries], snapshot: SnapshotFile, silence_ms: int, *, still_open: bool = False
 ) -> Entries:
-    """Return the entries of the last right snapshot that must be in a later one: those that had not expired by then.
+    """Return the entries of the last right snapshot that a later one must have: those that had not expired by then.
 
-    An open transaction never expires. It counts at the same offset, and further up if ``still_open``: it may have ended
-    in between.
+    An open transaction never expires. It counts at the same offset, and at higher ones only if ``still_open``: it may
+    have ended in between.
     """
     before, entries = right
     kept = entries["timestamp"] > snapshot.mtime_ns // 1_000_000 - silence_ms
@@ -160,7 +160,7 @@ def _logs(partition: PartitionDir, start: int, end: int | None) -> set[str]:
 
 
 def _entries(snapshot: SnapshotFile, sources: Sources) -> Entries | None:
-    """Return the entries of a snapshot; None where no broker could load it, or it cannot be read."""
+    """Return the entries of a snapshot; None if no broker could load it, or it cannot be read."""
     try:
         return read_snapshot_array(sources.read(snapshot.path))
     except (FormatError, LogDirError, ObjectNotFoundError, ConfigurationError):
@@ -169,7 +169,7 @@ def _entries(snapshot: SnapshotFile, sources: Sources) -> Entries | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostState:
-    """What shows that a replica has lost its producer state."""
+    """The evidence that a replica has lost its producer state."""
 
     offset: int
     """Where the log dir begins, or the first of its snapshots that shows it."""
@@ -181,7 +181,7 @@ class LostState:
 
 
 def state_of_replica(partition: PartitionDir, sources: Sources, expiration_ms: int) -> LostState | None:
-    """Return ``lost_state`` of a directory, judged by its remote part where it is joined with that.
+    """Return ``lost_state`` of a directory, using its remote part if it is joined with that.
 
     Raises:
         StoreError: the store that it lies in failed.
@@ -192,15 +192,15 @@ def state_of_replica(partition: PartitionDir, sources: Sources, expiration_ms: i
 
 
 def lost_state(partition: PartitionDir, judged: Judged | None = None) -> LostState | None:
-    """Return the mark that a replica without its state leaves in its directory; None without one.
+    """Return the sign that a replica without its state leaves in its directory; None if there is none.
 
-    A log dir that begins above the log start has its beginning in remote storage. Where its first snapshot has no
-    entries, and later ones have some, the replica began without state, or no producer had produced before: only remote
-    snapshots show which.
+    A log dir that begins above the log start has its beginning in remote storage. If its first snapshot has no entries,
+    and later ones have some, the replica began without state, or no producer had produced before: only remote snapshots
+    show which.
 
     Args:
         partition: the directory, alone or joined with its remote part.
-        judged: as ``judge_snapshots`` found; None to leave a directory with its remote part to a replay.
+        judged: the result of ``judge_snapshots``; None to leave a directory with its remote part to a replay.
 
     """
     losses = () if judged is None else judged.losses
@@ -235,8 +235,8 @@ def lost_state(partition: PartitionDir, judged: Judged | None = None) -> LostSta
 def _is_as_remote(partition: PartitionDir, judged: Judged, begins: int) -> bool:
     """Whether remote snapshots show that the log dir began with the right state.
 
-    One without entries shows it only of a log that is there from its beginning, in which nothing was lost so far: a
-    leader that lost its state tiers such, too, and what was there to be lost may be gone.
+    A remote snapshot without entries shows it only for a log that is complete from its beginning, with no loss so far:
+    a leader that lost its state also tiers empty snapshots, and the lost producers may have been deleted.
     """
     there = _remote_at(partition, begins)
     if not there or there[-1].path in judged.distrusted | judged.unread:
@@ -250,5 +250,5 @@ def _remote_at(partition: PartitionDir, offset: int) -> list[SnapshotFile]:
 
 
 def _is_own(partition: PartitionDir, snapshot: SnapshotFile) -> bool:
-    """Whether the snapshot lies in the directory itself."""
+    """Whether the snapshot is in the directory itself."""
     return snapshot.path.startswith(f"{partition.path}/")

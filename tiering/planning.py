@@ -1,8 +1,7 @@
-"""From an inventory to replay plans, and to a saved plan that is refused once what it depends on has changed.
+"""Makes replay plans from an inventory, and saved plans, which are refused if their log has changed.
 
-A saved plan fixes the request: the moment T, the rules, and the boundaries of each partition. It is JSON, made to be
-read by people; what is to be read is planned again from the log directory, which must still hold the same closed
-segments.
+A saved plan fixes the request: the moment T, the rules, and the boundaries of each partition. It is JSON, readable for
+people; the segments to read are planned again from the log directory, which must still hold the same closed segments.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFacts:
-    """What planning needs of a partition beyond its inventory."""
+    """The facts of a partition that planning needs beyond its inventory."""
 
     segments: Sequence[SegmentSpan]
     evidence: Evidence
@@ -63,11 +62,11 @@ def load_facts(
 ) -> ReplayFacts:
     """Read the time and transaction indexes and the snapshots of ``partition``.
 
-    None of its segments, unless their time indexes contradict themselves or each other.
+    It reads no segments, unless their time indexes contradict themselves or each other.
 
-    So are ``others``, snapshots of the same log that lie elsewhere. Where a part of the log is remote, or
-    ``is_judged``, snapshots that lack producers are left out; ``expiration_ms`` is when brokers forget one. Of the logs
-    in ``aborted_in`` it is known what was aborted in them.
+    It also reads ``others``, snapshots of the same log in other places. If a part of the log is remote, or
+    ``is_judged``, snapshots that lack producers are skipped; ``expiration_ms`` is the brokers' producer expiration.
+    ``aborted_in`` gives the aborted transactions of some logs.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -92,17 +91,17 @@ def plan_replay(
 ) -> PartitionPlan:
     """Plan the replay of one partition.
 
-    What a window leaves unread may hold the beginning of a transaction that hangs to this day. Some snapshot above must
-    vouch that there is none, or show it; where none does, the whole log is read (unless ``rules`` limit how far back).
+    The segments below a window may hold the beginning of a transaction that still hangs. Some snapshot above must prove
+    that there is none, or show it; without such a snapshot the whole log is read (unless ``rules`` limit how far back).
 
     Args:
         inventory: the partition.
         facts: as ``load_facts`` read them.
-        wanted: boundaries to make.
+        wanted: boundaries to write.
         rules: the times that decide.
-        high_watermark: the override; the checkpoint's otherwise.
+        high_watermark: overrides the checkpoint.
         compare: snapshots to compare with, path by offset; those of the directory by default.
-        to_end: read on to the log end, for the last stable offset.
+        to_end: read to the log end, for the last stable offset.
 
     """
     partition = inventory.partition
@@ -126,7 +125,7 @@ def plan_replay(
 
 
 def _unread_below(plan: PartitionPlan) -> int | None:
-    """Return the offset below which segments stay unread, None where all are read that matter."""
+    """Return the offset below which segments stay unread, None if all segments that matter are read."""
     beyond = [boundary.offset for boundary in plan.boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
     begun = [plan.segments[run.start].base_offset for run in plan.runs[-1:] if run.start]
     return max([*beyond, *begun], default=None)
@@ -138,13 +137,13 @@ def usable_snapshots(inventory: PartitionInventory) -> dict[int, str]:
 
 
 def can_be_tiered(inventory: PartitionInventory) -> bool:
-    """Whether the topic is not compacted, as far as is known before a replay."""
+    """Whether the topic is not compacted, as far as known before a replay."""
     return inventory.compaction is not Compaction.COMPACTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A request that can be carried out later, unchanged or not at all."""
+    """A request that can be executed later, unchanged or not at all."""
 
     sources: tuple[str, ...]
     rules: ReplayRules
@@ -154,7 +153,7 @@ class SavedPlan:
     """URL of the remote storage that was read with the sources."""
 
     def check_fresh(self, inventory: PartitionInventory) -> None:
-        """Compare the closed segments with those the plan was made for.
+        """Compare the closed segments with those of the plan.
 
         Raises:
             StalePlanError: they differ.
@@ -169,7 +168,7 @@ class SavedPlan:
 
 
 def fingerprint(partition: PartitionDir) -> str:
-    """Return a digest of what identifies the closed segments: offsets, sizes, times and inodes."""
+    """Return a digest that identifies the closed segments: offsets, sizes, times and inodes."""
     facts = [
         (segment.base_offset, segment.next_base_offset, segment.size_bytes, segment.mtime_ns, segment.inode)
         for segment in partition.segments
@@ -200,10 +199,10 @@ def write_saved_plan(plan: SavedPlan) -> str:
 
 
 def read_saved_plan(text: str) -> SavedPlan:
-    """Return the plan that ``write_saved_plan`` gave.
+    """Return the plan that ``write_saved_plan`` wrote.
 
     Raises:
-        FormatError: it is not one, or of another version.
+        FormatError: it is not a plan, or has another version.
 
     """
     try:
@@ -258,7 +257,7 @@ def _expiry(values: object) -> Expiry:
 
 
 def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it is of just this type: JSON's true is no number, and its 1.0 no offset."""
+    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value

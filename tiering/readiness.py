@@ -1,4 +1,4 @@
-"""Can tiering be turned on yet? The answer for one partition, from what a scan showed and what runs have made since."""
+"""Decides for one partition whether tiering can be turned on yet, from a scan and the runs since then."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 
 
 class Readiness(StrEnum):
-    """What a stock broker with tiering on would make of a partition, and what can be done about it."""
+    """How far a stock broker would tier a partition, and what can be done about it."""
 
     READY = "ready"
     """It tiers every closed segment."""
@@ -53,13 +53,13 @@ class Readiness(StrEnum):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether tiering can be turned on as things are."""
+        """Whether tiering can be turned on now."""
         return Verdict.READY if self in {Readiness.READY, Readiness.SHIPPED} else Verdict.BLOCKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What a run has made of a partition."""
+    """What a run has done for a partition."""
 
     how: Literal["regenerated", "shipped"]
     destination: str
@@ -71,7 +71,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The answer, why, and the next step."""
+    """The verdict, the reason, and the next step."""
 
     readiness: Readiness
     reason: str | None
@@ -91,14 +91,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanFacts:
-    """What the answer for one partition depends on.
+    """The facts that the verdict on one partition depends on.
 
     Attributes:
         excluded: why it cannot be tiered at all; None if it can.
         lost: boundaries without a usable snapshot.
         broker_stop: where a broker's own tiering stops.
         blocking: where Resnap stops.
-        lost_state: what shows that the replica has lost its producer state.
+        lost_state: the evidence that the replica has lost its producer state.
 
     """
 
@@ -111,7 +111,7 @@ class ScanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringSizes:
-    """Bytes of closed segments on this disk, by what comes of them with tiering on; those below the log start aside."""
+    """Bytes of closed local segments, by their outcome with tiering on; without those below the log start."""
 
     tierable: int = 0
     """A broker tiers them."""
@@ -133,13 +133,13 @@ class TieringSizes:
         )
 
     def all_blocked(self) -> TieringSizes:
-        """Return the sizes where nothing is tiered any more, whatever the segments are like."""
+        """Return the sizes for a partition in which nothing more is tiered."""
         return replace(self, tierable=0, blocked=self.tierable + self.blocked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedPartition:
-    """What a partition's directory, and the running cluster where it was asked, say of its tiering."""
+    """The tiering facts of a partition, from its directory and the running cluster, if that was asked."""
 
     blockers: BrokerBlockers
     candidates: Candidates
@@ -148,7 +148,7 @@ class JudgedPartition:
 
     @property
     def facts(self) -> ScanFacts:
-        """What the answer depends on."""
+        """The facts that the verdict depends on."""
         inventory, blocking = self.candidates.inventory, _stop_of(self.candidates.blocking)
         topic = inventory.partition.topic_partition.topic
         return ScanFacts(
@@ -203,13 +203,13 @@ def judge_partition(
 
     Args:
         inventory: of the partition.
-        sources: how the newest snapshot is reached, which is read for transactions that hang.
-        now_ms: what time it is.
+        sources: opens the newest snapshot, which is read for hanging transactions.
+        now_ms: the current time.
         transaction_max_timeout_ms: of the brokers.
-        expiration_ms: when brokers forget a producer.
+        expiration_ms: the brokers' producer expiration.
         high_watermark: in place of what the checkpoint says; None to use the checkpoint.
-        facts: what the running cluster says of the partition, where it was asked.
-        in_files: what the files of segments show that names and sizes do not (``broker_blockers.short_logs``).
+        facts: the running cluster's facts of the partition, if it was asked.
+        in_files: findings inside the segments' files that sizes do not show (``broker_blockers.short_logs``).
 
     Raises:
         StoreError: the store that the partition lies in failed.
@@ -235,7 +235,7 @@ def judge_partition(
 
 
 def exclusion(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
-    """Return why no broker tiers a partition of ``topic``, at which Resnap stops for ``blocking``; None if one may."""
+    """Return why no broker tiers a partition of ``topic``, given Resnap's ``blocking``; None if one may."""
     leave_out = "leave the topic out"
     if is_compacted:
         detail = "compacted topics cannot be tiered"
@@ -257,7 +257,7 @@ def _without_state(lost: LostState | None) -> Stop | None:
 
 
 def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
-    """Return the answer for a partition, by what a scan showed and what runs have made of it since."""
+    """Return the verdict for a partition, from a scan and the runs since then."""
     stop, blocking = facts.broker_stop, facts.blocking
     if facts.excluded is not None:
         why = facts.excluded

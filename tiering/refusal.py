@@ -1,4 +1,4 @@
-"""Why a segment is not shipped, in words for people and codes for programs."""
+"""The reasons why a segment is not shipped, as text for people and codes for programs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Refusal:
 
 
 def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = None) -> Refusal:
-    """Return the refusal of ``segment``, with the hint that goes with ``reason`` if none is given."""
+    """Return the refusal of ``segment``, with the default hint of ``reason`` if none is given."""
     return Refusal(
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
@@ -131,5 +131,5 @@ def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = 
 
 
 def first_blocking(refusals: Iterable[Refusal]) -> Refusal | None:
-    """Return the first of ``refusals``, which come by base offset, that something waits for; None without one."""
+    """Return the first of ``refusals``, in offset order, that needs action; None if there is none."""
     return next((refusal for refusal in refusals if refusal.reason not in _NOT_BLOCKING), None)

@@ -1,6 +1,6 @@
-"""What a broker's own settings, and those of a topic, say against tiering, whatever the log dirs hold.
+"""Settings of a broker or a topic that prevent tiering, whatever the log dirs hold.
 
-``remote.storage.enable`` is not among them: that is the switch which is turned once nothing stands against it.
+``remote.storage.enable`` is not among them: that is the switch to turn on once there are no blockers.
 
 Source: ``RemoteLogManagerConfig``; KIP-405, KIP-950.
 """
@@ -26,7 +26,7 @@ _BY_TOPIC: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBas
 
 
 class SettingReason(StrEnum):
-    """With which setting nothing is tiered; the values are codes that users and programs see, and never change."""
+    """The setting that prevents tiering; the values are codes that users and programs see, and never change."""
 
     TIERING_DISABLED = "tiering-disabled"
     """``remote.log.storage.system.enable`` is not true on the broker."""
@@ -55,12 +55,12 @@ class SettingBlocker:
 
     @property
     def hint(self) -> str:
-        """What the operator does next."""
+        """The operator's next step."""
         return _HINTS[self.reason]
 
 
 def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[SettingBlocker]:
-    """Yield what in the settings of a broker keeps it from tiering anything; what is not there is not set."""
+    """Yield the settings of a broker that prevent all tiering; a missing setting is not set."""
     if settings.get(SYSTEM, "").strip().lower() != "true":
         said = settings.get(SYSTEM, "").strip() or "not set"
         yield SettingBlocker(reason=SettingReason.TIERING_DISABLED, detail=f"{SYSTEM} is {said}, where it must be true")
@@ -74,7 +74,7 @@ def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[SettingBloc
 
 
 def topic_setting_blockers(topic: TopicFacts) -> Iterator[SettingBlocker]:
-    """Yield what in the settings of a topic, as the cluster has them, keeps its leaders from tiering it."""
+    """Yield the cluster's settings of a topic that prevent its leaders from tiering it."""
     if topic.topic_id is None:
         yield SettingBlocker(reason=SettingReason.TOPIC_WITHOUT_ID, detail="the cluster gives the topic no id")
     if topic.is_tiered and topic.is_copying_paused:

@@ -1,1 +1,1 @@
-"""Snapshots back beside the segments of a stopped broker, and the way back from that."""
+"""Installs snapshots beside the segments of a stopped broker, and undoes an installation."""

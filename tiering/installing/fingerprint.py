@@ -1,12 +1,11 @@
-"""What staged snapshots depend on: the closed segments they were made from, kept beside them until they are installed.
+"""The fingerprint of staged snapshots: the closed segments that they depend on, stored beside them.
 
-A snapshot is right only for the log it was made from, and only while that is the same log. Between the making and the
-installing a live broker may append, roll and delete as it likes: that changes nothing in the closed segments that stay.
-So each of those is known again by its offsets, its length and a digest of its ends; times and inodes do not count,
-since a copy of the log is the same log.
+A snapshot is valid only for the log it was made from. Before it is installed a live broker may append, roll and delete:
+that does not change the remaining closed segments. So each of those is identified by its offsets, its length and a
+digest of its ends; times and inodes do not count, because a copy of the log is the same log.
 
-The digest is over the first and the last bytes, in which stand batch headers with the checksums of their batches. A log
-is only ever appended to or cut off: where two of the same length differ at all, they differ to the end.
+The digest covers the first and the last bytes, which contain batch headers with the checksums of their batches. A log
+is only appended to or truncated: if two of the same length differ at all, they differ up to the end.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPrint:
-    """What a closed segment is known by."""
+    """The identity of a closed segment."""
 
     base_offset: int
     next_base_offset: int
@@ -48,7 +47,7 @@ class SegmentPrint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPrint:
-    """One staged snapshot, and from where on segments were read for it."""
+    """One staged snapshot, and the offset from which segments were read for it."""
 
     offset: int
     depends_from: int
@@ -70,7 +69,7 @@ class StagedIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What the staged files of one partition depend on."""
+    """The segments that the staged files of one partition depend on."""
 
     segments: tuple[SegmentPrint, ...]
     """Ascending."""
@@ -82,40 +81,40 @@ class Fingerprint:
     """Records are missing in these segments: the snapshots prove none wrong that is beside them."""
 
     def proves(self, offset: int) -> bool:
-        """Tell whether a valid snapshot that differs from the staged one at ``offset`` is wrong."""
+        """Return whether a valid snapshot that differs from the staged one at ``offset`` is wrong."""
         known = self.at(offset)
         return known is not None and not known.left_out and not self.lacks_records
 
     def index_at(self, base_offset: int) -> StagedIndex | None:
-        """Return what is known of the transaction index of the segment at ``base_offset``."""
+        """Return the staged transaction index of the segment at ``base_offset``."""
         return next((one for one in self.indexes if one.base_offset == base_offset), None)
 
     def at(self, offset: int) -> StagedPrint | None:
-        """Return what is known of the snapshot at ``offset``."""
+        """Return the print of the snapshot at ``offset``."""
         index = bisect_left(self.snapshots, offset, key=lambda snapshot: snapshot.offset)
         found = self.snapshots[index] if index < len(self.snapshots) else None
         return found if found is not None and found.offset == offset else None
 
 
 class Staleness:
-    """Which staged snapshots no longer fit the log, given the closed segments that are there now.
+    """Which staged snapshots no longer match the log, given its current closed segments.
 
-    Segments below the first one that is there have been deleted by retention, which harms no snapshot above them.
+    Segments below the first existing one were deleted by retention, which does not invalidate snapshots above them.
     """
 
     def __init__(self, fingerprint: Fingerprint, present: Iterable[SegmentPrint], first_base_offset: int) -> None:
-        """``present`` are those from the lowest ``depends_from`` on; ``first_base_offset`` is that of the log now."""
+        """``present`` are those from the lowest ``depends_from`` on; ``first_base_offset`` is the log's current one."""
         self._begins = first_base_offset
         there = {segment.base_offset: segment for segment in present}
         known = {s.base_offset: s for s in fingerprint.segments if s.base_offset >= first_base_offset}
         self._changed = sorted(base for base in there.keys() | known.keys() if there.get(base) != known.get(base))
 
     def of(self, snapshot: StagedPrint) -> int | None:
-        """Return the base of the first segment that ``snapshot`` depends on and that differs; None if none does."""
+        """Return the base offset of the first changed segment that ``snapshot`` depends on; None if there is none."""
         return self._first_changed(snapshot.depends_from, max(snapshot.offset, self._begins + 1))
 
     def of_index(self, index: StagedIndex) -> int | None:
-        """Return the base of the segment that ``index`` is of if it differs; None if it does not."""
+        """Return the base offset of the segment of ``index`` if it has changed; else None."""
         return self._first_changed(index.base_offset, index.base_offset + 1)
 
     def _first_changed(self, start: int, end: int) -> int | None:
@@ -125,7 +124,7 @@ class Staleness:
 
 
 def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | None:
-    """Return what ``segment``, a closed one, is known by; None where it is gone, or no longer as it was listed.
+    """Return the print of the closed ``segment``; None if it was deleted, or has changed since it was listed.
 
     Raises:
         LogDirError, StoreError: it cannot be read.
@@ -151,7 +150,7 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
 
 
 def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
-    """Return ``later`` with those snapshots of ``earlier`` that it neither makes again nor contradicts."""
+    """Return ``later`` with the snapshots of ``earlier`` that it neither replaces nor contradicts."""
     if earlier is None:
         return later
     made = {snapshot.offset for snapshot in later.snapshots}
@@ -188,10 +187,10 @@ def write_fingerprint(fingerprint: Fingerprint) -> bytes:
 
 
 def read_fingerprint(text: bytes) -> Fingerprint:
-    """Return the fingerprint that ``write_fingerprint`` gave.
+    """Return the fingerprint that ``write_fingerprint`` wrote.
 
     Raises:
-        FormatError: it is not one, or of another version.
+        FormatError: it is not a fingerprint, or has another version.
 
     """
     hint = "`resnap regenerate` writes it again"
@@ -249,7 +248,7 @@ def _index(item: object) -> StagedIndex:
 
 
 def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it is of just this type: JSON's true is not a number, and its 1.0 not an offset."""
+    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value

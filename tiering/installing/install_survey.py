@@ -1,4 +1,4 @@
-"""What is done with the staged snapshots of a partition, by its directory, the staged files and ``installation``."""
+"""Decides what to do with each staged snapshot, from the partition's directory, the staged files and the rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNFINISHED: Final = "it is not what the fingerprint describes: the run that wro
 
 
 class _Staged(NamedTuple):
-    """A staged file as it was read."""
+    """The content of a staged file."""
 
     digest: FileDigest | None
     """None if it is gone."""
@@ -54,7 +54,7 @@ class _Staged(NamedTuple):
 def decide(
     inventory: PartitionInventory, offsets: Iterable[int], area: StagingArea, asked: Collection[Replace]
 ) -> PartitionInstallation:
-    """Decide what becomes of the staged snapshots at ``offsets`` of one partition; nothing is changed.
+    """Decide what to do with the staged snapshots at ``offsets`` of one partition; nothing is changed.
 
     Raises:
         LogDirError, StoreError: something cannot be read.
@@ -80,12 +80,12 @@ def decide(
 
 
 def _counts(decision: Decision, topic_partition: TopicPartition, area: StagingArea) -> bool:
-    """Whether anything is to be said of a staged snapshot: of one that is gone only if the log has a place for it."""
+    """Whether a staged snapshot is reported: one that no longer exists only if the log has a place for it."""
     return decision.outcome is not Outcome.STALE or area.read(topic_partition, decision.offset) is not None
 
 
 def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]) -> Iterator[Decision]:
-    """Yield what the directory says of the staged transaction indexes."""
+    """Yield the decisions on the staged transaction indexes according to the directory."""
     topic_partition = inventory.partition.topic_partition
     try:
         fingerprint = area.fingerprint(topic_partition)
@@ -110,9 +110,9 @@ def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collect
 def _compared(
     decision: Decision, inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]
 ) -> Decision:
-    """Return ``decision``, or that the file beside the segment has the entries of the staged one already.
+    """Return ``decision``, unless the file beside the segment already has the entries of the staged one.
 
-    A valid one that lacks what the replay has found is replaced where that is asked for.
+    A valid file that lacks producers of the replay is replaced on request.
     """
     if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
         return decision
@@ -134,7 +134,7 @@ def _compared(
 
 
 def _is_whole(offset: int, inventory: PartitionInventory, area: StagingArea) -> bool:
-    """Whether no producer was left out of the snapshot that is staged at ``offset``: else it proves no other wrong."""
+    """Whether the snapshot staged at ``offset`` lacks no producer: otherwise it does not prove another one wrong."""
     try:
         fingerprint = area.fingerprint(inventory.partition.topic_partition)
     except FormatError:
@@ -143,7 +143,7 @@ def _is_whole(offset: int, inventory: PartitionInventory, area: StagingArea) -> 
 
 
 def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:
-    """Refuse what is not as the fingerprint says, or was not made from the log as it is now."""
+    """Refuse staged files that do not match the fingerprint, or that were made from a log that has changed."""
     if not any(decision.is_change for decision in decisions):
         return list(decisions)
     topic_partition = inventory.partition.topic_partition
@@ -163,7 +163,7 @@ def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area:
 
 
 def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory: PartitionInventory) -> Staleness:
-    """Compare the closed segments that ``changes`` depend on with what they were."""
+    """Compare the closed segments that ``changes`` depend on with their prints."""
     segments = inventory.partition.segments
     prints = (fingerprint.at(one.offset) for one in changes if one.kind is FileKind.SNAPSHOT)
     lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
@@ -254,7 +254,7 @@ def _entries(data: bytes) -> Entries | None:
 
 
 def _same(one: Entries, other: Entries) -> bool:
-    """Whether two snapshots have the same entries: a broker writes them in the order of a hash table."""
+    """Whether two snapshots have the same entries, which a broker writes in the order of a hash table."""
     if len(one) != len(other):
         return False
     in_order = (array[array["producer_id"].argsort(kind="stable")] for array in (one, other))
@@ -262,7 +262,7 @@ def _same(one: Entries, other: Entries) -> bool:
 
 
 def _log_end_is_empty(inventory: PartitionInventory) -> bool:
-    """Whether a valid snapshot without entries stands at the log end."""
+    """Whether the log end has a valid snapshot without entries."""
     log_end = inventory.log_end
     if log_end is None or log_end.size_bytes != HEADER.size:
         return False
@@ -276,11 +276,11 @@ def _path(inventory: PartitionInventory, offset: int, kind: FileKind = FileKind.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """One partition, and what is done there."""
+    """One partition, and the decisions on its staged files."""
 
     inventory: PartitionInventory
     installation: PartitionInstallation
 
     def path(self, decision: Decision) -> Path:
-        """Return where the file stands that ``decision`` is of."""
+        """Return the path of the file that ``decision`` concerns."""
         return _path(self.inventory, decision.offset, decision.kind)

@@ -1,12 +1,12 @@
-"""What is done with each staged snapshot: rules only, no file is touched here.
+"""The rules for installing each staged snapshot; no file is touched here.
 
-A snapshot is put where none is, N being the base of a segment above the log start. A valid file is never replaced; one
-that no broker could load, or that is empty though the replay found producers, only on request.
+``N.snapshot`` is installed if it is missing and N is the base offset of a segment above the log start. A valid file is
+never replaced; one that no broker could load, or that is empty although the replay found producers, only on request.
 
-What a broker does when it loads the log makes two more rules. It loads the newest snapshot that is not above the log
-end, and replays what lies above that one. So snapshots that lie deeper than the newest change nothing in what it knows,
-and one that becomes the newest must lack no producer. And where it finds no snapshot file after a clean shutdown, it
-skips the replay; a single old one would make it read everything above, so then the last segment base must be covered.
+Two more rules follow from how a broker loads a log. It loads the newest snapshot that is not above the log end, and
+replays the batches above it. So snapshots below the newest do not change its state, and one that becomes the newest
+must lack no producer. And if it finds no snapshot file after a clean shutdown, it skips the replay; a single old one
+would make it read everything above, so then the base offset of the last segment must have one.
 
 Source: ``LogLoader.load``, ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager.truncateAndReload``.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Replace(StrEnum):
-    """Which files that are there may be replaced."""
+    """Which existing files may be replaced."""
 
     CORRUPT = "corrupt"
     """Those that no broker could load, of no bytes among them."""
@@ -41,7 +41,7 @@ class Replace(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What is done with a staged snapshot, or why nothing is; the values are codes that never change."""
+    """The decision on a staged snapshot; the values are codes that never change."""
 
     INSTALLED = "installed"
     """It was put beside its segment, where there was none."""
@@ -101,7 +101,7 @@ HINTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done with one staged snapshot, or with one at the log end."""
+    """The decision on one staged snapshot, or on one at the log end."""
 
     offset: int
     outcome: Outcome
@@ -121,18 +121,18 @@ class Decision:
 
     @property
     def is_change(self) -> bool:
-        """Whether anything is done for it."""
+        """Whether it changes a file."""
         return self.outcome in CHANGES
 
     @property
     def hint(self) -> str | None:
-        """What the operator does next."""
+        """The operator's next step."""
         return HINTS.get(self.outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInstallation:
-    """What is done with the staged snapshots of one partition."""
+    """The decisions on the staged snapshots of one partition."""
 
     topic_partition: TopicPartition
     decisions: tuple[Decision, ...]
@@ -140,16 +140,16 @@ class PartitionInstallation:
 
     @property
     def changes(self) -> tuple[Decision, ...]:
-        """Return what is to be done, in the order in which a crash after any of it leaves the tail covered.
+        """Return the changes in an order in which a crash after any of them leaves the log end covered.
 
-        The highest offset first; what is set aside goes once there is something for the broker to go on from.
+        The highest offset first; a file is set aside only once the broker has another one to load.
         """
         changes = [decision for decision in self.decisions if decision.is_change]
         return tuple(sorted(changes, key=lambda decision: (decision.outcome is Outcome.SET_ASIDE, -decision.offset)))
 
 
 def replace_flags(needs: Iterable[Replace | None]) -> str:
-    """Return the flags of `resnap install` that ask for all that ``needs`` names."""
+    """Return the flags of `resnap install` that correspond to all of ``needs``."""
     named = set(needs)
     return " ".join(f"--replace {one}" for one in Replace if one in named)
 
@@ -157,10 +157,10 @@ def replace_flags(needs: Iterable[Replace | None]) -> str:
 def decisions_beside(
     offsets: Iterable[int], inventory: PartitionInventory, asked: Collection[Replace]
 ) -> list[Decision]:
-    """Return what the directory alone says of staged snapshots at ``offsets``.
+    """Return the decisions on staged snapshots at ``offsets`` that the directory alone allows.
 
-    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and on what it depends on, ``GOOD_FILE_THERE`` on
-    whether that file has the same entries.
+    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and its segments, ``GOOD_FILE_THERE`` on whether that
+    file has the same entries.
     """
     partition = inventory.partition
     first = partition.segments[0].base_offset if partition.segments else 0
@@ -204,7 +204,7 @@ def refuse_all(decisions: Iterable[Decision], outcome: Outcome, detail: str) -> 
 
 
 def broken_directory(inventory: PartitionInventory) -> tuple[Outcome, str] | None:
-    """Return why nothing can be installed into a directory as it is, if so."""
+    """Return why nothing can be installed into the directory as it is; None if something can."""
     partition = inventory.partition
     if partition.unfinished:
         return Outcome.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
@@ -216,7 +216,7 @@ def broken_directory(inventory: PartitionInventory) -> tuple[Outcome, str] | Non
 
 
 def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
-    """Return ``decisions`` without those that would harm what a broker loads."""
+    """Return ``decisions`` without those that would harm the state that a broker loads."""
     judged = _without_incomplete_newest(decisions, inventory)
     placed = [decision.offset for decision in judged if decision.is_change]
     last_base = inventory.partition.segments[-1].base_offset if inventory.partition.segments else None
@@ -228,7 +228,7 @@ def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventor
 
 
 def _without_incomplete_newest(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
-    """Refuse what would become the newest though producers were left out of it, where the broker has a whole one."""
+    """Refuse an incomplete snapshot that would become the newest, if the broker has a complete one."""
     usable = [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
     newest = max([*usable, *([inventory.log_end.offset] if inventory.log_end else [])], default=None)
     judged = list(decisions)
@@ -245,10 +245,10 @@ def _without_incomplete_newest(decisions: Sequence[Decision], inventory: Partiti
 def set_aside_at_log_end(
     decisions: Iterable[Decision], inventory: PartitionInventory, *, log_end_is_empty: bool, asked: Collection[Replace]
 ) -> Decision | None:
-    """Return the taking away of a false-empty snapshot at the log end, where there is one.
+    """Return the decision to set aside a false-empty snapshot at the log end, if there is one.
 
-    It is false if the last segment base below it has entries by the replay. Left there, it would be what the broker
-    loads, and everything that the others know would be lost again.
+    It is false if the replay has entries at the last segment base below it. Otherwise the broker would load it, and
+    everything in the other snapshots would be lost again.
     """
     if inventory.log_end is None or not log_end_is_empty or Replace.FALSE_EMPTY not in asked:
         return None

@@ -1,8 +1,7 @@
-"""Puts staged snapshots beside the segments of a log dir whose lock the caller holds.
+"""Installs staged snapshots beside the segments of a log dir whose lock the caller holds.
 
-Everything is decided first (``install_survey``), then written to the undo manifest together with the bytes that are
-replaced, then done, one file at a time. Whatever ends the run, each file is as it was or as it is to be; the next run
-does the rest.
+Everything is decided first (``install_survey``), then written to the undo manifest together with the replaced bytes,
+then done, one file at a time. Wherever the run ends, each file is either old or new; the next run does the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ KEPT_MODE: Final = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
-    """Does what was decided for a log dir, and writes before how to undo it."""
+    """Makes the decided changes in a log dir, after writing how to undo them."""
 
     log_dir: Path
     area: StagingArea
@@ -57,7 +56,7 @@ class Installer:
     def write_down(
         self, surveyed: Sequence[Surveyed], mark: ShutdownMark, undo_dir: Path, *, now_ms: int
     ) -> UndoManifest:
-        """Keep the bytes that will go, then write the manifest into the empty ``undo_dir``, all of it durable.
+        """Copy the bytes that will be replaced, then write the manifest, into the empty ``undo_dir``, durably.
 
         Raises:
             LogDirError: it cannot be written; nothing in the log dir has been changed.
@@ -120,7 +119,7 @@ class Installer:
 
 
 def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
-    """Return the log whose owner and mode a new file gets: the one below a snapshot, or that of an index."""
+    """Return the log whose owner and mode a new file gets: of the segment below a snapshot, or of an index."""
     segments = surveyed.inventory.partition.segments
     is_index = decision.kind is FileKind.TXNINDEX
     below = (one for one in reversed(segments) if one.base_offset < decision.offset + is_index)
@@ -128,7 +127,7 @@ def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
 
 
 def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> Iterator[bytes]:
-    """Hand on the bytes of a staged file, and fail at their end if they are not those that were judged."""
+    """Yield the bytes of a staged file, and fail at its end if they have changed since the decision."""
     sha256 = hashlib.sha256()
     for chunk in chunks:
         sha256.update(chunk)
@@ -138,7 +137,7 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
 
 
 def _kept(undo_dir: Path) -> Dress:
-    """Return owner and mode for what is kept: those of the folder, so that their owner can read it."""
+    """Return owner and mode for saved files: those of the folder, so that their owner can read them."""
     return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
 
 

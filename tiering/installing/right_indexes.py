@@ -1,8 +1,8 @@
-"""Transaction indexes of local segments that a replica wrote without knowing its producers, made again from batches.
+"""Rebuilds transaction indexes of local segments that a replica wrote while it lacked producer state.
 
-Where a transaction begins below the log dir and is aborted in it, such a replica writes no entry, or one with a later
-beginning; consumers are served the aborted records then. What was open where a segment begins is known by the snapshot
-that the replay has made there.
+If a transaction begins below the log dir and is aborted in it, such a replica writes no entry, or one with too high a
+first offset; consumers then get the aborted records. The replay's snapshot at the base offset of a segment shows which
+transactions were open there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RightIndex(NamedTuple):
-    """A transaction index as it must be, where another one is there, or none."""
+    """A correct transaction index for a segment that has a wrong one, or none."""
 
     segment: Segment
     body: bytes
@@ -35,9 +35,9 @@ class RightIndex(NamedTuple):
 
 
 def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources) -> Iterator[RightIndex]:
-    """Yield what is right of the transaction indexes that are wrong, of closed segments of the log dir.
+    """Yield the correct indexes for the wrong ones, of closed segments of the log dir.
 
-    Only those are judged at whose beginning ``snapshots``, by offset, have one that lacks no producer.
+    Only segments are judged with a snapshot without missing producers at their base offset, in ``snapshots`` by offset.
 
     Raises:
         FormatError: a segment is damaged.
@@ -63,7 +63,7 @@ def _open_in(snapshot: bytes) -> dict[int, int]:
 
 
 def index_there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:
-    """Return the entries of the index beside the segment, of which there may be none; None where it is damaged."""
+    """Return the entries of the index beside the segment, perhaps none; None if it is damaged."""
     try:
         return read_transaction_index(sources.read(segment.sibling("txnindex")))
     except GONE:

@@ -1,7 +1,7 @@
-"""Regenerated snapshots where they wait to be installed: ``<topic>-<partition>/<N>.snapshot``, and their fingerprint.
+"""The staging area of rebuilt snapshots: ``<topic>-<partition>/<N>.snapshot``, and their fingerprint.
 
-The fingerprint is written after the snapshots. Those of a run that was killed before have the old one or none, and are
-not installed: their bytes are not what it describes.
+The fingerprint is written after the snapshots. If a run was killed before that, there is an old fingerprint or none,
+and its snapshots are not installed, because their bytes do not match.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 
 class StagingArea:
-    """The place that ``resnap regenerate --into`` was given."""
+    """The place given to ``resnap regenerate --into``."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the place."""
         return self._store.url
 
     def offsets(self) -> dict[TopicPartition, list[int]]:
-        """Return the offsets of the snapshots of each partition, ascending, with those that its fingerprint names.
+        """Return the offsets of each partition's snapshots, ascending, including those in its fingerprint.
 
         Raises:
             StoreError: the place cannot be listed.
@@ -75,7 +75,7 @@ class StagingArea:
         return {key: sorted(offsets) for key, offsets in sorted(found.items()) if offsets}
 
     def fingerprint(self, topic_partition: TopicPartition) -> Fingerprint | None:
-        """Return what the snapshots of a partition depend on; None where that was not left.
+        """Return the fingerprint of a partition's snapshots; None if there is none.
 
         Raises:
             FormatError: the file is damaged.
@@ -100,12 +100,13 @@ class StagingArea:
         *,
         lacks_records: bool = False,
     ) -> None:
-        """Write what snapshots depend on, joined with what is known of others that lie here.
+        """Write the fingerprint of snapshots, joined with that of others in the staging area.
 
         Args:
-            partition: the listing that the replay was planned by.
-            made: the snapshots that it has just written here.
-            unchanged: those that an earlier run has written; nothing is read for them if that left all it should.
+            partition: the listing that the replay was planned from.
+            made: the snapshots that the replay has just written here.
+            unchanged: those that an earlier run has written; nothing is read for them if that run left a complete
+                fingerprint.
             print_segments: ``fingerprint.print_segment`` of each, run where segments are read.
             indexes: the transaction indexes that it has written here.
             lacks_records: as in ``PartitionResult``, of the run.
@@ -128,7 +129,7 @@ class StagingArea:
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
 
     def put_index(self, topic_partition: TopicPartition, base_offset: int, body: bytes) -> StagedIndex:
-        """Write the transaction index of a segment, and return what the fingerprint is to say of it.
+        """Write the transaction index of a segment, and return its fingerprint entry.
 
         Raises:
             StoreError: it cannot be written.
@@ -138,11 +139,11 @@ class StagingArea:
         return StagedIndex(base_offset=base_offset, size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
 
     def locator(self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> str:
-        """Return what to call a staged file in messages."""
+        """Return the name of a staged file in messages."""
         return f"{self.url}/{_key(topic_partition, offset, kind)}"
 
     def read(self, topic_partition: TopicPartition, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> bytes | None:
-        """Return a staged file; None if it is gone.
+        """Return the content of a staged file; None if it does not exist.
 
         Raises:
             StoreError: it cannot be read.
@@ -173,7 +174,7 @@ class StagingArea:
 
 
 def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBoundary]) -> list[StagedPrint]:
-    """Return the prints of the snapshots that replays of ``partition`` made."""
+    """Return the prints of the snapshots from replays of ``partition``."""
     base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
     prints = []
     for one in found:
@@ -195,9 +196,10 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBo
 def fingerprint_of(
     partition: PartitionDir, snapshots: Sequence[StagedPrint], print_segments: PrintSegments
 ) -> Fingerprint:
-    """Return what ``snapshots``, ascending, depend on.
+    """Return the fingerprint of ``snapshots``, ascending.
 
-    A segment that is no longer as ``partition`` lists it gets no print, and what depends on it cannot be installed.
+    A segment that has changed since ``partition`` was listed gets no print, and snapshots that depend on it cannot be
+    installed.
 
     Raises:
         LogDirError, StoreError: a segment cannot be read.

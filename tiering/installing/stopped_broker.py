@@ -1,7 +1,7 @@
-"""Whether a log dir may be changed: its broker was shut down cleanly, and no process works there.
+"""Checks that a log dir may be changed: its broker was shut down cleanly, and no process uses it.
 
-A broker that was killed recovers when it starts next, and makes or deletes snapshots as it goes; so nothing can
-be built on what it left. The mark of a clean shutdown is read, never written: a broker that starts removes it.
+A killed broker recovers at its next start, and creates or deletes snapshots then; so its current files are not
+reliable. The mark of a clean shutdown is read, never written: a starting broker removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
-    """Hold the lock of ``log_dir`` while the context lasts; give the mark of the clean shutdown.
+    """Hold the lock of ``log_dir`` while the context lasts; yield the mark of the clean shutdown.
 
     Raises:
         LogDirInUseError: a broker runs there, or another run of ours.
@@ -37,10 +37,10 @@ def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
 
 
 def shutdown_mark(log_dir: Path) -> ShutdownMark:
-    """Return the mark that the broker left when it was shut down cleanly.
+    """Return the mark that the broker left at its clean shutdown.
 
     Raises:
-        LogDirError: there is none, or it cannot be read.
+        LogDirError: there is no mark, or it cannot be read.
 
     """
     mark = find_shutdown_mark(log_dir)
@@ -54,7 +54,7 @@ def shutdown_mark(log_dir: Path) -> ShutdownMark:
 
 
 def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
-    """Return the mark that the broker left when it was shut down cleanly; None where it has left none.
+    """Return the mark that the broker left at its clean shutdown; None if there is none.
 
     Raises:
         LogDirError: it cannot be read.
@@ -70,7 +70,7 @@ def refuse_running(log_dir: Path) -> None:
 
     Raises:
         LogDirInUseError: a broker runs there, or another run of ours.
-        LogDirError: that cannot be found out, or root would work where others may write.
+        LogDirError: the lock cannot be tested, or root would work where others may write.
 
     """
     refuse_root(log_dir)

@@ -1,8 +1,8 @@
-"""Takes an installation back, by its manifest: every file as it was, in name, bytes, mode, owner and time.
+"""Undoes an installation by its manifest: restores every file in name, bytes, mode, owner and time.
 
-Each file is judged by its bytes: as it was before, or as the installation left it. So an installation that was killed
-is undone as far as it came, an undoing that was killed goes on, and one that is complete changes nothing.
-Anything else means that it was changed since, and then nothing at all is touched.
+The bytes of each file show whether it is the old one or the installed one. So a killed installation is undone as far as
+it went, a killed undo is continued, and a complete one changes nothing. Any other bytes mean that the file was changed
+since, and then nothing at all is touched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoStep:
-    """What is done to one file."""
+    """The undo step for one file."""
 
     change: Change
     removes: bool
@@ -44,7 +44,7 @@ class UndoStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """One installation that is to be taken back."""
+    """One installation to undo."""
 
     manifest: UndoManifest
     folder: Path
@@ -57,11 +57,11 @@ class Undo:
         return Path(self.manifest.log_dir)
 
     def steps(self) -> list[UndoStep]:
-        """Return what there is to do, in an order that a crash may end at any point; nothing is changed.
+        """Return the undo steps, in an order that may be interrupted anywhere; nothing is changed.
 
         Raises:
-            StalePlanError: a file is neither as it was nor as it was left, or a partition has gone.
-            LogDirError: a file cannot be read, or one that was kept aside is not what it was.
+            StalePlanError: a file is neither the old nor the installed one, or a partition was deleted.
+            LogDirError: a file cannot be read, or a saved file has changed.
 
         """
         gone = next((name for name in self.manifest.folder_times_ns if not is_directory(self.log_dir / name)), None)
@@ -73,12 +73,12 @@ class Undo:
         return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
 
     def check(self) -> None:
-        """Refuse if a broker has run since.
+        """Refuse if a broker has run since the installation.
 
         Raises:
-            LogDirInUseError: one runs now.
-            LogDirError: that cannot be found out.
-            StalePlanError: one has.
+            LogDirInUseError: a broker runs now.
+            LogDirError: that cannot be determined.
+            StalePlanError: a broker has run.
 
         """
         refuse_running(self.log_dir)
@@ -90,11 +90,11 @@ class Undo:
             )
 
     def apply(self, done: Callable[[UndoStep], None]) -> int:
-        """Do what there is to do, ``done`` is called after each step; return how many steps that were.
+        """Do all undo steps, calling ``done`` after each; return their number.
 
         Raises:
             StalePlanError, LogDirError: as ``steps``, before anything is changed.
-            LogDirError: a file cannot be changed; the same undoing goes on from there.
+            LogDirError: a file cannot be changed; the same command continues from there.
 
         """
         self.check()
@@ -109,7 +109,7 @@ class Undo:
         return len(steps)
 
     def _judge(self, change: Change) -> bool:
-        """Return whether the file is as it was left, and so is to be undone; it may also be as it was before."""
+        """Return whether the file is the installed one, and so must be undone; it may also be the old one."""
         path = self.log_dir / change.place
         found = digest_of_file(path)
         as_before = found == (change.old.digest if change.old else None)
@@ -135,7 +135,7 @@ class Undo:
         return f"; what was replaced is in {self.folder / ASIDE}" if has_old else ""
 
     def _remove_unfinished(self) -> None:
-        """Remove what a run that was killed was just writing."""
+        """Remove the file that a killed run was writing."""
         for change in self.manifest.changes:
             temporary = temporary_of(self.log_dir / change.place)
             if is_there(temporary):
@@ -158,7 +158,7 @@ class Undo:
 
 
 def read_undo(path: Path, disk: Disk) -> Undo:
-    """Return the undoing of the installation whose manifest is at ``path``, or in the folder ``path``.
+    """Return the undo of the installation whose manifest is at ``path``, or in the folder ``path``.
 
     Raises:
         UsageError: there is no such file.

@@ -1,7 +1,7 @@
-"""What an installation is about to change in a log dir, written down before the first change so that it can be undone.
+"""The undo manifest: the changes of an installation, written durably before the first change.
 
-The manifest names every file by its place below the log dir, with what it was and what it becomes. Bytes that go are
-kept beside the manifest, in ``aside/`` under the same places. It is JSON, made to be read by people too.
+The manifest names every file by its path below the log dir, with its old and its new state. Replaced bytes are saved
+beside the manifest, in ``aside/`` under the same paths. It is JSON, readable for people, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldFile:
-    """A file as it was before."""
+    """A file before the installation."""
 
     digest: FileDigest
     dress: Dress
@@ -36,7 +36,7 @@ class OldFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One file of the log dir; at least one of ``old`` and ``new`` is there."""
+    """One file of the log dir; at least one of ``old`` and ``new`` exists."""
 
     place: str
     """``<topic>-<partition>/<N, 20 digits>.snapshot``, or ``.txnindex``."""
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownMark:
-    """The mark of the clean shutdown before the installation; a broker that runs leaves another one, or none."""
+    """The mark of the clean shutdown before the installation; a broker that has run leaves another one, or none."""
 
     digest: FileDigest
     mtime_ns: int
@@ -56,7 +56,7 @@ class ShutdownMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoManifest:
-    """Everything that one installation changes."""
+    """All changes of one installation."""
 
     log_dir: str
     """Absolute."""
@@ -89,10 +89,10 @@ def write_manifest(manifest: UndoManifest) -> bytes:
 
 
 def read_manifest(text: bytes) -> UndoManifest:
-    """Return the manifest that ``write_manifest`` gave.
+    """Return the manifest that ``write_manifest`` wrote.
 
     Raises:
-        FormatError: it is not one, or of another version, or names what is not a snapshot of a log dir.
+        FormatError: it is not a manifest, has another version, or names a file that is not a snapshot of a log dir.
 
     """
     try:
@@ -154,7 +154,7 @@ def _dress(item: dict[str, Any]) -> Dress:
 
 
 def _place(value: object) -> str:
-    """Return a place below the log dir; nothing but snapshots and transaction indexes of live partitions is touched."""
+    """Return a path below the log dir; only snapshots and transaction indexes of live partitions are allowed."""
     folder, _, name = _typed(str, value).partition("/")
     file = parse_file_name(name)
     if file is None or file.kind not in _TOUCHED or file.state is not FileState.LIVE:
@@ -177,7 +177,7 @@ def _absolute(value: object) -> str:
 
 
 def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it is of just this type: JSON's true is not a number, and its 1.0 not an offset."""
+    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value

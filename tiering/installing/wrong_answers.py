@@ -1,7 +1,7 @@
-"""What a replica that lost its producer state answers wrongly while it leads, shown by its log and its indexes.
+"""What a replica without its producer state did wrong as leader, from its log and its indexes.
 
-It did not know the transactions that were open below, nor the producers: so it hides no record of such a transaction
-that was aborted later, appends batches that it has already, and takes those of instances that were fenced.
+It did not know the producers and open transactions from below: so it serves records of such a transaction that was
+aborted later, appends duplicate batches, and accepts batches of fenced producer instances.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEQUENCES: Final = 1 << 31
 
 
 class WronglyAppended(NamedTuple):
-    """A batch or marker that a leader with the whole state would not have appended."""
+    """A batch or marker that a leader with complete state would not have appended."""
 
     producer_id: int
     batch: Batch
@@ -36,14 +36,14 @@ class WronglyAppended(NamedTuple):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it is of an instance that a later one had fenced; else its sequence numbers were there already."""
+        """Whether a later instance had fenced it; else its sequence numbers are duplicates."""
         return self.batch.producer_epoch < self.before.producer_epoch
 
 
 def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[AbortedTxn]:
-    """Yield the aborted transactions of which a transaction index does not say all: their records are served.
+    """Yield the aborted transactions that a transaction index lacks or records wrongly: their records are served.
 
-    Reads every segment of the log, remote ones too. Of what began below the log nothing is said.
+    It reads every segment of the log, remote ones too. Transactions that began below the log are not reported.
 
     Raises:
         FormatError: a segment is damaged.
@@ -65,9 +65,9 @@ def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[Ab
 def wrongly_appended(
     segments: Iterable[SegmentSpan], producers: Collection[int], begin: int, sources: Sources
 ) -> Iterator[WronglyAppended]:
-    """Yield what was appended from the offset ``begin`` on of ``producers`` against what the log has of them below.
+    """Yield batches of ``producers`` from the offset ``begin`` on that contradict the log below it.
 
-    A producer that begins again at sequence 0, long after the broker had forgotten it, looks the same.
+    A producer that starts again at sequence 0, long after the broker had forgotten it, looks the same.
 
     Raises:
         FormatError: a segment is damaged.
@@ -88,7 +88,7 @@ def wrongly_appended(
 
 
 def _is_repeated(batch: Batch, before: Batch) -> bool:
-    """Whether ``batch`` has sequence numbers that ``before`` has, or that lie below those."""
+    """Whether ``batch`` has sequence numbers of ``before``, or lower ones."""
     if batch.is_marker or before.is_marker or batch.producer_epoch != before.producer_epoch:
         return False
     return (before.last_sequence - batch.base_sequence) % _SEQUENCES < _SEQUENCES // 2

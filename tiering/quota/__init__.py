@@ -1,4 +1,4 @@
-"""KIP-936 as a library: how many producer ids each principal brings to life, and when that is too many.
+"""KIP-936 as a library: a quota on the new producer ids of each principal.
 
 These are the public names. Neither they nor what they do load numba, pyspark or boto3, and nothing is compiled.
 """

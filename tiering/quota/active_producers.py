@@ -1,13 +1,13 @@
-"""Which producer ids are active, by principal: the cache of KIP-936, which answers "seen lately?" and counts nothing.
+"""The active producer ids of each principal: the cache of KIP-936, which answers "seen lately?" and counts nothing.
 
-A principal has an entry from its first id on, and none any more once all its layers are over and it was cleaned
-up; looking never makes one. What else must be known of a principal under the same lock hangs on its entry, and may keep
-it for longer, without layers. Each entry has a lock of its own, so principals do not wait for each other. The memory is
-that of layers alone, so it follows what principals do, and is 0 again when they stop. Batches without a producer (-1)
-are neither looked up nor kept.
+A principal has an entry from its first id on, until all its layers have expired and were cleaned up; a look-up never
+creates one. Other state of a principal under the same lock is part of its entry, and may keep it for longer, without
+layers. Each entry has a lock of its own, so principals do not wait for each other. Only layers take memory, so it
+follows the activity of principals, and returns to 0 when they stop. Batches without a producer (-1) are neither looked
+up nor stored.
 
-Nothing is kept over a restart, and nothing is known of what another broker has seen: after either, ids in use are new
-once more, and charged once.
+Nothing survives a restart, and nothing is known of other brokers' ids: after a restart or a move, ids in use are new
+again, and charged once.
 
 Source: KIP-936, ``ProducerIdQuotaManagerCache``.
 """
@@ -39,7 +39,7 @@ THROTTLE_SAMPLE_MS: Final = 30_000
 
 
 class Sensors:
-    """What is measured of one principal: the bucket that limits, and the rate and throttle times that only say.
+    """The measurements of one principal: the bucket that limits, and the informative rate and throttle times.
 
     Used under the lock of its entry. Kafka forgets the sensors of a quota after an hour without a record, and a
     principal that comes back finds a full bucket: with windows of an hour, one deep in debt would be free again after
@@ -61,21 +61,21 @@ class Sensors:
         self._last_ms = now_ms
 
     def record(self, ids: int, rate: float, now_ms: int) -> float:
-        """Charge new ids, and return the tokens that are left."""
+        """Charge new ids, and return the remaining tokens."""
         self._last_ms = now_ms
         self.charges.ids += ids
         self.rate_of_ids.record(ids, now_ms)
         return self.bucket.take(ids, rate, now_ms)
 
     def record_throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """Count a time that a client had to wait; 0 is not counted."""
+        """Record a throttle time of a client; 0 is not counted."""
         if throttle_ms > 0:
             self._last_ms = now_ms
             self.charges.throttled += 1
             self.throttle.record(throttle_ms, now_ms)
 
     def may_go(self, rate: float, now_ms: int) -> bool:
-        """Whether forgetting all this would change no answer and no metric."""
+        """Whether dropping these would change no decision and no metric."""
         return now_ms - self._last_ms >= self._faded_ms and self.bucket.is_full(rate, now_ms)
 
 
@@ -90,7 +90,7 @@ class Charges:
     """All throttle times together."""
 
     def add(self, ids: int, throttle_ms: int) -> None:
-        """Count what one answer charged, and how long it lets the client wait."""
+        """Add the charge and the throttle time of one decision."""
         self.ids += ids
         self.throttled += throttle_ms > 0
         self.throttled_ms += throttle_ms
@@ -98,7 +98,7 @@ class Charges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembering:
-    """How ids are remembered."""
+    """How ids are stored."""
 
     cycle: LifeCycle = field(default_factory=life_cycle)
     false_positive_rate: float = 0.01
@@ -114,7 +114,7 @@ class Remembering:
 
 @dataclass(slots=True)
 class Entry:
-    """One principal's; used under its lock, and only while it is not gone."""
+    """The entry of one principal; used under its lock, and only while it exists."""
 
     layers: Layers
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -125,7 +125,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """What is kept of one principal, or of all."""
+    """Sizes of the entries of one principal, or of all."""
 
     layers: int = 0
     items: int = 0
@@ -136,7 +136,7 @@ class Population:
 
 
 class ActiveProducers:
-    """The ids of all principals. Thread-safe; times are milliseconds that never fall."""
+    """The active ids of all principals. Thread-safe; times are milliseconds that never fall."""
 
     def __init__(self, remembering: Remembering) -> None:
         self.remembering = remembering
@@ -148,11 +148,11 @@ class ActiveProducers:
         return sum(len(entry.layers) > 0 for entry in self.entries().values())
 
     def entries(self) -> dict[str, Entry]:
-        """Return the entries there are by the name of the user, of principals without layers, too."""
+        """Return the existing entries by user name, including principals without layers."""
         return dict(self._entries)
 
     def locked(self, principal: str, items: Callable[[], int] | None = None) -> Entry:
-        """Return the entry of ``principal``, made if there is none, with its lock taken: release it.
+        """Return the entry of ``principal``, new or existing, with its lock taken; the caller must release it.
 
         ``items`` says how many ids a layer of a new entry is to hold.
         """
@@ -188,7 +188,7 @@ class ActiveProducers:
             return entry.layers.find(producer_id, now_ms) != UNSEEN
 
     def track(self, principal: str, producer_id: int, now_ms: int) -> bool:
-        """Remember an id, and say whether it is new."""
+        """Store an id, and return whether it is new."""
         if producer_id <= NO_PRODUCER_ID:
             return False
         entry = self.locked(principal)
@@ -203,7 +203,7 @@ class ActiveProducers:
         return layer == UNSEEN
 
     def clean_up(self, now_ms: int, may_go: Callable[[Entry], bool] = lambda _: True) -> int:
-        """Forget layers that are over, and principals without any and that ``may_go``; return how many of these."""
+        """Drop expired layers, and principals without layers that ``may_go``; return the number of principals."""
         gone = 0
         for principal, entry in self.entries().items():
             with entry.lock:
@@ -215,7 +215,7 @@ class ActiveProducers:
         return gone
 
     def population(self, principal: str | None = None) -> Population:
-        """Return what is kept of ``principal``, or of all."""
+        """Return the sizes of the entry of ``principal``, or of all entries."""
         entries = self.entries()
         wanted = None if principal is None else user_name(principal)
         layers = [entry.layers for name, entry in entries.items() if wanted in (None, name)]
@@ -232,9 +232,9 @@ DEFAULT_INTERVAL_MS: Final = 10_000
 
 
 class Cleaner:
-    """A thread that calls ``clean_up`` every ``interval_ms`` until it is closed; ``with`` it, or ``close`` it.
+    """A thread that calls ``clean_up`` every ``interval_ms`` until closed; use it in ``with``, or ``close`` it.
 
-    Answers do not depend on it, only memory does: it may fail, and stop.
+    Decisions do not depend on it, only memory does: it may fail, and stop.
     """
 
     def __init__(self, clean_up: Callable[[], object], interval_ms: int = DEFAULT_INTERVAL_MS) -> None:
@@ -254,11 +254,11 @@ class Cleaner:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread lives."""
+        """Whether its thread is running."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread, and wait for it."""
+        """Stop the thread, and wait for it."""
         self._closed.set()
         self._thread.join()
 

@@ -1,8 +1,8 @@
-"""Quotas of users as Kafka keeps them: entities with keys and values, changed by records, asked for by filters.
+"""Client quotas as Kafka stores them: entities with keys and values, changed by records, described by filters.
 
-An entity is one or more of ``user``, ``client-id`` and ``ip``, each with a name or, as the default, without. Of the
-keys only ``producer_ids_rate`` means something here; the others of a cluster are carried along. What a request asks for
-is checked as the controller checks it, and nothing of it is done if any of it is wrong.
+An entity is one or more of ``user``, ``client-id`` and ``ip``, each with a name or, as the default, without. Only the
+key ``producer_ids_rate`` has a meaning here; other keys of a cluster are preserved. A request is validated as the
+controller does, and nothing of it is applied if any part is wrong.
 
 ``producer_ids_rate`` is for users alone (KIP-936: client ids are free for clients to choose, and would let the memory
 grow), so it is refused for all other entities.
@@ -47,7 +47,7 @@ _MOST_OF_A_LONG: Final = (1 << 63) - 1
 
 
 class QuotaRequestError(UsageError):
-    """A request that Kafka's controller would refuse, with the name of the error it would give."""
+    """A request that Kafka's controller would refuse, with the name of its error."""
 
     def __init__(self, message: str, *, code: str = "INVALID_REQUEST", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -71,7 +71,7 @@ class QuotaChange(NamedTuple):
 
 
 class Match(StrEnum):
-    """How a part of a filter picks entities."""
+    """How a part of a filter matches entities."""
 
     EXACT = "exact"
     DEFAULT = "default"
@@ -79,7 +79,7 @@ class Match(StrEnum):
 
 
 class FilterPart(NamedTuple):
-    """One type of a filter, and what its name must be."""
+    """One entity type of a filter, and the name it must match."""
 
     entity_type: str
     match: Match
@@ -92,7 +92,7 @@ def user(name: str | None) -> Entity:
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return an entity, checked as Kafka's controller checks it.
+    """Return an entity, validated as Kafka's controller does.
 
     Raises:
         QuotaRequestError: it is empty, of an unknown type, has a type twice or an empty name, or joins ip with others.
@@ -155,12 +155,12 @@ def _whole_only(entity: Entity, key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotas:
-    """All quotas at one moment; records make another of it."""
+    """All quotas at one moment; applying records returns a new value."""
 
     entities: Mapping[Entity, Mapping[str, float]] = field(default_factory=dict)
 
     def altered(self, changes: Mapping[Entity, Sequence[QuotaChange]]) -> list[QuotaRecord]:
-        """Return the records that a request makes, all of them or none; what changes nothing makes none.
+        """Return the records of a request, all or none; unchanged values give none.
 
         Raises:
             QuotaRequestError: anything of it is wrong.
@@ -182,7 +182,7 @@ class ClientQuotas:
         return records
 
     def applied(self, records: Iterable[QuotaRecord]) -> ClientQuotas:
-        """Return what the records make of these quotas; an entity goes with its last key."""
+        """Return the quotas after these records; an entity without keys is removed."""
         entities = {entity: dict(values) for entity, values in self.entities.items()}
         for record in records:
             values = entities.setdefault(record.entity, {})
@@ -197,7 +197,7 @@ class ClientQuotas:
     def described(
         self, parts: Sequence[FilterPart] = (), *, strict: bool = False
     ) -> Iterator[tuple[Entity, Mapping[str, float]]]:
-        """Return the entities that have all the types of a filter, matching; with ``strict``, no other types.
+        """Return the entities that match all types of a filter; with ``strict``, without other types.
 
         Raises:
             QuotaRequestError: a type is there twice, beside ip, or is not known; a match lacks its name.
@@ -211,11 +211,11 @@ class ClientQuotas:
         )
 
     def rates(self, warn: Callable[[str], None] = lambda _: None) -> UserRates:
-        """Return ``producer_ids_rate`` of users; what cannot be one is skipped, and ``warn`` is called about it.
+        """Return ``producer_ids_rate`` of users; invalid values are skipped, and reported to ``warn``.
 
-        A broker, too, warns of what it does not understand in its metadata, and goes on. A rate of zero, which no
-        controller writes, is taken at its word: a bucket without burst, one id, and then none. One beyond the largest
-        long counts as that, which limits nothing either.
+        A broker, too, warns of unknown metadata and continues. A rate of zero, which no controller writes, is applied
+        literally: a bucket without burst, one id, and then none. One beyond the largest long is limited to that, which
+        limits nothing either.
         """
         rates: dict[str | None, float] = {}
         for entity, values in self.entities.items():
@@ -235,7 +235,7 @@ class ClientQuotas:
 
 
 def user_name(principal: str) -> str:
-    """Return the name by which quotas know a principal: ``User:alice`` is the user ``alice``.
+    """Return the user name of a principal in quotas: ``User:alice`` is the user ``alice``.
 
     Brokers ask for quotas by ``KafkaPrincipal.getName``, and operators set them by the same name. ``User:alice`` is
     what a principal looks like in ACLs and logs, so both forms mean one user here, with one bucket.
@@ -245,7 +245,7 @@ def user_name(principal: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UserRates:
-    """``producer_ids_rate`` of users, as the quota asks for it; names may have the prefix of principals."""
+    """``producer_ids_rate`` of users, as the quota uses it; names may have the prefix of principals."""
 
     users: Mapping[str, float] = field(default_factory=dict)
     default: float | None = None
@@ -254,7 +254,7 @@ class UserRates:
         object.__setattr__(self, "users", {user_name(name): rate for name, rate in self.users.items()})
 
     def of(self, name: str) -> float | None:
-        """Return the rate of a user: the user's own, else that of the default user, else None, which is no limit.
+        """Return the rate of a user: its own, else the default user's, else None, which is no limit.
 
         The default gives each user a bucket of its own. Levels with client ids, which Kafka's order has in between, are
         skipped.
@@ -263,7 +263,7 @@ class UserRates:
 
 
 def shown_entity(entity: Entity) -> str:
-    """Return an entity as ``kafka-configs`` writes it."""
+    """Return an entity in the form of ``kafka-configs``."""
     return ", ".join(f"default {kind}" if name is None else f"{kind} {name!r}" for kind, name in entity)
 
 

@@ -1,23 +1,23 @@
-"""The producer ids of one principal over time: which are remembered, and where a new one is written.
+"""The layers of one principal's producer ids over time: which ids are remembered, and where new ones are stored.
 
-Layers follow a ``LifeCycle``. The texts of KIP-936 contradict each other, so that is data, and each text has its name.
-With W the quota window (``producer.id.quota.window.size.seconds``):
+Layers follow a ``LifeCycle``. The texts of KIP-936 contradict each other, so the life cycle is data, and each text has
+a named profile. With W the quota window (``producer.id.quota.window.size.seconds``):
 
     P-A   written for W,   remembered for 1.5 W: the first text; an id is forgotten after 0.5 W to 1.5 W
     P-B   written for W/2, remembered for 1.5 W: the comment in the KIP's sketch of a class; after W to 1.5 W
     P-C   written for W/2, remembered for W:     the last prose, "two filters, one of them writable"; after 0.5 W to W
     P-L   written for W/4, remembered for W:     the layered filter of the discussion; after 0.75 W to W
 
-Edges: a layer is forgotten at exactly its lifetime, and takes no more ids from exactly its span on.
+Edges: a layer expires at exactly its lifetime, and accepts no ids from exactly its span on.
 
-A layer begins at the first write at or after the end of the one before it, never by a
-timer, so an idle principal has none; it is over at its lifetime, whether or not anybody has cleaned up. A layer that
-holds all it was made for is closed early, and the next one is made for twice as many: a burst adds layers, and does not
-spoil the false positive rate. The rate is for all layers together: each span has its share, of which its first layer
-takes four fifths, and each that a burst adds a fifth of what the one before it took.
+A layer begins at the first write at or after the end of the previous one, never by a timer, so an idle principal has
+none; it expires at its lifetime, whether or not it was cleaned up. A full layer is closed early, and the next one has
+twice its capacity: a burst adds layers, and does not raise the false positive rate. The rate is for all layers
+together: each span has its share, of which its first layer takes four fifths, and each layer that a burst adds takes a
+fifth of the previous one's.
 
-Memory is bounded: where another layer would go beyond ``max_bytes``, the newest is filled further. Then more new ids
-are taken for seen ones, which is an error in the client's favour, and ``is_saturated`` says so.
+Memory is bounded: if another layer would exceed ``max_bytes``, the newest one is filled further. Then more new ids
+count as seen, which is an error in the client's favour, and ``is_saturated`` reports it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_LAYERS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeCycle:
-    """One principal's layers over time; all times in milliseconds."""
+    """The layers of one principal over time; all times in milliseconds."""
 
     span_ms: int
     """How long a layer is written."""
@@ -69,7 +69,7 @@ class LifeCycle:
 
     @property
     def layers(self) -> int:
-        """How many layers are remembered at once at most, but for those that are closed early."""
+        """The largest number of layers at once, not counting those closed early."""
         return -(-self.lifetime_ms // self.span_ms)
 
 
@@ -114,18 +114,18 @@ _BITS_PER_WORD: Final = 64
 
 
 def items_for(burst: float, per_ms: float, span_ms: int) -> int:
-    """Return how many new ids a quota admits in one span at most, within what a first layer may have."""
+    """Return how many new ids a quota admits in one span at most, within the limits of a first layer."""
     most = min(burst, MOST_ITEMS_AT_FIRST) + 1 + min(per_ms * span_ms, MOST_ITEMS_AT_FIRST)
     return int(min(max(most + 1, LEAST_ITEMS), MOST_ITEMS_AT_FIRST))
 
 
 def rate_of_one(joint: float, filters: int) -> float:
-    """Return the false positive rate of each of ``filters`` so that any of them errs with ``joint``."""
+    """Return the false positive rate of each of ``filters`` that gives ``joint`` for all together."""
     return float(-math.expm1(math.log1p(-joint) / filters))
 
 
 class Layers:
-    """One principal's; times are milliseconds that never fall. Not thread-safe: who holds it, locks."""
+    """The layers of one principal; times are milliseconds that never fall. Not thread-safe: the caller must lock."""
 
     def __init__(
         self,
@@ -140,8 +140,8 @@ class Layers:
 
         Args:
             cycle: how long layers are written and remembered.
-            store: what they are kept in.
-            expected_items: ids in one span; a change counts for layers that are opened later.
+            store: stores the ids.
+            expected_items: ids in one span; a change applies to layers opened later.
             false_positive_rate: of all layers together.
             max_bytes: the bound for all layers together.
 
@@ -168,11 +168,11 @@ class Layers:
 
     @property
     def items(self) -> int:
-        """Ids in all layers; one that was refreshed counts in each that has it."""
+        """Ids in all layers; a refreshed id counts in each layer that has it."""
         return sum(self._store.items)
 
     def expire(self, now_ms: int) -> None:
-        """Forget the layers whose lifetime is over."""
+        """Drop the layers whose lifetime is over."""
         lifetime_ms, count = self._cycle.lifetime_ms, 0
         while count < len(self._starts) and now_ms - self._starts[count] >= lifetime_ms:
             count += 1
@@ -182,7 +182,7 @@ class Layers:
             self.is_saturated = self.is_saturated and bool(self._starts)
 
     def find(self, producer_id: int, now_ms: int) -> int:
-        """Return the newest layer that has an id, or ``UNSEEN``; changes nothing but what time changes."""
+        """Return the newest layer with an id, or ``UNSEEN``; changes nothing but by time."""
         if self._starts and now_ms - self._starts[0] >= self._cycle.lifetime_ms:
             self.expire(now_ms)
         return self._store.find(producer_id) if self._starts else UNSEEN
@@ -193,24 +193,24 @@ class Layers:
         return np.array([self._store.find(one) for one in producer_ids.tolist()], dtype=np.int8)
 
     def refresh(self, producer_id: int, layer: int, now_ms: int) -> None:
-        """Keep an id that was found in ``layer`` from being forgotten, where the life cycle wants that."""
+        """Store an id found in ``layer`` again before it expires, if the life cycle requires it."""
         if self._cycle.refresh_on_hit and (layer < len(self._starts) - 1 or self._span_is_over(now_ms)):
             self.add(producer_id, now_ms)
 
     def refresh_many(self, producer_ids: Ids, found: Answers, now_ms: int) -> None:
-        """Do what ``refresh`` does for all of them that were found."""
+        """Refresh all ids that were found."""
         if self._cycle.refresh_on_hit and len(self._starts):
             old = found >= 0 if self._span_is_over(now_ms) else (found >= 0) & (found < len(self._starts) - 1)
             if old.any():
                 self.add_many(producer_ids[old], now_ms)
 
     def add(self, producer_id: int, now_ms: int) -> None:
-        """Write an id into the newest layer, after opening another if that is due."""
+        """Store an id in the newest layer, after opening another if that is due."""
         self._make_room(now_ms)
         self._store.add(producer_id)
 
     def add_many(self, producer_ids: Ids, now_ms: int) -> None:
-        """Write ids; a layer is closed early as soon as it is full, as ids one by one would do."""
+        """Store ids; a full layer is closed early, as with single ids."""
         done = 0
         while done < len(producer_ids):
             self._make_room(now_ms)

@@ -1,11 +1,11 @@
-"""Whose producer ids are: a log does not say, so a file does, or topics stand in for principals.
+"""Maps producer ids to principals, by a file or by topic, because a log does not record principals.
 
-The file is CSV with a head: ``producerId,topic,principal``, or ``producerId,topic,transactionalId,principal``. The
-first is an id or a range as ``1000-1999``, the second and third are globs; each may be empty, and the first line that
-fits counts. What none fits belongs to ``unmapped``. ``User:alice`` and ``alice`` are one principal.
+The file is CSV with a header: ``producerId,topic,principal``, or ``producerId,topic,transactionalId,principal``. The
+first is an id or a range as ``1000-1999``, the second and third are globs; each may be empty, and the first matching
+line counts. Ids without a match belong to ``unmapped``. ``User:alice`` and ``alice`` are one principal.
 
-Which producer has which transactional id, ``__transaction_state`` says (``PrincipalMap.knowing``); a producer that is
-not in it fits no line with a transactional id.
+``__transaction_state`` gives the transactional id of a producer (``PrincipalMap.knowing``); a producer that is not in
+it matches no line with a transactional id.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Rule:
     """Those that are known to have such a transactional id, where that is asked for."""
 
     def knowing(self, transactional_ids: Mapping[int, str]) -> Rule:
-        """Return the rule that goes by these transactional ids, if by any."""
+        """Return the rule with these transactional ids, if it uses any."""
         if self.transactional_ids == "*":
             return self
         named = [one for one, name in transactional_ids.items() if fnmatchcase(name, self.transactional_ids)]
         return replace(self, producers=tuple(named))
 
     def fits(self, ids: Ids) -> Mask:
-        """Return which of ``ids`` are meant."""
+        """Return which of ``ids`` match."""
         found = (ids >= self.first) & (ids <= self.last)
         if self.transactional_ids == "*":
             return found
@@ -68,11 +68,11 @@ class PrincipalMap:
     rules: tuple[Rule, ...] = ()
 
     def knowing(self, transactional_ids: Mapping[int, str]) -> PrincipalMap:
-        """Return the map that goes by these transactional ids, by producer id, too."""
+        """Return the map that also uses these transactional ids, by producer id."""
         return PrincipalMap(tuple(rule.knowing(transactional_ids) for rule in self.rules))
 
     def split(self, topic: str, ids: Ids) -> Iterator[tuple[str, Mask]]:
-        """Yield principals, and which of ``ids``, used in ``topic``, are theirs."""
+        """Yield principals, and which of ``ids``, used in ``topic``, belong to each."""
         if not self.rules:
             yield f"topic {topic}", np.ones(len(ids), dtype=np.bool_)
             return
@@ -88,10 +88,10 @@ class PrincipalMap:
 
 
 def read_principal_map(lines: Iterable[str], name: str) -> PrincipalMap:
-    """Return the map that the lines of the file ``name`` give.
+    """Return the map from the lines of the file ``name``.
 
     Raises:
-        UsageError: a line is not as it should be.
+        UsageError: a line is invalid.
 
     """
     reader = csv.reader(lines)

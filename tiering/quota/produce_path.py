@@ -1,11 +1,11 @@
-"""Where a broker asks the quota: handling PRODUCE, after all else that may refuse a batch, before the append.
+"""How a broker applies the quota to PRODUCE: after all other checks of a batch, before the append.
 
-What fails authorization, names an unknown topic or does not pass validation charges nothing. Only what clients produce
-is asked for: followers get producer state by fetching, and the coordinator writes markers, neither through PRODUCE. A
-transactional id is an id like any other.
+Batches that fail authorization, name an unknown topic or do not pass validation are not charged. Only client requests
+are charged: followers get producer state by fetching, and the coordinator writes markers, neither through PRODUCE. The
+producer id of a transactional producer counts like any other.
 
-Error 89 is known to clients from 2.7 on. Of those that speak a version of PRODUCE from before 2.8 some are older, and
-would take it for an unknown error that they do not retry: they are let through, and asked to wait.
+Clients from 2.7 on know error 89. Some clients with a PRODUCE version from before 2.8 are older, and would not retry
+after this unknown error: they are admitted, and throttled.
 
 Source: KIP-936, *Client Errors*; ``KafkaApis.handleProduceRequest``; KIP-219 (delivery of throttle times); KIP-599.
 """
@@ -29,7 +29,7 @@ NONE: Final = 0
 
 
 class Origin(Enum):
-    """Who wants batches to be appended."""
+    """The client that wants to append."""
 
     CLIENT = "client"
     REPLICATION = "replication"
@@ -38,7 +38,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """What the quota must know of a request."""
+    """The fields of a request that the quota needs."""
 
     principal: str
     producer_ids: Mapping[str, int]
@@ -49,7 +49,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceAnswer:
-    """Kafka's error code by partition, and the one throttle time."""
+    """Kafka's error code by partition, and the throttle time."""
 
     errors: Mapping[str, int]
     throttle_time_ms: int = 0
@@ -63,14 +63,14 @@ def handle_produce(
     append: Callable[[str], None],
     other_throttles_ms: tuple[int, ...] = (),
 ) -> ProduceAnswer:
-    """Append what may be appended, and return the answer.
+    """Append what may be appended, and return the response.
 
     Args:
         request: what was sent.
         manager: the quota.
         validate: called with each partition; returns Kafka's error code, 0 for none.
-        append: called with each partition that nothing speaks against.
-        other_throttles_ms: what other quotas say; the longest counts.
+        append: called with each admitted partition.
+        other_throttles_ms: throttle times of other quotas; the longest counts.
 
     """
     errors = {partition: validate(partition) for partition in request.producer_ids}

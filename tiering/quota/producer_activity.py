@@ -1,9 +1,9 @@
-"""When which producer ids were used, by topic: what a quota would have seen of a log, in few rows.
+"""The uses of producer ids in a log, by topic: what a quota would have seen, in few rows.
 
-A row is a use: a time and an id. What comes again within ``THIN_MS`` from the same id in the same segment is skipped,
-since it could change nothing but the moment of a refresh by as much. Markers and batches without a producer never reach
-a quota, and are skipped, too. Times are those of the batches (``maxTimestamp``), which clients may have set; one that
-is missing is that of the batch before in the segment; without any before it, the batch is counted and skipped.
+A row is a use: a time and an id. Further uses within ``THIN_MS`` by the same id in the same segment are skipped, since
+they could only shift a refresh by that time. Markers and batches without a producer never reach a quota, and are
+skipped, too. Times are those of the batches (``maxTimestamp``), which clients may have set; a batch without one gets
+that of the previous batch in the segment; without a previous one, the batch is counted and skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Uses(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogUses:
-    """How much was read of a log, or of a segment of it, and what could not be."""
+    """How much of a log, or of a segment, was read, and what could not be."""
 
     segments: int = 0
     batches: int = 0
@@ -47,7 +47,7 @@ class LogUses:
     errors: tuple[ResnapError, ...] = ()
 
     def joined(self, other: LogUses) -> LogUses:
-        """Return what both hold."""
+        """Return the sum of both."""
         return LogUses(
             segments=self.segments + other.segments,
             batches=self.batches + other.batches,
@@ -60,7 +60,7 @@ NO_USES: Final = Uses(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def read_uses(segment: SegmentRange, sources: Sources) -> tuple[LogUses, Uses]:
-    """Read the headers of a segment; damage and unreadable files are part of the answer, not an exception."""
+    """Read the headers of a segment; damage and unreadable files are part of the result, not exceptions."""
     facts, parts, batches, undated, last_ms = ScanFacts(), list[Uses](), 0, 0, NO_TIMESTAMP
     errors: tuple[ResnapError, ...] = ()
     try:
@@ -78,7 +78,7 @@ def read_uses(segment: SegmentRange, sources: Sources) -> tuple[LogUses, Uses]:
 
 
 def _uses(headers: npt.NDArray[np.void], before_ms: int) -> Uses:
-    """Return the uses of batches that follow one at ``before_ms``, where that is known."""
+    """Return the uses of batches after one at ``before_ms``, if that is known."""
     at_ms = np.append(np.int64(before_ms), headers["max_timestamp"].astype(np.int64))
     last = np.maximum.accumulate(np.where(at_ms >= 0, np.arange(len(at_ms)), 0))[1:]
     known = at_ms[last] >= 0
@@ -86,13 +86,13 @@ def _uses(headers: npt.NDArray[np.void], before_ms: int) -> Uses:
 
 
 def joined(parts: Iterable[Uses]) -> Uses:
-    """Return uses one after the other."""
+    """Return uses, concatenated."""
     found = [NO_USES, *parts]
     return Uses(np.concatenate([one.at_ms for one in found]), np.concatenate([one.producer_id for one in found]))
 
 
 def in_time(uses: Uses) -> Uses:
-    """Return uses by time; those of one moment stay in their order."""
+    """Return uses by time; those of the same time keep their order."""
     order = np.argsort(uses.at_ms, kind="stable")
     return Uses(uses.at_ms[order], uses.producer_id[order])
 

@@ -1,8 +1,8 @@
-"""How many producers a broker holds, how old they are, and when they expire: counted from producer snapshots.
+"""The census of a broker's producers, from producer snapshots: their number, ages and expirations.
 
-Entries pass by in arrays and are only counted, by their age at one moment, so that tens of millions take no more memory
-than a few. The bins of ages have an edge at each hour of the first days, at each day after that, and wherever an
-expiration that is asked for has one: what expires when is then exact, and not a guess from a histogram.
+Entries are processed as arrays and only counted, by their age at one moment, so that tens of millions take no more
+memory than a few. The age bins have an edge at each hour of the first days, at each day after that, and at each
+requested expiration, so that the numbers of expiring producers are exact, not estimated from a histogram.
 
 Source: ``ProducerStateManager.isProducerExpired``: an entry goes once it has been silent for the expiration, unless it
 has an open transaction.
@@ -46,20 +46,20 @@ _FINE: Final = np.concatenate([np.arange(8 * 24) * HOUR_MS, np.arange(8, 61) * D
 
 
 def age_edges(expirations_ms: Iterable[int]) -> Ints:
-    """Return the edges of the bins of ages that make exact what expires when."""
+    """Return the edges of the age bins that make the requested expirations exact."""
     exact = [expiration - ahead for expiration in expirations_ms for ahead in HORIZONS.values()]
     return np.unique(np.concatenate([_FINE, np.array([*AGES.values(), *exact], dtype=np.int64)]))
 
 
 def makes_an_id_per_message(producers: int, transactional: int, one_batch: int) -> bool:
-    """Return whether nearly all producers without transactions wrote one batch and never came back."""
+    """Return whether nearly all producers without transactions wrote one batch only."""
     others = producers - transactional
     return others >= FEW and one_batch >= MOST_WITH_ONE_BATCH * others
 
 
 @dataclass(slots=True)
 class Owners:
-    """Whose producers are, as far as that is known: principals by a file, transactional ids by producer id."""
+    """The owners of producer ids, as far as known: principals by a file, transactional ids by producer id."""
 
     principals: PrincipalMap | None = None
     transactional_ids: Mapping[int, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Owners:
         self._known = np.sort(np.fromiter(self.transactional_ids, np.int64, len(self.transactional_ids)))
 
     def transactional_ids_of(self, ids: Ints) -> Iterator[str]:
-        """Yield the transactional id of each producer that is known to have one."""
+        """Yield the transactional id of each producer for which it is known."""
         if len(self._known):
             at = np.searchsorted(self._known, ids).clip(max=len(self._known) - 1)
             yield from (self.transactional_ids[int(one)] for one in ids[self._known[at] == ids])
@@ -77,7 +77,7 @@ class Owners:
 
 @dataclass(slots=True)
 class Census:
-    """What was counted of some producers; bin ``k`` has the ages in [``edges[k - 1]``, ``edges[k]``)."""
+    """The counts of some producers; bin ``k`` has the ages in [``edges[k - 1]``, ``edges[k]``)."""
 
     edges: Ints
     idle: Ints
@@ -98,7 +98,7 @@ class Census:
         return cls(edges, np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64))
 
     def count(self, topic: str, entries: npt.NDArray[np.void], now_ms: int, owners: Owners) -> None:
-        """Count the entries of a snapshot, or some of them, of which each comes once."""
+        """Count the entries of a snapshot, or some of them, each only once."""
         bins = np.searchsorted(self.edges, now_ms - entries["timestamp"].astype(np.int64), side="right")
         is_open = entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION
         self.idle += np.bincount(bins[~is_open], minlength=len(self.idle))
@@ -115,7 +115,7 @@ class Census:
                 self.principals[principal] += int(np.count_nonzero(theirs))
 
     def add(self, other: Census) -> None:
-        """Count whom ``other`` has counted, by bins of the same edges."""
+        """Add the counts of ``other``, with the same bins."""
         self.idle += other.idle
         self.open += other.open
         self.transactional += other.transactional
@@ -125,21 +125,21 @@ class Census:
 
     @property
     def producers(self) -> int:
-        """How many there are, those that have expired included."""
+        """The number of producers, including expired ones."""
         return int(self.idle.sum() + self.open.sum())
 
     @property
     def open_transactions(self) -> int:
-        """How many have an open transaction."""
+        """The number of producers with an open transaction."""
         return int(self.open.sum())
 
     @property
     def ahead(self) -> int:
-        """How many have a time in the future."""
+        """The number of producers with a timestamp in the future."""
         return self._younger(0)
 
     def ages(self) -> dict[str, int]:
-        """Return how many are younger than each of ``AGES`` and not counted before, and how many are ``older``."""
+        """Return the number of producers in each of ``AGES``, and the number of ``older`` ones."""
         found, counted = dict[str, int](), 0
         for name, age_ms in AGES.items():
             younger = self._younger(age_ms)
@@ -147,7 +147,7 @@ class Census:
         return {**found, "older": self.producers - counted}
 
     def expired(self, expiration_ms: int, ahead_ms: int = 0) -> int:
-        """Return how many will have expired in ``ahead_ms`` if none writes; both make an edge, or are whole hours."""
+        """Return how many will have expired in ``ahead_ms`` if none writes; both must be an edge, or whole hours."""
         return int(self.idle[np.searchsorted(self.edges, expiration_ms - ahead_ms) + 1 :].sum())
 
     def expires(self, expiration_ms: int) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Census:
         return {name: self.expired(expiration_ms, ahead_ms) for name, ahead_ms in HORIZONS.items()}
 
     def heap_bytes(self, expiration_ms: int) -> int:
-        """Return what those that have not expired take of a broker's heap."""
+        """Return the memory of the unexpired ones in a broker's heap, in bytes."""
         return (self.producers - self.expired(expiration_ms)) * HEAP_BYTES
 
     def _younger(self, age_ms: int) -> int:

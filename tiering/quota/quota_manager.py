@@ -1,6 +1,6 @@
-"""The quota of KIP-936: who may bring how many producer ids to life, asked before a batch is appended.
+"""The quota of KIP-936: limits each principal's new producer ids, and is checked before a batch is appended.
 
-An id that was seen lately costs nothing and always passes. One that was not costs a token of its principal's bucket:
+An id that was seen lately costs nothing and is always admitted. A new id costs a token of its principal's bucket:
 
 - *Strict* (default): first the check, then the record, then the memory. Over quota nothing of this happens, so that the
   same id, retried, is refused again until its time has come. (The KIP remembers first; what is refused would then
@@ -8,9 +8,9 @@ An id that was seen lately costs nothing and always passes. One that was not cos
 - *Permissive*: everything passes and is remembered, and the answer says how long the client is to wait. For clients
   that do not know the error, and for the KIP's own order.
 
-A request is charged as a whole: for its distinct new ids, all or none. Without any quota for a principal nothing is
-remembered and nothing measured. Time, rates and everything else come from outside; ``Cleaner`` cleans
-up. A service asks ``admit`` or ``admit_request`` and turns the ``Admission`` into its own protocol's answer.
+A request is charged as a whole: for its distinct new ids, all or none. Without a quota for a principal nothing is
+stored or measured. Time, rates and everything else are arguments; ``Cleaner`` cleans up. A service calls ``admit`` or
+``admit_request`` and translates the ``Admission`` into a response of its own protocol.
 
 Source: KIP-936; ``ControllerMutationQuotaManager`` (strict and permissive, KIP-599), ``ClientQuotaManager``.
 """
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class ForwardClock:
-    """A clock that never goes back: readings of ``now_ms`` that never fall; thread-safe.
+    """A clock that never goes back, over readings of ``now_ms``; thread-safe.
 
-    A reading below the last one shifts all later ones: an hour that the machine is set back neither freezes quotas for
-    an hour nor gives anybody tokens twice.
+    A reading below the last one shifts all later ones: setting the machine's clock back by an hour neither freezes
+    quotas for an hour nor grants tokens twice.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -68,7 +68,7 @@ THROTTLING_QUOTA_EXCEEDED: Final = 89
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaViolation:
-    """Why a principal is over quota: what ``QuotaViolationException`` carries, and what a broker would answer."""
+    """Why a principal is over quota: the content of ``QuotaViolationException``, and the broker's response."""
 
     principal: str
     """The name of the user, without the prefix of principals."""
@@ -83,7 +83,7 @@ class QuotaViolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The answer: whether to go on, and how long the client is to wait before its next request."""
+    """The decision: whether to continue, and how long the client must wait before its next request."""
 
     admitted: bool = True
     charged: int = 0
@@ -98,7 +98,7 @@ _PAID: Final = Admission(charged=1)
 
 
 def combined_throttle_ms(*throttle_times_ms: int) -> int:
-    """Return the one throttle time of an answer that several quotas have a word in: the longest."""
+    """Return the throttle time of a response to which several quotas apply: the longest."""
     return max((0, *throttle_times_ms))
 
 
@@ -116,17 +116,17 @@ class ProducerIdQuotaManager:
         max_throttle_ms: int = MAX_THROTTLE_MS,
         warm_up_ms: int = 0,
     ) -> None:
-        """Begin with nothing known.
+        """Begin without any ids.
 
         Args:
-            now_ms: the time in milliseconds; where it falls, it counts as standing still.
+            now_ms: the time in milliseconds; if it falls, it counts as standing still.
             rates: of users, and the default; replaced by ``update``.
             config: samples, window and unit of the rates.
-            remembering: how ids are remembered.
-            permissive: the order of requests that do not say.
+            remembering: how ids are stored.
+            permissive: the default mode of requests.
             max_throttle_ms: no throttle time is longer. One missing token at 50 an hour is 72 s, and a client's
                 ``delivery.timeout.ms`` is 120 s.
-            warm_up_ms: for so long after the start new ids are remembered, and cost nothing: for a broker that has just
+            warm_up_ms: for this time after the start new ids are stored, and cost nothing: for a broker that has just
                 become leader, to which all ids in use are new.
 
         """
@@ -145,15 +145,15 @@ class ProducerIdQuotaManager:
         self._charging_from_ms = self._now_ms() + warm_up_ms if warm_up_ms else None
 
     def now_ms(self) -> int:
-        """Return the time that everything here uses."""
+        """Return the manager's time."""
         return self._now_ms()
 
     def update(self, rates: UserRates) -> None:
-        """Take new rates: buckets keep their tokens, and fill at the new rate from their last use on."""
+        """Set new rates: buckets keep their tokens, and fill at the new rate from their last use on."""
         self.rates = rates
 
     def admit(self, principal: str, producer_id: int, *, permissive: bool | None = None) -> Admission:
-        """Ask for one batch, or a request with one producer id; ``permissive`` overrides the manager's order."""
+        """Decide on one batch, or a request with one producer id; ``permissive`` overrides the manager's mode."""
         rate = self.rates.of(principal)
         if rate is None or producer_id <= NO_PRODUCER_ID:
             return SEEN
@@ -174,7 +174,7 @@ class ProducerIdQuotaManager:
     def admit_request(
         self, principal: str, producer_ids: npt.ArrayLike, *, permissive: bool | None = None
     ) -> Admission:
-        """Ask for a request with any number of producer ids, the same ones as often as they come: all of it or none."""
+        """Decide on a request with any producer ids, including duplicates: all of it or none."""
         rate = self.rates.of(principal)
         ids = np.unique(np.asarray(producer_ids, dtype=np.int64))
         ids = ids[ids > NO_PRODUCER_ID]
@@ -196,7 +196,7 @@ class ProducerIdQuotaManager:
             entry.lock.release()
 
     def clean_up(self) -> int:
-        """Forget what is over; return how many principals are no longer known at all."""
+        """Drop expired state; return how many principals were dropped."""
         now_ms = self._now_ms()
 
         def may_go(entry: Entry) -> bool:
@@ -207,7 +207,7 @@ class ProducerIdQuotaManager:
     def _charged(
         self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
     ) -> Admission:
-        """Charge new ids, or do nothing and refuse, and count what was done."""
+        """Charge new ids, or refuse without a charge, and count the decision."""
         admission = self._judged(entry, principal, rate, ids, now_ms, permissive=permissive)
         name = user_name(principal)
         with self._counting:

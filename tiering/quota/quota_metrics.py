@@ -1,7 +1,7 @@
-"""What the quota shows of itself: under the KIP's names, and as series for a collector that cannot bear many labels.
+"""The quota's metrics: under the KIP's names, and as series for a collector with few labels.
 
-Kafka has a metric for each user. A series per principal is what breaks a Prometheus, so there only users
-with a quota of their own have a label, which an operator has set, and all others together are ``other``.
+Kafka has a metric for each user. A series per principal would overload Prometheus, so there only users with a quota of
+their own, which an operator has set, have a label, and all others together are ``other``.
 
 Source: KIP-936, *New Broker Metrics*; ``Sanitizer``.
 """
@@ -50,7 +50,7 @@ def sanitized(principal: str) -> str:
 
 
 def kafka_metrics(manager: ProducerIdQuotaManager) -> Iterator[KafkaMetric]:
-    """Yield rate, tokens and, where anybody had to wait lately, the average throttle time of each principal."""
+    """Yield rate, tokens and, if a client was throttled lately, the average throttle time of each principal."""
     now_ms = manager.now_ms()
     for principal, entry in manager.active.entries().items():
         name = sanitized(principal)
@@ -71,8 +71,8 @@ def kafka_metrics(manager: ProducerIdQuotaManager) -> Iterator[KafkaMetric]:
 def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
     """Yield the KIP's metrics, and counters, of each user with a quota of its own, and of all others together.
 
-    Of several users the rate is the sum, the tokens are the fewest, and the throttle time is the mean of all. Then come
-    the totals of what the quota keeps in memory.
+    For several users the rate is the sum, the tokens are the minimum, and the throttle time is the mean. The totals of
+    the quota's memory follow.
     """
     rates = manager.rates
     own = sorted(rates.users)[:MOST_USERS]
@@ -96,7 +96,7 @@ def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
 
 
 def _label(name: str) -> str:
-    """Return the label of a user, which is never that of all others."""
+    """Return the label of a user, which never equals the label of all others."""
     return sanitized(name) if name != OTHER else f"%{ord(name[0]):X}{name[1:]}"
 
 

@@ -1,8 +1,8 @@
-"""What a quota would have done to a principal: its uses of producer ids, replayed in log time through the real manager.
+"""Simulates the effect of a quota on a principal: replays its uses of producer ids in log time through the manager.
 
-Beside the filters are exact sets with the same layers, which say what filters cannot: how many new ids passed for
-free. A client that is refused shows again with its next batch, which counts as its retry; what it would really have
-done is not in a log. Principals do not touch each other, so each is replayed by itself.
+Exact sets with the same layers accompany the filters, and show what filters cannot: how many new ids were admitted for
+free. The next batch of a refused client counts as its retry; what it would really have done is not in a log. Principals
+do not affect each other, so each is replayed separately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POINTS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is tried out."""
+    """The quota settings of the simulation."""
 
     config: QuotaConfig
     remembering: Remembering
@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A point of the curves of one principal."""
+    """A point in the curves of one principal."""
 
     at_ms: int
     active: int
@@ -51,7 +51,7 @@ class Moment:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of one principal."""
+    """The result for one principal."""
 
     principal: str
     rate: float
@@ -79,12 +79,12 @@ class Outcome:
     curve: list[Moment] = field(default_factory=list)
 
     def counted(self) -> Outcome:
-        """Return the same without single ids and their times, whose number nothing bounds."""
+        """Return the result without single ids and their times, whose number is unbounded."""
         return replace(self, refused_ids=set(), arrivals_ms=[])
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the quota had anything to say."""
+        """Whether the quota refused or throttled anything."""
         return self.first_throttled_ms is not None
 
 
@@ -161,7 +161,7 @@ class _Simulation:
             outcome.first_throttled_ms = now_ms
 
     def _measure(self, manager: ProducerIdQuotaManager) -> float:
-        """Take the extremes, which only new ids can move, and return the tokens."""
+        """Update the extremes, which only new ids can change, and return the tokens."""
         outcome = self._outcome
         sensors = manager.active.entries()[self._principal].sensors
         tokens = outcome.least_tokens if sensors is None else sensors.bucket.tokens(self._rate, self._now_ms)
@@ -171,7 +171,7 @@ class _Simulation:
         return tokens
 
     def _sample(self, manager: ProducerIdQuotaManager) -> None:
-        """Take a point of the curves."""
+        """Add a point to the curves."""
         tokens = self._measure(manager)
         sensors = manager.active.entries()[self._principal].sensors
         throttled = 0 if sensors is None else sensors.charges.throttled
@@ -180,7 +180,7 @@ class _Simulation:
 
 
 def without_limit(principal: str, uses: Uses, rules: Rules) -> Outcome:
-    """Replay the uses of one principal as if it had no limit, and without filters, to learn when new ids came."""
+    """Replay the uses of one principal without a limit and without filters, to find when ids were new."""
     unlimited = replace(rules, remembering=replace(rules.remembering, store=ExactStore), permissive=True)
     return simulate(principal, uses, float(1 << 53), unlimited)
 
@@ -191,11 +191,11 @@ _DIGITS: Final = 2
 
 
 def least_rate(charges_ms: Sequence[int], config: QuotaConfig) -> float:
-    """Return the least rate at which none of these charges, by time, would have met a bucket in debt.
+    """Return the lowest rate at which none of these charges, by time, would have found a bucket in debt.
 
     With a burst of ``c`` times the rate ``R``, a charge at ``t`` meets as many tokens as the emptiest stretch up to it
     leaves: ``c R - (charges before it in the stretch) + R (time of the stretch)``. That must be 0 or more for every
-    stretch; what is looked for is monotone in ``R``, so halving an interval finds it.
+    stretch; it is monotone in ``R``, so bisection finds the lowest rate.
     """
     if len(charges_ms) <= 1:
         return LEAST_RATE
@@ -215,7 +215,7 @@ def least_rate(charges_ms: Sequence[int], config: QuotaConfig) -> float:
 
 
 def advised_rate(rates: Collection[float], share: float) -> float:
-    """Return a round rate that leaves at least ``share`` of principals alone, by the least rate of each."""
+    """Return a round rate that leaves at least ``share`` of principals unthrottled, from the lowest rate of each."""
     wanted = sorted(rates)[max(0, math.ceil(share * len(rates)) - 1)]
     scale = 10.0 ** (math.floor(math.log10(wanted)) - _DIGITS + 1)
     return float(f"{math.ceil(wanted / scale * (1 - 1e-12)) * scale:.6g}")

@@ -1,10 +1,10 @@
-"""What the ids of one principal's layers are kept in, by number of the layer, 0 the oldest; only the newest is written.
+"""Stores for the ids in one principal's layers, by layer number, 0 the oldest; only the newest is written.
 
-Where an id lies in a Bloom filter follows from its hash alone: MurmurHash3_x64_128 of the id's eight bytes, little
-endian, as in the KIP. Hashing is a must: producer ids come in blocks of a thousand, and unmixed fill filters badly.
-A seed of one's own keeps clients, who choose the ids they send, from looking for ids that collide.
+The bits of an id in a Bloom filter depend only on its hash: MurmurHash3_x64_128 of the id's eight bytes, little endian,
+as in the KIP. Hashing is necessary: producer ids come in blocks of a thousand, and would fill filters unevenly. A
+private seed keeps clients, which choose the ids they send, from finding ids that collide.
 
-No store is thread-safe: who holds it, locks.
+No store is thread-safe: the caller must lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Store(Protocol):
 
     @property
     def items(self) -> list[int]:
-        """Number of ids that changed each layer: fewer than were put in, if some collide."""
+        """Number of ids that changed each layer: fewer than were added, if some collide."""
         ...
 
     @property
@@ -36,24 +36,24 @@ class Store(Protocol):
         ...
 
     def open(self, items: int, false_positive_rate: float) -> None:
-        """Add an empty layer at the newest end, for up to ``items`` at a rate of its own."""
+        """Add an empty newest layer, for up to ``items`` at a false positive rate of its own."""
         ...
 
     def drop_oldest(self, count: int) -> None:
-        """Forget so many layers."""
+        """Drop so many of the oldest layers."""
         ...
 
     def find(self, producer_id: int) -> int:
-        """Return the number of the newest layer that has an id, or ``UNSEEN``."""
+        """Return the number of the newest layer with an id, or ``UNSEEN``."""
         ...
 
     def add(self, producer_id: int) -> None:
-        """Put an id into the newest layer."""
+        """Add an id to the newest layer."""
         ...
 
 
 def bits_for(items: int, false_positive_rate: float) -> int:
-    """Return how many bits a filter needs to keep to ``false_positive_rate`` while it holds up to ``items``.
+    """Return the number of bits with which a filter of up to ``items`` keeps ``false_positive_rate``.
 
     Source: Bloom (1970); the formula that Guava, Cassandra and the KIP's sketch use.
 
@@ -85,11 +85,11 @@ class BloomStore:
         self.items.append(0)
 
     def drop_oldest(self, count: int) -> None:
-        """Forget so many layers."""
+        """Drop so many of the oldest layers."""
         del self._filters[:count], self.items[:count]
 
     def find(self, producer_id: int) -> int:
-        """Return the newest layer that has an id; now and then one that does not."""
+        """Return the newest layer with an id; sometimes one without it."""
         hashed = self._hash(producer_id)
         for layer in reversed(range(len(self._filters))):
             if hashed in self._filters[layer]:
@@ -97,7 +97,7 @@ class BloomStore:
         return UNSEEN
 
     def add(self, producer_id: int) -> None:
-        """Put an id into the newest layer."""
+        """Add an id to the newest layer."""
         hashed, newest = self._hash(producer_id), self._filters[-1]
         if hashed not in newest:
             newest.add(hashed)
@@ -108,7 +108,7 @@ class BloomStore:
 
 
 class ExactStore:
-    """Layers as sets: without errors, at some 80 bytes an id where a filter takes one or two; the oracle of filters."""
+    """Layers as sets: without errors, at some 80 bytes an id instead of one or two; the test oracle of filters."""
 
     def __init__(self, seed: int = 0) -> None:  # noqa: ARG002 - of filters
         self._layers: list[set[int]] = []
@@ -128,27 +128,27 @@ class ExactStore:
         self._layers.append(set())
 
     def drop_oldest(self, count: int) -> None:
-        """Forget so many layers."""
+        """Drop so many of the oldest layers."""
         del self._layers[:count]
 
     def find(self, producer_id: int) -> int:
-        """Return the newest layer that has an id."""
+        """Return the newest layer with an id."""
         for layer in reversed(range(len(self._layers))):
             if producer_id in self._layers[layer]:
                 return layer
         return UNSEEN
 
     def add(self, producer_id: int) -> None:
-        """Put an id into the newest layer."""
+        """Add an id to the newest layer."""
         self._layers[-1].add(producer_id)
 
 
 class WatchedStore:
-    """Another store beside exact sets of what it was given: answers as it does, and counts what is so.
+    """Another store with exact sets beside it: returns the store's results, and counts its errors.
 
-    The sets follow the store's own layers, opened and dropped with them. An oracle with layers of its own would close
-    them early at other moments, as soon as it is sized otherwise, and then remember ids for longer or for less long: it
-    would take the life cycle's decisions for errors of the filters.
+    The sets follow the store's own layers, opened and dropped with them. An oracle with layers of its own and another
+    size would close them early at other times, and so remember ids for longer or shorter: it would count decisions of
+    the life cycle as errors of the filters.
     """
 
     def __init__(self, store: Store) -> None:
@@ -172,7 +172,7 @@ class WatchedStore:
 
     @property
     def remembered(self) -> int:
-        """How many different ids are in the layers, exactly."""
+        """Number of distinct ids in the layers, exactly."""
         return len(self._newest)
 
     def open(self, items: int, false_positive_rate: float) -> None:
@@ -181,7 +181,7 @@ class WatchedStore:
         self._layers.append(set())
 
     def drop_oldest(self, count: int) -> None:
-        """Forget layers, and the ids that no newer one has."""
+        """Drop layers, and the ids that no newer layer has."""
         self._store.drop_oldest(count)
         for layer in self._layers[:count]:
             for producer_id in layer:
@@ -191,7 +191,7 @@ class WatchedStore:
         del self._layers[:count]
 
     def find(self, producer_id: int) -> int:
-        """Return the layer that the store finds; who is found by mistake passes, and so is known from now on."""
+        """Return the layer that the store finds; an id found by mistake is admitted, and so is known from now on."""
         layer = self._store.find(producer_id)
         if layer != UNSEEN and producer_id not in self._newest:
             self.mistaken += 1
@@ -199,7 +199,7 @@ class WatchedStore:
         return layer
 
     def add(self, producer_id: int) -> None:
-        """Put an id into the newest layer."""
+        """Add an id to the newest layer."""
         self._store.add(producer_id)
         self._put(producer_id)
 

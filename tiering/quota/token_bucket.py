@@ -1,10 +1,10 @@
-"""Kafka's arithmetic of rates and token buckets, operand by operand, so that results agree to the last bit.
+"""Kafka's arithmetic of rates and token buckets, operation by operation, so that results agree to the last bit.
 
 Times are milliseconds and amounts are floats, as in Kafka. The unit of a rate is explicit: KIP-936 gives 50 as an
 example beside a window of an hour, and Kafka's quota classes compute by the second, which would make a burst of
-1,980,000 ids of it; so rates here are by the hour unless it is said otherwise, and seconds are there for parity.
+1,980,000 ids of it; so rates here are per hour by default, and seconds exist for parity.
 
-One thing is not Kafka's: a clock that goes back takes no tokens away, as it would there; it counts as standing still.
+One difference from Kafka: a clock that goes back removes no tokens, as it would there; it counts as standing still.
 
 Source: ``TokenBucket``, ``Rate``, ``SampledStat`` (as of 3.8, with one more slot than samples) and ``Avg`` of
 ``org.apache.kafka.common.metrics.stats``; ``QuotaUtils``, ``ControllerMutationQuotaManager``.
@@ -30,7 +30,7 @@ class RateUnit(Enum):
     HOUR = 60.0 * 60.0 * _MS_IN_A_SECOND
 
     def of(self, elapsed_ms: float) -> float:
-        """Return how many units of time ``elapsed_ms`` are."""
+        """Return ``elapsed_ms`` in this unit."""
         return float(elapsed_ms / self.value)
 
 
@@ -49,12 +49,12 @@ class QuotaConfig:
             raise ValueError(f"{self.samples} samples of {self.window_ms} ms: both must be 1 or more")
 
     def burst(self, rate: float) -> float:
-        """Return what a full bucket holds."""
+        """Return the size of a full bucket."""
         return self.samples * self.unit.of(self.window_ms) * rate
 
 
 def java_round(value: float) -> int:
-    """Return ``Math.round(value)``: halves go up, also below zero; no number is 0, what is too large stays a long."""
+    """Return ``Math.round(value)``: halves go up, also below zero; NaN is 0, too large values are limited to a long."""
     if math.isnan(value):
         return 0
     most = (1 << 63) - 1
@@ -65,7 +65,7 @@ def java_round(value: float) -> int:
 
 
 def throttle_ms(deficit: float, rate: float, unit: RateUnit = RateUnit.SECOND) -> int:
-    """Return how long it takes until ``deficit`` tokens have come back; 0 or more, and never more than 32 bits hold."""
+    """Return the time until ``deficit`` tokens have come back, in [0, largest 32-bit integer]."""
     if deficit <= 0:
         return 0
     if rate <= 0:
@@ -74,23 +74,23 @@ def throttle_ms(deficit: float, rate: float, unit: RateUnit = RateUnit.SECOND) -
 
 
 class TokenBucket:
-    """Tokens that come back at a rate, up to a burst; what is taken beyond them is owed.
+    """Tokens that return at a rate, up to a burst; tokens taken beyond them are owed.
 
-    The rate is given with each call, since quotas change: tokens stay as they are, the whole gap since the last call
-    counts at the new rate, and what exceeds the new burst is gone, as in Kafka. Not thread-safe.
+    The rate is an argument of each call, since quotas change: tokens are kept, the whole time since the last call
+    counts at the new rate, and tokens above the new burst are lost, as in Kafka. Not thread-safe.
     """
 
     __slots__ = ("_last_ms", "_tokens", "_unit_ms", "_units")
 
     def __init__(self, config: QuotaConfig, rate: float, now_ms: int) -> None:
-        """Begin full: Kafka begins empty and in 1970, which comes to the same unless a clock starts elsewhere."""
+        """Begin full: Kafka begins empty and in 1970, which is equivalent unless a clock starts elsewhere."""
         self._units = config.samples * config.unit.of(config.window_ms)
         self._unit_ms: float = config.unit.value
         self._tokens = config.burst(rate)
         self._last_ms = now_ms
 
     def tokens(self, rate: float, now_ms: int) -> float:
-        """Return how many there are; fewer than 0 are owed."""
+        """Return the number of tokens; negative if some are owed."""
         elapsed_ms = 0
         if now_ms > self._last_ms:
             elapsed_ms, self._last_ms = now_ms - self._last_ms, now_ms
@@ -98,12 +98,12 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, rate: float, now_ms: int) -> float:
-        """Take ``count`` tokens, whether or not they are there, and return what is left; fewer than 0 gives back."""
+        """Take ``count`` tokens, available or not, and return the rest; a negative count gives back."""
         self._tokens = min(self._units * rate, self.tokens(rate, now_ms) - count)
         return self._tokens
 
     def is_full(self, rate: float, now_ms: int) -> bool:
-        """Whether forgetting it would change nothing."""
+        """Whether dropping it would change nothing."""
         return self.tokens(rate, now_ms) >= self._units * rate
 
 
@@ -121,7 +121,7 @@ class _Sample:
 
 @dataclass(slots=True)
 class SampledStat:
-    """Values in samples that follow one another in time and fade out."""
+    """Values in consecutive time samples that expire."""
 
     samples: int
     window_ms: int
@@ -129,7 +129,7 @@ class SampledStat:
     _current: int = 0
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count ``value`` in."""
+        """Add ``value``."""
         if not self._kept:
             self._kept.append(_Sample(now_ms, now_ms))
         sample = self._kept[self._current]
@@ -153,7 +153,7 @@ class SampledStat:
                 sample.reset(now_ms)
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """Return the time that the samples stand for: at least all but the one that is being filled."""
+        """Return the time that the samples cover: at least all but the current one."""
         self._purge(now_ms)
         if not self._kept:
             return max((self.samples - 1) * self.window_ms, 1)
@@ -162,7 +162,7 @@ class SampledStat:
         return max(elapsed_ms + max(missing, 0) * self.window_ms, 1)
 
     def total(self, now_ms: int) -> float:
-        """Return the sum of what has not faded out."""
+        """Return the sum of the unexpired values."""
         self._purge(now_ms)
         # Java adds one by one; sum() of Python would be more exact.
         total = 0.0
@@ -171,25 +171,25 @@ class SampledStat:
         return total
 
     def average(self, now_ms: int) -> float | None:
-        """Return the mean of what has not faded out, None where that is nothing."""
+        """Return the mean of the unexpired values, None if there are none."""
         events = self.events(now_ms)
         return self.total(now_ms) / events if events else None
 
     def events(self, now_ms: int) -> int:
-        """Return how many values have not faded out."""
+        """Return the number of unexpired values."""
         self._purge(now_ms)
         return sum(sample.events for sample in self._kept)
 
 
 class SampledRate:
-    """What was recorded per unit of time: the ``rate`` metric, and Kafka's way to limit bandwidth."""
+    """Recorded values per unit of time: the ``rate`` metric, and Kafka's way to limit bandwidth."""
 
     def __init__(self, config: QuotaConfig) -> None:
         self._unit = config.unit
         self._stat = SampledStat(config.samples, config.window_ms)
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count ``value`` in."""
+        """Add ``value``."""
         self._stat.record(value, now_ms)
 
     def rate(self, now_ms: int) -> float:
@@ -198,7 +198,7 @@ class SampledRate:
         return total / self._unit.of(self._stat.elapsed_ms(now_ms))
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """Return how long it takes until the rate is down to ``bound``; equal to it is within it."""
+        """Return the time until the rate has fallen to ``bound``, which itself is allowed."""
         rate = self.rate(now_ms)
         if rate <= bound:
             return 0
@@ -211,10 +211,10 @@ MOST_CALLERS: Final = 10_000
 
 
 class RequestThrottle:
-    """How long to keep each caller waiting: ``requests_per_second`` are free, those of ``burst_s`` seconds at once."""
+    """Throttles callers: ``requests_per_second`` are free, with bursts of ``burst_s`` seconds' worth."""
 
     def __init__(self, requests_per_second: float, *, burst_s: int = 10) -> None:
-        """ValueError where a rate or a burst is not above 0."""
+        """Begin; ValueError if the rate or the burst is not above 0."""
         if requests_per_second <= 0:
             raise ValueError(f"{requests_per_second} requests a second: must be above 0")
         self._rate = requests_per_second
@@ -223,7 +223,7 @@ class RequestThrottle:
         self._lock = Lock()
 
     def __call__(self, caller: str, now_ms: int) -> int:
-        """Count a request of ``caller``; return for how many milliseconds its connection is to be muted."""
+        """Count a request of ``caller``; return how long to mute its connection, in milliseconds."""
         with self._lock:
             bucket = self._buckets.get(caller)
             if bucket is None:

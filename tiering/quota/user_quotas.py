@@ -1,8 +1,8 @@
-"""Quotas of users: those that are set in the state directory, those of a cluster, and what both come to.
+"""Quotas of users: the file in the state directory, the quotas of a cluster, and the effective rates of both.
 
-The file is JSON, whole or not at all: ``{"version": 1, "quotas": [{"entity": {"user": "alice"}, "values": {...}}]}``,
-where the name null is the default. A file that is not that is an error and never overwritten: who loses limits lets
-floods in.
+The file is JSON, written atomically: ``{"version": 1, "quotas": [{"entity": {"user": "alice"}, "values": {...}}]}``,
+where the name null is the default. A file in another form is an error and never overwritten, because losing limits
+would admit floods.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _NOT_QUOTAS: Final = (KeyError, TypeError, ValueError, AttributeError, Recursion
 
 
 class QuotaFile:
-    """The file of quotas in ``directory``, which is made when the first is set; changed by one request at a time."""
+    """The quota file in ``directory``, created at the first change; one request changes it at a time."""
 
     def __init__(self, directory: Path, disk: Disk, note: Callable[[str], None] = lambda _: None) -> None:
-        """Begin without reading; ``note`` is called about another's request that is waited for."""
+        """Begin without reading; ``note`` is called when another request is waited for."""
         self.path = directory / NAME
         self._disk, self._note = disk, note
 
     def load(self) -> ClientQuotas:
-        """Return what is set; nothing where there is no file.
+        """Return the stored quotas; none if there is no file.
 
         Raises:
-            ConfigurationError: the file cannot be read, or is none of quotas.
+            ConfigurationError: the file cannot be read, or is not a quota file.
 
         """
         try:
@@ -73,7 +73,7 @@ class QuotaFile:
                                      hint="repair it, or move it away and set the quotas again") from error  # fmt: skip
 
     def alter(self, changes: Mapping[Entity, Sequence[QuotaChange]]) -> list[QuotaRecord]:
-        """Carry out a request, all of it or nothing, and return what it changed.
+        """Apply a request, all of it or nothing, and return the changes.
 
         Raises:
             QuotaRequestError: anything of it is wrong.
@@ -95,7 +95,7 @@ class QuotaFile:
     def set_rate(self, name: str | None, rate: float) -> bool:
         """Set ``producer_ids_rate`` of a user, None for the default user; raises as ``alter`` does.
 
-        Return whether that changed anything.
+        Returns whether that changed anything.
         """
         return bool(self.alter({user(name): [QuotaChange(PRODUCER_IDS_RATE, rate)]}))
 
@@ -106,7 +106,7 @@ class QuotaFile:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep others from reading what is about to change."""
+        """Exclude concurrent readers and writers during a change."""
         lock = self.path.with_suffix(".lock")
         with writable(lock), lock.open("a") as file:
             self._lock(file.fileno())
@@ -166,14 +166,14 @@ def _number(key: str, value: object) -> float:
 
 
 class MetadataQuotas:
-    """The quotas of the metadata log in ``directory``, or in the log dir ``directory``, read again while it grows.
+    """The quotas of the metadata log in ``directory``, or of that log dir; read again as the log grows.
 
-    A log that cannot be read at first is an error. One that is damaged later, or in the middle of being rolled, leaves
-    the quotas as they were: to drop all limits, or all clients, for a bad read would be worse than either.
+    An unreadable log is an error at first. A later damage, or a roll in progress, leaves the quotas unchanged: dropping
+    all limits, or all clients, after a bad read would be worse.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        """Read it for the first time; ``warn`` is called about quotas that cannot be used, and of later damage.
+        """Read the log for the first time; ``warn`` is called about unusable quotas and later damage.
 
         Raises:
             UsageError, MetadataLogError, FormatError, LogDirError: see ``load_image``.
@@ -209,20 +209,20 @@ class MetadataQuotas:
 
 
 def _marks(files: MetadataLogFiles) -> object:
-    """Return what changes when a log does."""
+    """Return the facts that change with the log."""
     return tuple((segment.path, segment.size_bytes) for segment in files.segments), files.checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Quotas and where they come from."""
+    """Quotas and their origin."""
 
     text: str
     quotas: ClientQuotas
 
 
 def rates_of(found: list[Origin], warn: Callable[[str], None]) -> UserRates:
-    """Return the rates of users from all origins; the first that has a user counts, and so for the default."""
+    """Return the rates of users from all origins; the first origin with a user counts, and so for the default."""
     users: dict[str, float] = {}
     default: float | None = None
     for origin in found:

@@ -1,1 +1,1 @@
-"""Tiered storage as brokers see it: the records of ``__remote_log_metadata``, and what they amount to."""
+"""Tiered storage as brokers record it: the records of ``__remote_log_metadata``, and the state that they make."""

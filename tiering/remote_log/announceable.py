@@ -1,7 +1,7 @@
-"""A segment that lies in a store, in whatever layout, as it is announced to brokers: its facts, and its two records.
+"""A shipped segment, in any layout, in the form in which it is announced to brokers: its facts, and its two records.
 
-A layout that brokers read has one place for each object of a segment; what lies elsewhere no broker finds. Announced is
-only what Resnap has written: its ids are UUIDs of version 5, and those that brokers draw are of version 4.
+A layout that brokers read has one key for each object of a segment; brokers do not find other objects. Only segments
+that Resnap has written are announced: their ids are UUIDs of version 5, and those of brokers are of version 4.
 
 Source: ``RemoteLogManager.copyLogSegment``, ``ConsumerTask``.
 """
@@ -56,7 +56,7 @@ class Announceable:
 
 
 def announceable(key: str, found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:
-    """Return the segment of the manifest at ``key``, of the cluster ``cluster_id``."""
+    """Return the segment of the manifest at ``key``, in the cluster ``cluster_id``."""
     facts = found.facts
     largest, (made_ms, _) = facts.max_timestamp_ms, facts.made
     return Announceable(
@@ -77,7 +77,7 @@ def announceable(key: str, found: StoredManifest, *, misplaced: str | None, clus
 
 
 def is_ours(segment_id: str) -> bool:
-    """Whether Resnap made ``segment_id``, which is in Kafka's form; segments of brokers are announced by themselves."""
+    """Whether Resnap made ``segment_id``, in Kafka's base64 form; brokers announce their own segments."""
     return UUID(bytes=urlsafe_b64decode(f"{segment_id}==")).version == _OUR_VERSION
 
 

@@ -1,16 +1,16 @@
-"""Which of the segments that Resnap shipped may be announced to brokers, and why others may not.
+"""Decides which shipped segments may be announced to brokers, and why others may not.
 
-Announcing makes brokers serve a segment from remote storage, and delete their own copies of it. Nothing stands between
-a wrong record and the loss of data, or the end of tiering on every broker, so each way to that is a reason to stop:
+Announcing makes brokers serve a segment from remote storage, and delete their own copies of it. A wrong record directly
+causes a loss of data, or the end of tiering on every broker, so each such case is a reason to stop:
 
-- a topic of another id, one that is not tiered, or one whose leaders still copy: they keep their place in memory, copy
-  the same offsets again, and nothing fences the two;
-- a gap: brokers go on from the highest offset that is remote, and never fill what lies below it;
-- an overlap with what brokers have already, and leader epochs that are not the leader's: what they do not lead to
-  is neither found nor ever deleted, and what is of another lineage is served as the truth;
-- offsets that are not decided yet, objects that are not where brokers read, and a metadata topic that is poisoned.
+- a topic with another id, one that is not tiered, or one whose leaders still copy: they keep their position in memory,
+  copy the same offsets again, and nothing fences the two;
+- a gap: brokers continue from the highest remote offset, and never fill a gap below it;
+- an overlap with segments that brokers have, and leader epochs that are not the leader's: unreachable segments are
+  neither found nor ever deleted, and those of another lineage are served as correct;
+- undecided offsets, objects that are not where brokers read, and a poisoned metadata topic.
 
-Topics and leaders change while segments are announced, so what can be asked cheaply is asked before each of them.
+Topics and leaders change while segments are announced, so the cheap checks are repeated before each segment.
 
 Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
 """
@@ -39,7 +39,7 @@ _MAX_INT32: Final = 0x7FFFFFFF
 
 
 class StopReason(StrEnum):
-    """Why a segment, and with it all above, is not announced; the values are codes that users and programs see."""
+    """Why a segment, and all above it, are not announced; the values are codes that users and programs see."""
 
     TOPIC_UNKNOWN = "topic-unknown"
     """The cluster has no topic of this name."""
@@ -92,7 +92,7 @@ _HINTS: Final = {
 
 
 class Stop(NamedTuple):
-    """Where announcing a partition ends, and why."""
+    """Where announcing a partition stops, and why."""
 
     reason: StopReason
     offset: int
@@ -100,13 +100,13 @@ class Stop(NamedTuple):
 
     @property
     def hint(self) -> str:
-        """What the operator does next."""
+        """The operator's next step."""
         return _HINTS[self.reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """What is to be announced of one partition."""
+    """The segments of one partition to announce."""
 
     partition: TopicIdPartition
     segments: tuple[Announceable, ...]
@@ -121,7 +121,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that is judged by, of one partition, as it is now."""
+    """The current facts of one partition for the decision."""
 
     topic: TopicFacts | None
     partition: PartitionFacts | None
@@ -137,7 +137,7 @@ class Situation:
 
 
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:
-    """Return what of ``shipped``, the manifests of one partition, is to be announced, and where that ends."""
+    """Return the segments of ``shipped``, the manifests of one partition, to announce, and where announcing stops."""
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
     reached = _reached(situation)
     left = [one for one in ours if reached is None or one.next_base_offset > reached]
@@ -155,7 +155,7 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
 
 
 def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, leader: int | None) -> Stop | None:
-    """Return what of the topic, as it is now, is in the way at ``offset``; ``leader`` is the one it was judged by."""
+    """Return what in the topic's current state forbids ``offset``; ``leader`` is the one of the decision."""
     facts = None if topic is None else topic.partitions.get(partition.partition)
     if topic is None or facts is None:
         return Stop(StopReason.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
@@ -179,12 +179,12 @@ def _who(leader: int | None) -> str:
 
 
 def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
-    """Return the leader epochs whose ends ``judge`` wants to know."""
+    """Return the leader epochs whose ends ``judge`` needs."""
     return {entry.epoch for one in manifests for entry in one.leader_epochs}
 
 
 def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
-    """Return what keeps the whole partition from being announced."""
+    """Return why the whole partition cannot be announced."""
     there, poison, lost = situation.partition, situation.poison_at, situation.lost
     stop = changed(partition, offset, situation.topic, None if there is None else there.leader)
     if stop is None and poison is not None:
@@ -196,7 +196,7 @@ def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation
 
 
 def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], Stop | None]:
-    """Return the segments that follow what brokers know without a gap, and what ends them."""
+    """Return the segments that follow what brokers know without a gap, and why they end."""
     chosen: list[Announceable] = []
     is_new = situation.cache is None or situation.cache.end_offset is None
     reached = _reached(situation)
@@ -215,9 +215,9 @@ def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Ann
 
 
 def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable]:
-    """Return the segments to announce where several have the same offsets: replicas cut one log at other offsets.
+    """Return the segments to announce if several have the same offsets: replicas cut one log at different offsets.
 
-    Where brokers are somewhere already, only what begins there can follow; if nothing does, all is looked at, to say
+    If brokers have segments, only one that begins at their end can follow; if none does, all are checked, to report
     what is wrong.
     """
     above = [one for one in left if reached is None or one.base_offset >= reached]
@@ -226,7 +226,7 @@ def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable
 
 
 def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable]) -> dict[int, Stop]:
-    """Return which of ``chain``, by base offset, have others beside them that were written by another leader."""
+    """Return the segments of ``chain``, by base offset, that have others with the same offsets from another leader."""
     found: dict[int, Stop] = {}
     for other in left:
         first = max(bisect_right(chain, other.base_offset, key=attrgetter("base_offset")) - 1, 0)
@@ -246,7 +246,7 @@ def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
 
 
 def _reached(situation: Situation) -> int | None:
-    """Return where announcing goes on: after what brokers know, else where the log starts, if that is known."""
+    """Return where announcing continues: after what brokers know, else at the log start, if that is known."""
     end = situation.cache.end_offset if situation.cache is not None else None
     if end is not None or situation.partition is None:
         return end
@@ -254,7 +254,7 @@ def _reached(situation: Situation) -> int | None:
 
 
 def _of_place(one: Announceable, start: int, *, is_first: bool) -> Stop | None:
-    """Return why a segment cannot follow ``start``; the log may start within the first one."""
+    """Return why a segment cannot follow ``start``; the log may start inside the first one."""
     span = f"[{one.base_offset}, {one.next_base_offset})"
     if one.base_offset > start:
         what = "the log starts" if is_first else "what brokers know ends"
@@ -278,7 +278,7 @@ def _of_segment(one: Announceable, situation: Situation) -> Stop | None:
 
 
 def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Stop | None:
-    """Compare the leader epochs of the last of ``neighbours``, and the seam to the one before, with the leader's."""
+    """Compare the leader epochs of the last of ``neighbours``, and the seam to the previous one, with the leader's."""
     one = neighbours[-1]
     begun = [entry for manifest in neighbours for entry in manifest.leader_epochs]
     for entry, following in zip(begun, [*begun[1:], None], strict=True):

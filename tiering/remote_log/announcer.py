@@ -1,4 +1,4 @@
-"""Announces shipped segments to brokers: judges them, reads objects back, publishes, and reads what was published."""
+"""Announces shipped segments to brokers: decides, reads objects back, publishes records, and reads these back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNKNOWN_BROKER: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class Announcer:
-    """Judges what of a store is to be announced to the brokers of a cluster, and publishes it."""
+    """Decides which segments of a store to announce to a cluster's brokers, and publishes them."""
 
     store: ObjectStore
     cluster: Cluster
@@ -55,7 +55,7 @@ class Announcer:
     """What is listed there."""
 
     def judged(self) -> list[Announcement]:
-        """Return what is to be announced, by partition; nothing is written, and no object read.
+        """Return the segments to announce, by partition; nothing is written, and no object read.
 
         Raises:
             UsageError: nothing was shipped there, or the cluster has no topic for the metadata.
@@ -72,14 +72,14 @@ class Announcer:
         return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
     def publish(self, one: Announcement, read: Callable[[int, int], None]) -> Announcement:
-        """Announce ``one`` under the partition's lease, judged once more; return what was announced.
+        """Announce ``one`` under the partition's lease, decided once more; return what was announced.
 
-        ``read`` is called with a number of segments and their bytes when these have been read back.
+        ``read`` is called with the number and bytes of segments that were read back.
 
         Raises:
-            VerificationError: an object is not what it must be, or brokers would not use what was published.
+            VerificationError: an object is damaged, or brokers would not use the published records.
             LockedError: another run is at work on the partition.
-            StoreError, ClusterError: either failed; what was published of a segment by then can be published again.
+            StoreError, ClusterError: either failed; a segment's records can be published again.
 
         """
         if not one.segments:
@@ -101,11 +101,11 @@ class Announcer:
         return found
 
     def _may_want(self, topic: str) -> bool:
-        """Whether ``topic``, as a key has it, may count: a key prefix without a slash at its end stands in there."""
+        """Whether ``topic`` in a key may be selected: a key prefix without a final slash may be part of it."""
         return any(self.wants(topic[at:]) for at in range(len(topic)))
 
     def _ours(self, cluster_id: str | None) -> Iterator[Announceable]:
-        """Yield what Resnap has written; what brokers copied there they announce themselves."""
+        """Yield the segments that Resnap has written; brokers announce their own ones."""
         for key in self._listing.manifests:
             read = brokers_layout(key)
             place = None if read is None else read.brokers_object(key)
@@ -162,7 +162,7 @@ class Announcer:
         return fold_events(event_of(number, offset, value) for offset, value in records)
 
     def _lost(self, known: RemoteLogMetadataCache | None) -> str | None:
-        """Return a log that brokers know, and that is not in this store, because they read another."""
+        """Return a log that brokers know but that is not in this store, because they read another store."""
         if known is None or not known.readable:
             return None
         newest, of = known.readable[-1], known.partition
@@ -176,7 +176,7 @@ class Announcer:
         return None
 
     def _read_back(self, one: Announcement, read: Callable[[int, int], None]) -> None:
-        """Read every object whole: as soon as brokers know a segment they may delete the only other copy."""
+        """Read every object whole: once brokers know a segment they may delete the only other copy."""
         reader = StoreReader(store=self.store, listing=self._listing, sources=self.sources)
         for segment in one.segments:
             problems = reader.verify(segment.manifest_key, reads_objects=True).problems
@@ -185,7 +185,7 @@ class Announcer:
             read(1, segment.stored_bytes)
 
     def _publish(self, one: Announcement, facts: ClusterFacts) -> Announcement:
-        """Publish the segments of ``one``, judged by ``facts``, as long as these hold; return what was published."""
+        """Publish the segments of ``one``, decided by ``facts``, as long as these hold; return what was published."""
         number = metadata_partition(one.partition, len(facts.topics[METADATA_TOPIC].partitions))
         there = facts.partition(one.partition.topic_partition)
         leader = there.leader if there is not None else None
@@ -208,7 +208,7 @@ class Announcer:
         return one
 
     def _check_known(self, one: Announcement, number: int) -> None:
-        """Read what was published; check that a broker uses it, and that none copied in between."""
+        """Read the published records; check that brokers use them, and that none copied in between."""
         found = next((each for each in self._metadata(number).partitions if each.partition == one.partition), None)
         ours = {segment.id for segment in one.segments}
         missing = ours if found is None else ours - found.readable_ids

@@ -1,11 +1,11 @@
-"""Records of ``__remote_log_metadata``, each with its place, read as strictly as brokers should have it.
+"""Reads and writes records of ``__remote_log_metadata``, as strictly as brokers require.
 
-A broker's reader of the topic ends for good at the first value that it cannot take, in every broker that follows the
-partition, and ends again after each restart. So what such a reader dies of is damage here, and can be neither read nor
-written: no value at all, bytes that do not decode, a type that is not for the topic, a first record in another state
-than the first, unknown states, a segment without leader epochs, or one that ends before it starts.
+A broker's reader of the topic stops for good at the first invalid value, in every broker that follows the partition,
+and again after each restart. So such values are damage here, and are neither read nor written: no value at all, bytes
+that cannot be decoded, a type that does not belong in the topic, a first record in another state than the first,
+unknown states, a segment without leader epochs, or one that ends before it starts.
 
-What a broker could not read becomes an event like the others, so that one bad record does not hide the rest.
+An invalid value becomes an event like the others, so that one bad record does not hide the rest.
 
 Source: ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata``.
 """
@@ -77,7 +77,7 @@ def encode_record(record: RemoteLogRecord) -> bytes:
 
 
 def _problems(cursor: Cursor, record: RemoteLogRecord) -> Iterator[FormatError]:
-    """Yield what decodes, and what a broker cannot take nevertheless."""
+    """Yield why a decoded record is still invalid for a broker."""
     partition = partition_of(record)
     if partition.id == ZERO_UUID or partition.partition < 0 or not partition.name:
         yield cursor.wrong("partition", "a topic with an id, and a number", partition)
@@ -107,7 +107,7 @@ def _problems_of_first(cursor: Cursor, record: RemoteLogSegmentMetadataRecord) -
 
 
 class Event(NamedTuple):
-    """One record and its place."""
+    """One record and its position."""
 
     metadata_partition: int
     offset: int

@@ -1,14 +1,13 @@
-"""What brokers know of remote storage, compared with what lies in the store and on disk: findings for the operator.
+"""Compares brokers' metadata of remote storage with the store and the disk, and makes findings for the operator.
 
-Some findings do harm now or at the next read: records that cannot be reached, objects that are gone, a reader
-of the metadata topic that has died. Others only cost room: what is there and nothing leads to.
+Some findings do harm now or at the next read: unreachable records, missing objects, a dead reader of the metadata
+topic. Others only cost space: objects that nothing refers to.
 
-Brokers go on meanwhile. They write a record before the first object of a copy is there, and before the first that they
-delete is gone. So where the store was listed between two readings of the metadata topic, an object is missing or
+Brokers continue to work at the same time. They write a record before the first object of a copy exists, and before they
+delete the first one. So if the store was listed between two reads of the metadata topic, an object is missing or
 superfluous only if it is so by both.
 
-Objects of partitions of which this log dir's metadata say nothing are counted, and nothing is made of them: another
-broker may know them.
+Objects of partitions that this log dir's metadata do not mention are only counted: another broker may know them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class FindingKind(StrEnum):
-    """What is not as it should be."""
+    """The kind of a finding."""
 
     POISON = "poison"
     GAP = "gap"
@@ -67,7 +66,7 @@ _OF_OBJECTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it should be."""
+    """One problem."""
 
     kind: FindingKind
     place: str
@@ -79,19 +78,19 @@ class Finding:
 
     @property
     def hint(self) -> str | None:
-        """What the operator does next, where harm is done."""
+        """The operator's next step, if harm is done."""
         return _HINTS.get(self.kind)
 
 
 def _missing(_: RemoteSegment, stored: StoredSegment | None) -> str | None:
-    """Return what a segment lacks that brokers need."""
+    """Return the objects that brokers need and a segment lacks."""
     lacking = ["all"] if stored is None else stored.lacks
     return f"lacks {', '.join(lacking)}" if lacking else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionComparison:
-    """One partition: metadata, disk and store together."""
+    """One partition: metadata, disk and store."""
 
     cache: RemoteLogMetadataCache
     local: PartitionDir | None
@@ -107,7 +106,7 @@ class PartitionComparison:
         return self.local.segments[0].base_offset if self.local and self.local.segments else None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is not as it should be, the gravest first."""
+        """Yield the problems, the most serious first."""
         yield from self._unreachable()
         yield from self._faulty_objects()
         yield from self._superfluous()
@@ -131,7 +130,7 @@ class PartitionComparison:
             yield self._finding(FindingKind.OVERLAP, len(cache.overlaps), f"two segments have the offsets {said}")
 
     def _faulty_objects(self) -> Iterator[Finding]:
-        """Yield what of the readable segments is not in the store, or is not there as the metadata say."""
+        """Yield the readable segments' objects that are not in the store, or differ from the metadata."""
         for kind, fault in (
             (FindingKind.MISSING_OBJECTS, _missing),
             (FindingKind.CONTRADICTED, lambda one, stored: None if stored is None else stored.contradiction(one)),
@@ -174,7 +173,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All partitions that the metadata name."""
+    """All partitions in the metadata."""
 
     partitions: tuple[PartitionComparison, ...]
     poison: tuple[Finding, ...]
@@ -183,12 +182,12 @@ class Comparison:
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that is not as it should be."""
+        """All problems."""
         return [*self.poison, *(finding for one in self.partitions for finding in one.findings())]
 
     @property
     def asks_for_another_reading(self) -> bool:
-        """Whether a finding may be of nothing but the time between reading the metadata and listing the store."""
+        """Whether a finding may only be due to the time between reading the metadata and listing the store."""
         return any(finding.kind in _OF_OBJECTS for finding in self.findings)
 
 
@@ -198,9 +197,9 @@ def compare(
     stored: dict[SegmentPlace, StoredSegment] | None,
     before: RemoteLogMetadata | None = None,
 ) -> Comparison:
-    """Return ``metadata`` compared with the directories ``local`` and what a store holds, where one was listed.
+    """Return ``metadata`` compared with the directories ``local`` and with a store, if one was listed.
 
-    ``before`` is what was read before the store was listed, where ``metadata`` was read after that.
+    ``before`` is the metadata as read before the store was listed, if ``metadata`` was read after that.
     """
     earlier = {} if before is None else {one.partition: one for one in before.partitions}
     directories = {(one.topic_id, one.topic_partition.partition): one for one in local}

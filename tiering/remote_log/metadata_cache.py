@@ -1,11 +1,11 @@
-"""What brokers know of remote segments: the records of ``__remote_log_metadata``, folded as brokers fold them.
+"""``RemoteLogMetadataCache``: brokers' state of remote segments, folded from ``__remote_log_metadata``.
 
-A segment can be read where, in one of its leader epochs, it is the one that its start offset leads to. One that was
-finished later and reaches at least as far takes the place of those that begin at or after its start; a later one in
-the middle takes the place of the one with its very start. What has lost its place is still there, and paid for.
+A segment can be read if, in one of its leader epochs, its start offset leads to it. A segment that was finished later
+and ends at least as high replaces those that begin at or after its start; a later one in the middle replaces the one
+with exactly its start. Replaced segments still exist, and still cost storage.
 
-A broker copies the segments of a partition one after the other, so one whose copying began, was never finished, and
-was followed by another, is an orphan: it will not be finished, and its objects are not looked for.
+A broker copies the segments of a partition one after the other, so an unfinished copy that was followed by another is
+an orphan: it will not be finished, and its objects are not expected.
 
 Source: ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState``, ``RemotePartitionMetadataStore``.
 """
@@ -46,7 +46,7 @@ _NEXT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSegment:
-    """A segment that brokers know of, as it is now."""
+    """A segment in brokers' metadata, in its current state."""
 
     id: str
     start_offset: int
@@ -74,7 +74,7 @@ class RemoteSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogMetadataCache:
-    """What brokers know of one partition."""
+    """Brokers' state of the remote segments of one partition."""
 
     partition: TopicIdPartition
     metadata_partition: int
@@ -95,17 +95,17 @@ class RemoteLogMetadataCache:
 
     @property
     def replaced(self) -> tuple[RemoteSegment, ...]:
-        """Segments that are finished, and that no fetch leads to."""
+        """Finished segments that no fetch can lead to."""
         return tuple(one for one in self.segments if one.state is _FINISHED and one.id not in self.readable_ids)
 
     @property
     def orphans(self) -> tuple[RemoteSegment, ...]:
-        """Segments whose copying began, and was never finished though others followed."""
+        """Segments whose copy began and was never finished, although others followed."""
         return tuple(one for one in self.segments if one.state is _STARTED and one.begun_at < self.last_begun_at)
 
     @property
     def copying(self) -> RemoteSegment | None:
-        """The segment that was begun last, where it is not finished: it may be on its way."""
+        """The last begun segment, if it is not finished: its copy may be in progress."""
         begun = (one for one in self.segments if one.state is _STARTED)
         return next((one for one in begun if one.begun_at == self.last_begun_at), None)
 
@@ -121,12 +121,12 @@ class RemoteLogMetadataCache:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Offsets that nothing readable has, though there is something on either side."""
+        """Offsets between readable segments that none of them has."""
         return tuple(gap for gap, _ in self._seams() if gap is not None and gap.start < gap.end)
 
     @property
     def overlaps(self) -> tuple[Gap, ...]:
-        """Offsets that two readable segments have."""
+        """Offsets that two readable segments share."""
         return tuple(shared for _, shared in self._seams() if shared is not None and shared.start < shared.end)
 
     def _seams(self) -> Iterator[tuple[Gap | None, Gap | None]]:
@@ -139,7 +139,7 @@ class RemoteLogMetadataCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poison:
-    """A record that ends the reading of a metadata partition, in every broker that follows it."""
+    """A record that stops the reader of a metadata partition, in every broker that follows it."""
 
     metadata_partition: int
     offset: int
@@ -148,7 +148,7 @@ class Poison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogMetadata:
-    """What brokers know of all partitions, as far as the metadata topic was read."""
+    """Brokers' state of all partitions, as far as the metadata topic was read."""
 
     partitions: tuple[RemoteLogMetadataCache, ...]
     """By topic, number and topic id."""
@@ -156,7 +156,7 @@ class RemoteLogMetadata:
 
 
 def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
-    """Return what ``events``, in the order of each metadata partition, amount to."""
+    """Return the state that ``events``, in the order of each metadata partition, make."""
     folds: dict[TopicIdPartition, _CacheBuilder] = {}
     poison: list[Poison] = []
     for number, offset, record in events:
@@ -180,14 +180,14 @@ def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
 
 
 def begun_since(cache: RemoteLogMetadataCache, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
-    """Return the segments whose copying began after that of the first of ``ids``, but those of ``ids``."""
+    """Return the segments whose copy began after that of the first of ``ids``, except ``ids``."""
     first = min((one.begun_at for one in cache.segments if one.id in ids), default=cache.last_begun_at)
     return tuple(one for one in cache.segments if one.id not in ids and one.begun_at > first)
 
 
 @dataclass(slots=True)
 class _Epoch:
-    """Where the offsets of one leader epoch lead to."""
+    """The segments of one leader epoch, by offset."""
 
     ids: dict[int, str] = field(default_factory=dict)
     """By start offset."""
@@ -210,7 +210,7 @@ class _Epoch:
 
 
 class _CacheBuilder:
-    """The cache of one partition, while records are added."""
+    """Builds the cache of one partition from records."""
 
     def __init__(self, partition: TopicIdPartition, metadata_partition: int) -> None:
         self._partition, self._metadata_partition = partition, metadata_partition
@@ -221,7 +221,7 @@ class _CacheBuilder:
         self._delete_state: PartitionDeleteState | None = None
 
     def begin(self, record: RemoteLogSegmentMetadataRecord, begun_at: int) -> None:
-        """Note that a segment's copying began."""
+        """Record that a segment's copy began."""
         segment_id = record.remote_log_segment_id.id
         known = self._segments.get(segment_id)
         if known is not None and known.state is not _STARTED:
@@ -243,7 +243,7 @@ class _CacheBuilder:
         )
 
     def update(self, record: RemoteLogSegmentMetadataUpdateRecord) -> None:
-        """Note how far a segment has come since."""
+        """Record a later state of a segment."""
         segment_id, state = record.remote_log_segment_id.id, SegmentState(record.remote_log_segment_state)
         known = self._segments.get(segment_id)
         if known is None or state not in _NEXT[known.state]:
@@ -267,14 +267,14 @@ class _CacheBuilder:
         )
 
     def delete(self, state: PartitionDeleteState) -> None:
-        """Note how far the deletion of the whole has come."""
+        """Record the state of the partition's deletion."""
         self._delete_state = state
         if state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
             self._segments.clear()
             self._epochs.clear()
 
     def result(self) -> RemoteLogMetadataCache:
-        """Return what has come of it."""
+        """Return the cache."""
         return RemoteLogMetadataCache(
             partition=self._partition,
             metadata_partition=self._metadata_partition,

@@ -1,12 +1,12 @@
-"""The records of ``__remote_log_metadata``, as data: fields, their order and their types.
+"""The record types of ``__remote_log_metadata``, as data: fields, their order and their types.
 
-A segment has a whole record when its copying begins, and updates from then on. A third type of record reports
-partitions that are deleted. The fourth type that Kafka defines belongs in a broker's own file, never in the topic: its
-reader dies of it. All records of a partition are in one partition of the topic, in order.
+A segment has a full record when its copy begins, and updates from then on. A third type reports deleted partitions. The
+fourth type that Kafka defines belongs in a broker's own file, never in the topic: it stops the topic's reader. All
+records of a partition are in one partition of the topic, in order.
 
-Source: KIP-405; ``RemoteLogSegmentMetadataRecord.json`` and its neighbours in Kafka's storage module; the tag: 4.0.
-``RemoteLogMetadataTopicPartitioner``; ``TopicIdPartition.hashCode``, which leaves the topic's name out;
-``Utils.murmur2`` in Kafka's clients module.
+Source: KIP-405; ``RemoteLogSegmentMetadataRecord.json`` and related files in Kafka's storage module; the tag: 4.0.
+``RemoteLogMetadataTopicPartitioner``; ``TopicIdPartition.hashCode``, which excludes the topic's name; ``Utils.murmur2``
+in Kafka's clients module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MULTIPLIER: Final = 0x5BD1E995
 
 
 class SegmentState(IntEnum):
-    """How far a segment has come."""
+    """The state of a segment."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -38,12 +38,12 @@ class SegmentState(IntEnum):
 
     @property
     def label(self) -> str:
-        """What it is called in an answer."""
+        """The state's name in results."""
         return self.name.lower().replace("_segment_", "-")
 
 
 class PartitionDeleteState(IntEnum):
-    """How far the deletion of a partition has come."""
+    """The state of a partition's deletion."""
 
     DELETE_PARTITION_MARKED = 0
     DELETE_PARTITION_STARTED = 1
@@ -52,7 +52,7 @@ class PartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdPartition:
-    """A partition of one topic among all that ever had its name."""
+    """A partition of a topic, identified by the topic's id, too."""
 
     name: String
     id: Uuid
@@ -66,7 +66,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentId:
-    """A segment as it was, or was to be, copied once; another attempt at the same offsets has another id."""
+    """The id of one copy of a segment; another attempt at the same offsets has another id."""
 
     topic_id_partition: TopicIdPartition
     id: Uuid
@@ -74,7 +74,7 @@ class RemoteLogSegmentId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLeaderEpoch:
-    """Where a leader epoch begins within a segment."""
+    """The start offset of a leader epoch within a segment."""
 
     leader_epoch: Int32
     offset: Int64
@@ -82,7 +82,7 @@ class SegmentLeaderEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataRecord:
-    """A segment whose copying begins."""
+    """A segment whose copy begins."""
 
     remote_log_segment_id: RemoteLogSegmentId
     start_offset: Int64
@@ -102,7 +102,7 @@ class RemoteLogSegmentMetadataRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataUpdateRecord:
-    """How far a segment has come since."""
+    """A later state of a segment."""
 
     remote_log_segment_id: RemoteLogSegmentId
     broker_id: Int32
@@ -133,14 +133,14 @@ TYPES: Final[dict[int, type[RemoteLogRecord]]] = {
 
 
 def partition_of(record: RemoteLogRecord) -> TopicIdPartition:
-    """Return which partition ``record`` is about."""
+    """Return the partition of ``record``."""
     if isinstance(record, RemotePartitionDeleteMetadataRecord):
         return record.topic_id_partition
     return record.remote_log_segment_id.topic_id_partition
 
 
 def metadata_partition(of: TopicIdPartition, partitions: int) -> int:
-    """Return which of the topic's ``partitions`` has the records of ``of``."""
+    """Return which of the topic's ``partitions`` holds the records of ``of``."""
     most, least = struct.unpack(">QQ", uuid_bytes(of.id))
     hashed = 1
     for part in (_hash_of_long(least), _hash_of_long(most), of.partition):
@@ -149,7 +149,7 @@ def metadata_partition(of: TopicIdPartition, partitions: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash that Kafka's Java client makes of ``data``, as an unsigned number of 32 bits."""
+    """Return the hash of ``data`` as in Kafka's Java client, as an unsigned 32-bit number."""
     hashed = _SEED ^ len(data)
     whole = len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):

@@ -1,10 +1,10 @@
-"""What a store holds of the segments that brokers tier, by segment; and whether it agrees with brokers' metadata.
+"""The segments that brokers tier, as a store holds them, and whether they agree with brokers' metadata.
 
-A plugin may hand custom metadata to the broker: where a segment's objects lie, and how long they are together. The
-plugin then reads the log and the indexes at that key, whatever its key prefix is by now.
+A plugin may return custom metadata to the broker: the key of a segment's objects, and their total size. The plugin then
+reads the log and the indexes at that key, even if its key prefix has changed.
 
 Custom metadata are tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default. They are only read:
-without any, the plugin finds a segment by its ids and the key prefix that it is set to.
+without them, the plugin finds a segment by its ids and its current key prefix.
 
 Source: ``ObjectKeyFactory``, ``RemoteStorageManager``, ``SegmentCustomMetadataSerde`` of Aiven's
 tiered-storage-for-apache-kafka, 1.0.0; ``TaggedFields`` of Kafka.
@@ -32,7 +32,7 @@ _REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetadata:
-    """The fields of ``custom.metadata.fields.include``; None are those that are missing."""
+    """The fields of ``custom.metadata.fields.include``; missing ones are None."""
 
     remote_size: int | None = None
     """Bytes of the three objects."""
@@ -42,7 +42,7 @@ class CustomMetadata:
 
 
 def read_custom_metadata(data: bytes) -> CustomMetadata:
-    """Return what ``data`` hold; fields that are not known are skipped.
+    """Return the custom metadata in ``data``; unknown fields are skipped.
 
     Raises:
         FormatError: cut short, too long, or tags that do not ascend.
@@ -71,7 +71,7 @@ def read_custom_metadata(data: bytes) -> CustomMetadata:
 
 
 class SegmentPlace(NamedTuple):
-    """Which segment of which partition."""
+    """A segment of a partition."""
 
     topic_id: str
     partition: int
@@ -80,7 +80,7 @@ class SegmentPlace(NamedTuple):
 
 @dataclass(slots=True)
 class StoredSegment:
-    """What a store holds of one segment."""
+    """The objects of one segment in a store."""
 
     layout: ReadByBrokers
     objects: set[str] = field(default_factory=set)
@@ -91,13 +91,13 @@ class StoredSegment:
 
     @property
     def lacks(self) -> list[str]:
-        """What is missing that brokers need."""
+        """The missing objects that brokers need."""
         return sorted(self.layout.needed_parts - self.objects)
 
     def contradiction(self, segment: RemoteSegment) -> str | None:
-        """Return in what the custom metadata of ``segment`` differ from what is stored; None, if in nothing.
+        """Return where the custom metadata of ``segment`` differ from the stored objects; None if nowhere.
 
-        A store may be looked at from above, or from within the key prefix that brokers use.
+        A store may be listed from above, or from within, the key prefix that brokers use.
         """
         if not self.stems or segment.custom_metadata is None:
             return None
@@ -115,12 +115,12 @@ class StoredSegment:
 
 
 def _is_within(one: str, other: str) -> bool:
-    """Whether the keys are the same, but for folders that stand before one of them."""
+    """Whether the keys are equal, apart from folders in front of one of them."""
     return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
 
 
 def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSegment]:
-    """Return what the objects ``listed`` hold in a layout that brokers read; others do not count."""
+    """Return the segments that the objects ``listed`` make, in layouts that brokers read."""
     found: dict[SegmentPlace, StoredSegment] = {}
     for info in listed:
         parsed = ((layout, layout.brokers_object(info.key)) for layout in READ_BY_BROKERS)

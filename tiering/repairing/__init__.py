@@ -1,1 +1,1 @@
-"""Repair of what is tiered already: right snapshots and transaction indexes in the place of wrong ones."""
+"""Repairs tiered segments: replaces wrong snapshots and transaction indexes with correct ones, and undoes that."""

@@ -1,12 +1,12 @@
-"""What a repair has replaced, kept in the store so that it can be put back.
+"""The originals that a repair has replaced, saved in the store so that they can be restored.
 
     .resnap/repaired/<run>/<number, 8 digits>/!record      what is replaced by what, in which order
     .resnap/repaired/<run>/<number, 8 digits>/<n>          the original of the n-th object, where there was one
     .resnap/repaired/<run>/<number, 8 digits>/done         all of it was replaced
 
-Originals first, then the record, then the replacements, then ``done``. A record without it is of a run that was killed:
-what that has replaced is put back before anything else is done to the segment. Names sort so that a deletion in
-order of keys takes the record first: what then is left is not used.
+Originals are written first, then the record, then the replacements, then ``done``. A record without ``done`` is from a
+killed run: its replacements are undone before anything else is done to the segment. Names sort so that a deletion in
+key order deletes the record first: without it the other objects are not used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERSION: Final = 1
 
 
 class Digest(NamedTuple):
-    """What the bytes of an object are."""
+    """The digest of an object's bytes."""
 
     size_bytes: int
     sha256: str
@@ -45,7 +45,7 @@ class Digest(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One object that is replaced."""
+    """The replacement of one object."""
 
     key: str
     old: Digest | None
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is replaced of one segment."""
+    """The replacements in one segment."""
 
     manifest_key: str
     """What makes the segment visible."""
@@ -70,14 +70,14 @@ class Record:
 
 
 class Folder(NamedTuple):
-    """Where a record lies, and what lies beside it, as one listing shows it."""
+    """The folder of a record and its objects, as one listing shows it."""
 
     path: str
     infos: tuple[ObjectInfo, ...]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all that is there."""
+        """Names of all objects in it."""
         return frozenset(info.key.rpartition("/")[2] for info in self.infos)
 
     @property
@@ -87,7 +87,7 @@ class Folder(NamedTuple):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a run was killed, or is at it."""
+        """Whether a run was killed, or is still working."""
         return RECORD in self.names and DONE not in self.names
 
 
@@ -120,7 +120,7 @@ def read_record(store: ObjectStore, folder: str) -> Record:
     """Return the record in ``folder``.
 
     Raises:
-        FormatError: it is damaged, or of a later version.
+        FormatError: it is damaged, or has a later version.
         ObjectNotFoundError: there is none.
         StoreError: the store failed.
 
@@ -140,7 +140,7 @@ def read_record(store: ObjectStore, folder: str) -> Record:
 
 
 def current(store: ObjectStore, key: str) -> Version:
-    """Return what is at ``key`` now.
+    """Return the current object at ``key``.
 
     Raises:
         StoreError: the store failed.
@@ -154,19 +154,19 @@ def current(store: ObjectStore, key: str) -> Version:
 
 
 class Version(NamedTuple):
-    """An object as it was read; both None where there is none."""
+    """An object as it was read; both fields are None if there is none."""
 
     body: bytes | None
     etag: str | None
 
     @property
     def digest(self) -> Digest | None:
-        """What its bytes are."""
+        """The digest of its bytes."""
         return None if self.body is None else Digest.of(self.body)
 
 
 def runs(found: Iterable[Folder]) -> Iterator[str]:
-    """Yield the runs that ``found`` are of, each once."""
+    """Yield the runs of ``found``, each once."""
     yield from dict.fromkeys(one.run for one in found)
 
 

@@ -1,7 +1,7 @@
-"""Replaces objects of a store, one after the other, so that whatever ends it, what was there can be put back.
+"""Replaces objects of a store one after the other, so that an interrupted repair can always be undone.
 
-Each object is replaced whole, in the version that was read, where the store keeps such conditions; and is read back,
-since a store may say yes and keep something else.
+Each object is replaced whole, on condition that it still has the version that was read, if the store supports that; and
+is read back, since a store may report success and keep something else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class NotUndoneError(VerificationError):
-    """What a repair has replaced cannot be put back."""
+    """A repair cannot be undone."""
 
 
 class SegmentGoneError(NotUndoneError):
@@ -50,13 +50,13 @@ class SegmentGoneError(NotUndoneError):
 
 @dataclass(slots=True, kw_only=True)
 class Versions:
-    """The objects of a segment as they are first read; all that follows is of these versions."""
+    """The objects of a segment as first read; all later steps refer to these versions."""
 
     store: ObjectStore
     _read: dict[str, Version] = field(default_factory=dict)
 
     def of(self, key: str) -> Version:
-        """Return what is at ``key``."""
+        """Return the version at ``key``."""
         if key not in self._read:
             self._read[key] = current(self.store, key)
         return self._read[key]
@@ -89,15 +89,15 @@ class Replacer:
     """Keys of what has just come back as other bytes than were written: what lies there is not used."""
 
     def replace(self, record: Record, rewritten: Rewritten, versions: Versions) -> Record | None:
-        """Write what is ``rewritten`` of a segment, and return what that replaced; None where all of it is there.
+        """Write the objects in ``rewritten`` of a segment, and return what was replaced; None if nothing changes.
 
-        ``record`` says of what segment; its changes are made here.
+        ``record`` names the segment; its changes are filled in here.
 
         Raises:
             LockedError: another run is at work on the partition.
-            ObjectChangedError, ObjectNotFoundError: an object was replaced, or has gone, since it was read.
-            VerificationError: an object came back as other bytes.
-            StoreError: the store refused or failed; what had been replaced is put back, now or by the next run.
+            ObjectChangedError, ObjectNotFoundError: an object was replaced or deleted since it was read.
+            VerificationError: an object differs when read back.
+            StoreError: the store refused or failed; the replaced objects are restored, now or by the next run.
 
         """
         writes = [one for one in rewritten.writes if versions.of(one[0]).body != one[1]]
@@ -132,11 +132,11 @@ class Replacer:
         return record
 
     def put_back(self, folder: str, record: Record) -> None:
-        """Put the originals in ``folder`` back, last change first, and delete the folder; what is back already stays.
+        """Restore the originals in ``folder``, last change first, and delete the folder; restored ones are skipped.
 
         Raises:
-            SegmentGoneError: the segment is not there any more.
-            NotUndoneError: an object has changed since, or its original is gone; nothing was put back.
+            SegmentGoneError: the segment no longer exists.
+            NotUndoneError: an object has changed since, or its original is missing; nothing was restored.
             LockedError: another run is at work on the partition.
             StoreError: the store refused or failed.
 
@@ -167,7 +167,7 @@ class Replacer:
             self.store.delete(info.key)
 
     def undo(self, folder: Folder) -> Record:
-        """Put back what ``folder`` keeps, and return what that was.
+        """Restore the originals in ``folder``, and return the record.
 
         Raises:
             FormatError: the record is damaged.
@@ -191,7 +191,7 @@ class Replacer:
         return body
 
     def _write(self, key: str, body: bytes, found: Version) -> None:
-        """Write an object in the place of the version that was ``found``."""
+        """Write an object in place of the version ``found``."""
         self.hold_lease()
         try:
             if not self.is_conditional:
@@ -219,10 +219,10 @@ class Replacer:
 
 
 def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
-    """Whether an object is to be put back; not where it is as it was.
+    """Whether an object must be restored; False if it is the original.
 
     Raises:
-        NotUndoneError: it is neither as it was nor as the repair has left it.
+        NotUndoneError: it is neither the original nor the repaired object.
 
     """
     if now.digest == change.old:

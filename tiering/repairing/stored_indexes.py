@@ -1,8 +1,8 @@
-"""The transaction indexes of a stored log, held against its batches from the first segment on.
+"""Compares the transaction indexes of a stored log with its batches, from the first segment on.
 
-What is open where a segment begins is what the segments below have left open, so where the log begins at offset 0 all
-is known. Where it does not, transactions may reach in from below: then all is known where the replay has rebuilt the
-whole state at the segment's beginning, and elsewhere as much as the log itself shows.
+The transactions open at a segment's base offset are those that the segments below have left open, so everything is
+known if the log begins at offset 0. Otherwise transactions may reach in from below: then everything is known where the
+replay has rebuilt the complete state at the segment's base offset, and elsewhere only what the log itself shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReadSegment(NamedTuple):
-    """A stored segment, and what its batches and its index say of transactions."""
+    """A stored segment, with the transactions of its batches and of its index."""
 
     segment: Segment
     found: SegmentTransactions | None
@@ -35,7 +35,7 @@ class ReadSegment(NamedTuple):
 
 
 class JudgedIndex(NamedTuple):
-    """The transaction index of one segment."""
+    """The judgement of one segment's transaction index."""
 
     segment: Segment
     there: tuple[AbortedTxn, ...] | None
@@ -48,26 +48,26 @@ class JudgedIndex(NamedTuple):
 
     @property
     def body(self) -> bytes | None:
-        """What is to take its place; None where it stays."""
+        """The replacement; None if the index stays."""
         if self.right is None or not self.problems:
             return None
         return write_transaction_index(list(self.right))
 
     @property
     def lacking(self) -> int:
-        """How many transactions that were aborted it does not name as they were."""
+        """Number of aborted transactions that it lacks or records wrongly."""
         return len(set(self.right or ()).difference(self.there or ()))
 
     @property
     def known(self) -> tuple[AbortedTxn, ...] | None:
-        """What was aborted in the segment, as far as that is known; None where nothing is."""
+        """The aborted transactions of the segment, as far as known; None if nothing is known."""
         if not self.problems:
             return self.there
         return self.right if self.is_all_known else None
 
 
 def read_segment(segment: Segment, sources: Sources) -> ReadSegment:
-    """Return what the headers of all batches of ``segment`` say, and its index.
+    """Return the transactions in the headers of all batches of ``segment``, and its index.
 
     Raises:
         StoreError: the store failed.
@@ -81,9 +81,9 @@ def read_segment(segment: Segment, sources: Sources) -> ReadSegment:
 
 
 def judge_indexes(read: Sequence[ReadSegment], known_open: Mapping[int, Mapping[int, int]]) -> Iterator[JudgedIndex]:
-    """Yield what the indexes of the segments ``read``, of one log and in order, are worth.
+    """Yield the judgement of the indexes of the segments ``read``, of one log and in order.
 
-    ``known_open`` has by offset the transactions that are open there, producers and first offsets, where all are known.
+    ``known_open`` has the open transactions, producers and first offsets, by offset, where all are known.
     """
     before = OpenTransactions({}, known_from=read[0].segment.base_offset) if read else OpenTransactions({}, 0)
     for one in read:

@@ -1,1 +1,1 @@
-"""What was tiered, written back as a log dir."""
+"""Restores tiered segments as a log dir."""

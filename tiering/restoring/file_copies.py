@@ -1,8 +1,8 @@
-"""Files of a partition directory, written a few at a time: by threads of this process, or by tasks on executors.
+"""Writes the files of a partition directory, several at a time: by threads of this process, or by Spark tasks.
 
-The same functions do it in both places. A task may be repeated, and run twice at the same time, also after this run has
-ended: executors write into a directory of their own, under names of their own, and this process alone takes
-what it was told of from there.
+Both use the same functions. A task may be repeated, or run twice at the same time, even after this run has ended: so
+executors write into a directory of their own, under names of their own, and only this process moves the reported files
+from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _R = TypeVar("_R")
 
 
 class Flow(NamedTuple):
-    """Lets bytes pass as fast as they may, as long as they are wanted."""
+    """Limits the rate of bytes, and stops them when they are no longer wanted."""
 
     throttle: Throttle
     is_wanted: Callable[[], bool] = lambda: True
@@ -48,7 +48,7 @@ class Flow(NamedTuple):
         """Yield ``chunks``.
 
         Raises:
-            CancelledError: they are not wanted any more.
+            CancelledError: they are no longer wanted.
 
         """
         for chunk in chunks:
@@ -59,7 +59,7 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copier:
-    """Where work on the files of a partition is done; in this thread, unless ``threads`` are given."""
+    """Runs work on the files of a partition; in this thread, unless ``threads`` are given."""
 
     throttle: Throttle = field(default_factory=Throttle)
     threads: Executor | None = None
@@ -88,7 +88,7 @@ class Copier:
                 yield result()
 
     def run(self, work: Callable[[Flow], _R], size_bytes: int, wanted: Callable[[], bool] = lambda: True) -> _R:
-        """Return what ``work`` on so many bytes returns, wherever it is done."""
+        """Return the result of ``work`` on so many bytes, in this thread or another."""
         if self.elsewhere is None:
             return work(Flow(self.throttle, wanted))
         result: _R = self.elsewhere(work, size_bytes, wanted)
@@ -97,12 +97,12 @@ class Copier:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """What an executor does with work on files; each of its processes moves so many bytes per second."""
+    """Work on files for an executor; each of its processes moves so many bytes per second."""
 
     bytes_per_s: int | None
 
     def __call__(self, work: Callable[[Flow], _R]) -> _R | ResnapError:
-        """Return what it returns, or why it was not done: an error of ours is no failure of the task."""
+        """Return the result, or our error: an error of ours does not fail the task."""
         try:
             return work(Flow(_throttle(self.bytes_per_s)))
         except ResnapError as error:
@@ -115,7 +115,7 @@ def _throttle(bytes_per_s: int | None) -> Throttle:
 
 
 def groups(files: Iterable[ShippedFile]) -> Iterator[tuple[ShippedFile, ...]]:
-    """Yield ``files`` in order, as many at a time as are written one after the other."""
+    """Yield ``files`` in order, in groups that are written one after the other."""
     group: list[ShippedFile] = []
     size_bytes = 0
     for file in files:
@@ -142,7 +142,7 @@ def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile
 
 
 def amount(files: Iterable[ShippedFile]) -> tuple[int, int]:
-    """Return of how many segments the logs are among ``files``, and how large all are."""
+    """Return the number of segments among ``files``, and the total size."""
     counted = [(file.name.endswith(f".{ObjectKind.LOG}"), file.size_bytes) for file in files]
     return sum(is_log for is_log, _ in counted), sum(size for _, size in counted)
 
@@ -150,7 +150,7 @@ def amount(files: Iterable[ShippedFile]) -> tuple[int, int]:
 def write_apart(
     folder: Path, dress: Dress, files: tuple[ShippedFile, ...], flow: Flow
 ) -> list[tuple[str, ShippedFile]]:
-    """Write ``files`` into ``folder`` and return each with the name that it has there; raises as ``write_files``."""
+    """Write ``files`` into ``folder`` and return each with its name there; raises as ``write_files``."""
     named = [(f"{uuid4().hex}{TEMPORARY}", file) for file in files]
     for name, file in named:
         _write(Disk(), file, folder / name, dress, flow)

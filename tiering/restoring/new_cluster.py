@@ -1,12 +1,12 @@
-"""The records that give a new KRaft cluster its restored topics, before its first start.
+"""Makes the metadata records that give a new KRaft cluster its restored topics, before its first start.
 
-A partition begins without a leader, so that one is elected as soon as a broker is up: of a leader that has not started
-yet followers would not fetch, and nothing would make them begin to. All replicas are in sync, since they have the same
-bytes. Where the cluster has eligible leader replicas (KIP-966) none are, since a broker that it does not know counts as
-not shut down cleanly when it registers: there the first replica is the last known leader, which may lead.
+A partition begins without a leader, so that one is elected as soon as a broker is up: followers would not fetch from a
+leader that has not started yet, and would never begin to. All replicas are in sync, because they have the same bytes.
+If the cluster has eligible leader replicas (KIP-966), none are in sync, because an unknown broker counts as not shut
+down cleanly when it registers: then the first replica is the last known leader, which may lead.
 
-Leader epochs and the first block of producer ids begin above all in what is restored, by a margin: clients of the old
-cluster come back that have seen later ones, in segments that were never shipped.
+Leader epochs and the first block of producer ids begin above all restored ones, by a margin: returning clients of the
+old cluster may have seen later ones, in segments that were never shipped.
 
 Source: ``ReplicationControlManager``, ``ProducerIdControlManager``, ``Metadata`` of the clients; KIP-320, KIP-730,
 KIP-858, KIP-966.
@@ -45,7 +45,7 @@ _DIRECTORIES_SINCE: Final = next(level for level, name in METADATA_VERSIONS.item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartition:
-    """A partition as it begins."""
+    """A partition of a new topic."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -56,7 +56,7 @@ class NewPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as it begins."""
+    """A topic in its initial state."""
 
     name: str
     topic_id: str
@@ -70,10 +70,10 @@ def records_for(
     known: Sequence[MetadataRecord],
     features: Mapping[str, int],
 ) -> list[MetadataRecord]:
-    """Return the records of ``topics`` and, before them, of producer ids.
+    """Return the records of ``topics``, after those of producer ids.
 
-    ``known`` are those of an earlier run: its topics stay, but for those of the same names or ids. ``features`` are the
-    levels that the cluster begins with.
+    ``known`` are the records of an earlier run: its topics are kept, except those with the same names or ids.
+    ``features`` are the initial feature levels of the cluster.
     """
     names, ids = {one.name for one in topics}, {one.topic_id for one in topics}
     ids |= {one.topic_id for one in known if isinstance(one, TopicRecord) and one.name in names}
@@ -90,7 +90,7 @@ def records_for(
 
 
 def _block_above(highest_producer_id: int) -> int:
-    """Return the first id of the first block that lies above ``highest_producer_id`` and the margin."""
+    """Return the first id of the first block above ``highest_producer_id`` and the margin."""
     return -(-(highest_producer_id + 1 + IDS_LEFT_OUT) // PRODUCER_ID_BLOCK_SIZE) * PRODUCER_ID_BLOCK_SIZE
 
 

@@ -1,8 +1,8 @@
-"""Which brokers of a new cluster get a replica of what is restored, and which log dirs of this machine.
+"""Assigns restored partitions to brokers of a new cluster, and to log dirs of this machine.
 
-Every host is given the same: either brokers that each get a replica of every partition, or a file of the form that
-``kafka-reassign-partitions.sh`` takes, where ``log_dirs`` may name the log dir of each replica. A log dir is its
-broker's by the node id in its ``meta.properties``.
+Every host gets the same arguments: either brokers that each get a replica of every partition, or a file in the form of
+``kafka-reassign-partitions.sh``, in which ``log_dirs`` may name the log dir of each replica. The node id in
+``meta.properties`` shows the broker of a log dir.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Who gets a replica of which partition."""
+    """The brokers that get a replica of each partition."""
 
     brokers: tuple[int, ...] = ()
     """Each gets one of every partition, where no file says otherwise."""
@@ -42,7 +42,7 @@ class Assignment:
     """What the file says."""
 
     def replicas(self, partition: TopicPartition) -> tuple[Replica, ...]:
-        """Return the replicas of ``partition``, the preferred leader first: with brokers alone they take turns.
+        """Return the replicas of ``partition``, the preferred leader first, in turn if only brokers are given.
 
         Raises:
             UsageError: the file does not name it.
@@ -59,10 +59,10 @@ class Assignment:
 
 
 def read_assignment(path: Path) -> Assignment:
-    """Return what a file of ``kafka-reassign-partitions.sh`` says.
+    """Return the assignment in a file of ``kafka-reassign-partitions.sh``.
 
     Raises:
-        UsageError: it cannot be read, or is not of the form.
+        UsageError: it cannot be read, or has another form.
 
     """
     try:
@@ -86,10 +86,10 @@ def read_assignment(path: Path) -> Assignment:
 def placed(
     partitions: Iterable[tuple[TopicPartition, int]], log_dirs: Sequence[tuple[Path, int | None]], to: Assignment | None
 ) -> dict[Path, set[TopicPartition]]:
-    """Return which partitions come into which of ``log_dirs``, given as paths with the node ids of their brokers.
+    """Return the partitions for each of ``log_dirs``, given as paths with the node ids of their brokers.
 
-    Of several log dirs of one broker the one that has a partition keeps it; else they fill up evenly, by the sizes that
-    ``partitions`` have. Without an assignment every broker of ``log_dirs`` gets a replica.
+    A partition stays in the log dir that has it; otherwise several log dirs of one broker are filled evenly, by the
+    sizes in ``partitions``. Without an assignment every broker of ``log_dirs`` gets a replica.
 
     Raises:
         UsageError: the assignment does not name a partition.

@@ -1,9 +1,8 @@
-"""What the segments of a partition make of its directory, in whatever layout they lie.
+"""Builds one partition's directory from its stored segments, in any layout, and checks the files.
 
-Where manifests have digests, each file must be what its digest says. Where they have none, what is written is compared
-with itself, as ``verify --store`` does with what is stored: every batch with its checksum, the indexes with the
-batches, snapshots and leader epochs with their own forms. What was encrypted has been proven byte by byte when it was
-opened.
+If manifests have digests, each file must match its digest. If they have none, the written files are checked against
+each other, as ``verify --store`` does with stored objects: every batch with its checksum, the indexes with the batches,
+snapshots and leader epochs by their format. Decryption has already verified every byte of encrypted files.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ HINT: Final = "see `resnap verify --store URL`; restore from another copy, or le
 
 
 class ShippedFile(NamedTuple):
-    """A file of a partition directory, and where its bytes come from."""
+    """A file of a partition directory, and the source of its bytes."""
 
     name: str
     source: str
@@ -53,7 +52,7 @@ class ShippedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """One partition that is to be made of what was shipped."""
+    """One partition to restore from shipped segments."""
 
     topic_partition: TopicPartition
     topic_id: str | None
@@ -74,12 +73,12 @@ class Restoration:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files that come from the store."""
+        """Total size of the files from the store."""
         return sum(file.size_bytes for file in self.files)
 
 
 class _Member(NamedTuple):
-    """A file that is to be, by the locator of what it is made of."""
+    """A file to write, with the locator of its source."""
 
     name: str
     locator: str
@@ -87,7 +86,7 @@ class _Member(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What takes the place of a snapshot that is not restored."""
+    """The replacement of a snapshot that is not restored."""
 
     path: str | None
     """Of the file; None for nothing."""
@@ -101,13 +100,13 @@ def restoration_of(
     topic_id: str | None,
     replaced: Mapping[str, Replaced],
 ) -> Restoration:
-    """Return what the segments of ``partition``, of which there is one at least, make of it.
+    """Return the restoration of ``partition``, which has at least one segment.
 
-    ``topic_id`` is what the topic's id is now; None to use the manifests. ``replaced`` says by their locators which
-    snapshots are not to be restored as they are.
+    ``topic_id`` is the topic's current id; None to use the manifests. ``replaced`` has the snapshots that are replaced
+    when restored, by locator.
 
     Raises:
-        ConfigurationError: the segments are encrypted, and their key is not at hand.
+        ConfigurationError: the segments are encrypted, and their key is missing.
         StoreError: the store failed.
 
     """
@@ -158,7 +157,7 @@ def _opened(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
 
 
 def _check(partition: PartitionDir, folder: Path) -> None:
-    """Judge the files of ``partition`` that were written into ``folder``.
+    """Check the files of ``partition`` that were written into ``folder``.
 
     Raises:
         VerificationError: one of them is damaged.
@@ -172,7 +171,7 @@ def _check(partition: PartitionDir, folder: Path) -> None:
 
 
 def _written(segment: Segment, folder: Path) -> SegmentFiles:
-    """Return the files of ``segment`` as they were written; the leader epochs stand once, beside all segments."""
+    """Return the written files of ``segment``; the leader epochs are one file for all segments."""
     end = segment.next_base_offset or 0  # closed, as all that is shipped
     snapshot = folder / segment_name(end, ObjectKind.SNAPSHOT)
     return SegmentFiles(

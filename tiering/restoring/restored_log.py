@@ -1,11 +1,11 @@
-"""What a log that is restored is besides its files: its start, open transactions at its end, producer ids, epochs.
+"""Facts of a restored log besides its files: log start, open transactions, highest producer id, last leader epoch.
 
-The records that DeleteRecords has removed from the middle of a segment are shipped with it. What says is the leader
-epoch checkpoint that is shipped with each segment: a broker cuts it at the log start, and a log start inside a segment
-has no other cause. One at the beginning of a segment is retention's as a rule, after which a store holds more than
-the broker on purpose.
+A segment is shipped with the records that DeleteRecords has deleted from it. The leader epoch checkpoint that is
+shipped with each segment shows the deletion: a broker truncates it at the log start offset, and a log start inside a
+segment has no other cause. A log start at the beginning of a segment is usually due to retention, after which a store
+intentionally holds more than the broker.
 
-A transaction whose marker was not shipped is open for good: the marker will not be written again.
+A transaction whose marker was not shipped stays open for ever: the marker will not be written again.
 
 Source: ``UnifiedLog.maybeIncrementLogStartOffset``, ``LeaderEpochFileCache.truncateFromStart``.
 """
@@ -41,10 +41,10 @@ _HEAD: Final = struct.Struct(">8xi4xb26xq10x")
 
 
 def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources: Sources) -> int | None:
-    """Return the log start inside one of the stored segments of ``partition``; None where there is none.
+    """Return the log start offset inside a stored segment of ``partition``; None if it is not inside one.
 
-    ``checkpoints`` are the locators of the leader epochs of all its segments. All are read only if the last one begins
-    above the first segment.
+    ``checkpoints`` are the locators of the leader epochs of all its segments. They are all read only if the last one
+    begins above the first segment.
 
     Raises:
         StoreError: the store they lie in failed.
@@ -116,7 +116,7 @@ def _producer_ids(log: Path) -> Iterator[int]:
 
 
 def highest_in_snapshots(restoration: Restoration) -> int:
-    """Return the highest producer id in the snapshots of what is to be restored; -1 for none.
+    """Return the highest producer id in the snapshots to restore; -1 if there is none.
 
     Raises:
         StoreError: the store failed.
@@ -129,7 +129,7 @@ def highest_in_snapshots(restoration: Restoration) -> int:
 
 
 def last_leader_epoch(restoration: Restoration) -> int:
-    """Return the last leader epoch of what is to be restored, 0 where it has none; raises as above."""
+    """Return the last leader epoch of what is restored, 0 if it has none; raises as above."""
     content = next((_content(file) for file in restoration.files if file.name == LEADER_EPOCHS), None)
     return max((one.epoch for one in read_leader_epochs(content)), default=0) if content is not None else 0
 

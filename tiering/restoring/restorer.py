@@ -1,10 +1,10 @@
-"""Makes partition directories of what was shipped, each whole or not at all, in a log dir whose lock the caller holds.
+"""Makes partition directories from shipped segments, each whole or not at all, in a log dir that the caller has locked.
 
-A directory is made under the name that Kafka gives to one of a deleted topic, and gets its own name when every file of
-it is durable and has been compared with its manifest; where manifests say no digests, when what was written was held
-against itself. What a crash leaves is thus what a broker removes by itself when it starts, and what the next run
-removes before it begins again: the name follows from the partition alone. What executors write lies in a directory of
-such a name, too, until it is taken into the other one.
+A directory is made under the name that Kafka gives to a deleted topic's directory, and gets its own name when every
+file is durable and has been compared with its manifest; if manifests have no digests, when the files were checked
+against each other. So a starting broker removes what a crash leaves, and so does the next run before it begins again:
+the name depends only on the partition. Files of executors are in a directory of such a name, too, until they are moved
+into the other one.
 
 Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name; ``LogLoader`` for the files.
 """
@@ -61,11 +61,11 @@ class Restorer:
     _turn: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def look(self, restoration: Restoration) -> Restored:
-        """Tell what would become of a partition, by what stands in its place; nothing is changed.
+        """Return what would happen to a partition, by what exists at its path; nothing is changed.
 
         Raises:
             LogDirError: it cannot be read.
-            ResnapError: what is shipped cannot be, where no manifest has a digest of it.
+            ResnapError: a shipped file cannot be read, if no manifest has a digest of it.
 
         """
         target = self._target(restoration)
@@ -75,13 +75,12 @@ class Restorer:
         return Restored.ALREADY_THERE if same else Restored.OCCUPIED
 
     def restore(self, restoration: Restoration, done: Callable[[int, int], None]) -> Restored:
-        """Make the directory of a partition unless its place is taken.
+        """Make the directory of a partition unless its path exists.
 
-        ``done`` is called with how many segments, and how many bytes, were written.
+        ``done`` is called with the number of segments and bytes written.
 
         Raises:
-            VerificationError: an object is not what its manifest says, or not what it must be; nothing has come into
-                being.
+            VerificationError: an object does not match its manifest, or is damaged; no directory was made.
             LogDirError, StoreError: a file cannot be written, an object not be read.
 
         """
@@ -114,7 +113,7 @@ class Restorer:
     def _fill_elsewhere(
         self, folder: Path, restoration: Restoration, dress: Dress, done: Callable[[int, int], None]
     ) -> None:
-        """Have executors write into another directory, and take each file from there once it is whole."""
+        """Let executors write into another directory, and move each file from there once it is complete."""
         apart = self.log_dir / unfinished_name(restoration.topic_partition, "of executors")
         self._remove(apart)
         self._make(apart)
@@ -131,7 +130,7 @@ class Restorer:
             self.disk.dress_directory(folder, replace(dress_of(self.log_dir), mtime_ns=None))
 
     def _keep_log_start(self, restoration: Restoration) -> None:
-        """Write the log start where a broker looks for it, unless a later one is there; before the log has its name."""
+        """Write the log start to the broker's checkpoint, unless it has a later one, before the log gets its name."""
         start, path = restoration.log_start, self.log_dir / LOG_START_OFFSETS
         if start is None:
             return
@@ -143,7 +142,7 @@ class Restorer:
             write_file(self.disk, path, [content], dress)
 
     def _make_durable(self, unfinished: Path) -> None:
-        """Make the names in the directory durable; what they name is so already."""
+        """Make the entries of the directory durable; the files are so already."""
         with writable(unfinished):
             self.disk.sync_directory(unfinished)
 
@@ -153,7 +152,7 @@ class Restorer:
             self.disk.sync_directory(self.log_dir)
 
     def _remove(self, folder: Path) -> None:
-        """Remove what a run that did not come to its end has left."""
+        """Remove what an unfinished run has left."""
         if not os.path.lexists(folder):
             return
         with writable(folder):
@@ -169,9 +168,9 @@ class Restorer:
 
 
 def unfinished_name(topic_partition: TopicPartition, part: str = "") -> str:
-    """Return the name of a directory while a partition is made: to a broker, one that waits to be removed.
+    """Return the name of a directory under construction: to a broker, one that waits for deletion.
 
-    ``part`` says which one, if it is not that of the partition itself.
+    ``part`` distinguishes further directories of the partition.
     """
     suffix = f".{uuid5(_NAMESPACE, str(topic_partition) + part).hex}-delete"
     number = f"-{topic_partition.partition}"
@@ -179,7 +178,7 @@ def unfinished_name(topic_partition: TopicPartition, part: str = "") -> str:
 
 
 def _is_of(target: Path, restoration: Restoration) -> bool:
-    """Whether a broker takes ``target`` for a partition of the same topic: one of another id it sets aside."""
+    """Whether a broker accepts ``target`` as a partition of the same topic: it sets aside one with another id."""
     if restoration.topic_id is None:
         return True
     with readable(target):
@@ -196,7 +195,7 @@ def _checked(check: Callable[[Path], None], folder: Path, _: Flow) -> None:
 
 
 def _is_there(path: Path, file: ShippedFile) -> bool:
-    """Whether ``path`` holds the very bytes of ``file``, which is read only where nothing cheaper says."""
+    """Whether ``path`` has exactly the bytes of ``file``, which is read only if size and times do not tell."""
     found = digest_of_file(path)
     if found is None or found.size_bytes != file.size_bytes:
         return False

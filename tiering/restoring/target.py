@@ -1,4 +1,4 @@
-"""A log dir that is restored into: whose it is, and what of a store fits into it."""
+"""Checks the log dir to restore into: which cluster owns it, and which partitions fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_A_START: Final = (CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A log dir as it is found."""
+    """The log dir to restore into, as it was found."""
 
     path: Path
     there: LogDir
@@ -36,10 +36,10 @@ class Target:
 
     @classmethod
     def at(cls, path: Path, *, new_cluster: bool) -> Self:
-        """Return the log dir at ``path``, where ``new_cluster`` says that it is to be of one.
+        """Return the log dir at ``path``; ``new_cluster`` says that it must belong to a new cluster.
 
         Raises:
-            UsageError: it is to be of a new cluster, and was not formatted, or a broker was started on it.
+            UsageError: it must belong to a new cluster, but was not formatted, or a broker was started on it.
             LogDirError: it cannot be read.
 
         """
@@ -56,10 +56,10 @@ class Target:
         return cls(path=path, there=there, log_starts=log_starts, begins_cluster=new_cluster)
 
     def check(self, one: Restoration, cluster_id: str | None) -> None:
-        """Make sure that ``one``, which was shipped from the cluster ``cluster_id``, may come here.
+        """Check that ``one``, shipped from the cluster ``cluster_id``, may be restored here.
 
         Raises:
-            UsageError: a broker would not serve it, or harm it.
+            UsageError: a broker would not serve it, or would damage it.
 
         """
         if not self.begins_cluster and None not in (cluster_id, self.there.cluster_id):
@@ -76,7 +76,7 @@ class Target:
             )
 
     def _refuse_ended_below(self, one: Restoration) -> None:
-        """Refuse a log that ends below the start that the log dir remembers: a broker would empty it at its start."""
+        """Refuse a log that ends below the log dir's checkpointed log start: a starting broker would empty it."""
         log_start = self.log_starts.get(one.topic_partition)
         if log_start is not None and log_start > one.end_offset:
             raise UsageError(
@@ -87,7 +87,7 @@ class Target:
 
 
 def without_topic_id(one: Restoration) -> UsageError:
-    """Return the error of what a KRaft broker would set aside, beginning an empty log in its place.
+    """Return the error for a partition that a KRaft broker would set aside, and replace with an empty log.
 
     With ZooKeeper it gives the id itself. Source: ``LogManager.isStrayKraftReplica``; seen with 3.9.1 and 4.1.1.
     """

@@ -1,1 +1,1 @@
-"""What earlier runs have found out, so that later ones need not read it again."""
+"""The run cache: results of earlier runs, so that later ones need not read the same segments again."""

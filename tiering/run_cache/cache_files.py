@@ -1,9 +1,9 @@
-"""The files of the run cache: one directory per partition of a source, below the state directory.
+"""Reads and writes the files of the run cache: one directory per partition, in the state directory.
 
-``memory.json`` is a line with version and checksum, and a line with the cached results; the states that anchors begin
-with lie beside it. Every file is written whole or not at all, and the last writer wins, so two runs at once, or a kill
-at any moment, leave a file that is whole, if perhaps not the newest. What is of another version, cut short or garbled
-counts as nothing, and is written again.
+``memory.json`` is a line with version and checksum, and a line with the cached results; the states of anchors are
+beside it. Every file is written whole or not at all, and the last writer wins, so two runs at once, or a kill at any
+moment, leave a complete file, if perhaps not the newest. A file of another version, or a damaged one, is ignored, and
+written again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _nobody_listens(_: str) -> None:
 
 @dataclass(slots=True)
 class CacheFiles:
-    """The files below ``root``; what cannot be read or written is reported once, and done without."""
+    """The files below ``root``; unreadable or unwritable files are reported once, and ignored."""
 
     root: Path
     complain: Callable[[str], None] = _nobody_listens
@@ -57,11 +57,11 @@ class CacheFiles:
     """One run sees the same results throughout, whatever other runs write meanwhile."""
 
     def directory(self, partition: PartitionDir) -> Path:
-        """Return where the results of ``partition`` lie, by the place of its files."""
+        """Return the directory for the results of ``partition``, by the location of its files."""
         return self.root / hashlib.sha256(str(partition.path).encode()).hexdigest()[:32]
 
     def load(self, partition: PartitionDir) -> CachedResults:
-        """Return the cached results of ``partition``; none, where no usable file is there or it is of another topic."""
+        """Return the cached results of ``partition``; empty if there is no usable file or the topic is another one."""
         path = self.directory(partition) / FILE
         if path not in self._loaded:
             self._loaded[path] = self._read(path)
@@ -83,7 +83,7 @@ class CacheFiles:
             return CachedResults()
 
     def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:
-        """Keep ``results``, and delete the states that they no longer name and those ``before`` did."""
+        """Store ``results``, and delete the states that ``before`` named and they no longer do."""
         if self.read_only:
             return
         directory = self.directory(partition)
@@ -110,9 +110,9 @@ def _states(results: CachedResults) -> set[str]:
 
 
 def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> None:
-    """Delete states that were replaced, and those that nothing names any more, half-written ones among them.
+    """Delete states that were replaced, and those that nothing names, including half-written ones.
 
-    A young one of these may be of a run that goes on at this moment.
+    Recent ones are kept, because a concurrent run may be writing them.
     """
     with suppress(OSError):
         now_s = (directory / FILE).stat().st_mtime
@@ -136,10 +136,10 @@ def encoded(results: CachedResults) -> tuple[bytes, bytes]:
 
 
 def decoded(data: bytes, directory: Path) -> CachedResults:
-    """Return the results that ``encoded`` was given, whose states lie in ``directory``.
+    """Return the results from the form that ``encoded`` writes; their states are in ``directory``.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is not one, or of another version.
+        ValueError, KeyError, TypeError, AttributeError: it has another form or version.
 
     """
     head, _, body = data.partition(b"\n")

@@ -1,8 +1,8 @@
-"""The cached results of one partition, and which of them are still valid.
+"""The cached results of one partition, and the rules by which they are still valid.
 
-They depend on the closed segments as they were (``segment_marks``), on the rules they were found under, and, where they
-concern the whole directory, on everything in it. What has changed since is found out again: a cached result saves
-reading, and never decides what is right. So it may be lost, or be of another version, at any time.
+They depend on unchanged closed segments (``segment_marks``), on the rules of the run, and, if they concern the whole
+directory, on everything in it. Everything that has changed is computed again: a cached result saves reading, and never
+decides what is correct. So it may be lost, or have another version, at any time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEPT_ANCHORS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedBoundary:
-    """A snapshot that a replay made, or the broker's own that it proved."""
+    """A snapshot that a replay wrote, or a broker's own one that it proved."""
 
     offset: int
     as_of_ms: int
@@ -59,25 +59,25 @@ class CachedBoundary:
     """SHA-256 of the broker's own snapshot, where the replay gave the same."""
 
     def is_from(self, coverage: Coverage, start: int | None) -> bool:
-        """Whether it covers as much as ``coverage``, read from ``start`` on; None: nothing need be read."""
+        """Whether it has at least ``coverage``, read from ``start`` on; None: nothing need be read."""
         if self.coverage is Coverage.BEYOND_WINDOW and coverage is Coverage.WINDOW:
             return False
         return start is None or (self.window_start_offset is not None and self.window_start_offset <= start)
 
     def is_vouched_for(self, evidence: Evidence, log_start: int) -> bool:
-        """Whether planning would leave unread today what was left unread of a log that begins at ``log_start``."""
+        """Whether planning would today skip the same segments of a log that begins at ``log_start``."""
         if self.coverage is Coverage.BEYOND_WINDOW or self.window_start_offset is None:
             return evidence.vouches_for(self.offset)
         return self.is_whole(log_start) or evidence.vouches_for(self.window_start_offset)
 
     def is_whole(self, log_start: int) -> bool:
-        """Whether all of a log that begins at ``log_start`` was read for it, as far as it lies below."""
+        """Whether everything below it in a log that begins at ``log_start`` was read for it."""
         start = self.window_start_offset
         return self.coverage is Coverage.WINDOW and start is not None and start <= log_start
 
 
 class CachedLook(NamedTuple):
-    """What one of the broker's snapshots was found to be, and which file that was."""
+    """The result of checking one of the broker's snapshots, and the identity of that file."""
 
     offset: int
     size_bytes: int
@@ -87,7 +87,7 @@ class CachedLook(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedRefusals:
-    """What the last replay before shipping said of a partition that had nothing left to ship after it."""
+    """The refusals of a partition's last replay, after which nothing was left to ship."""
 
     store: str
     directory: str
@@ -101,7 +101,7 @@ class CachedRefusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedResults:
-    """All that is cached of one partition; empty where nothing is."""
+    """All cached results of one partition; may be empty."""
 
     rules: str = ""
     """Under which the boundaries and the refusals were found (``rules_key``)."""
@@ -119,7 +119,7 @@ class CachedResults:
     refused: CachedRefusals | None = None
 
     def below(self, end: int | None) -> CachedResults:
-        """Return what is still valid if the log is the same up to the offset ``end``, and no longer above it."""
+        """Return the results that are still valid if the log is unchanged up to the offset ``end``, but not above."""
         end = -1 if end is None else end
         return replace(
             self,
@@ -129,12 +129,12 @@ class CachedResults:
         )
 
     def supported_by(self, evidence: Evidence, rules: ReplayRules, log_start: int) -> CachedResults:
-        """Return this without the boundaries that a run of today would make otherwise, in a directory that has changed.
+        """Return this without the boundaries that a run would make differently now, in a changed directory.
 
-        These are those that depend on other evidence than there is now, of which nothing vouches any more for what was
-        left unread (unless ``rules`` limit how far back reading goes), and, under ``roll``, those of which the segment
-        above was active or is not as it was: it says how late they can have been rolled. Of producers that live on
-        from below the first segment only more evidence counts: what snapshots have shown once stays true.
+        These are boundaries whose evidence has changed, those whose unread segments are no longer covered by a proof
+        (unless ``rules`` limit how far back reading goes), and, under ``roll``, those whose next segment was active or
+        has changed: it bounds the time of the roll. For producers from below the first segment only additional evidence
+        counts: what snapshots have shown once stays true.
         """
         now = evidence.at(sorted(self.boundaries))
         below = _living(evidence.below, rules)
@@ -152,10 +152,10 @@ class CachedResults:
         return replace(self, boundaries=kept, shown=tuple(sorted({*self.shown, *below["producer_id"].tolist()})))
 
     def under(self, rules: ReplayRules) -> CachedResults:
-        """Return what holds under ``rules`` as well.
+        """Return the results that are valid under ``rules``, too.
 
-        States hold under any rules that ``replay.anchor`` does not object to. A snapshot that was made for an earlier T
-        holds more than is asked for at a later one, which does no harm: a broker drops what has expired as it loads.
+        States are valid under any rules that ``replay.anchor`` accepts. A snapshot for an earlier T holds more than a
+        later T requires, which does no harm: a loading broker drops expired entries.
         """
         if self.rules != rules_key(rules):
             # Results of reading without checksums do not count if checksums are asked for.
@@ -180,10 +180,10 @@ def _living(below: Array, rules: ReplayRules) -> Array:
 
 
 def is_cached_as_well(still_valid: Iterable[CachedBoundary], plan: PartitionPlan) -> bool:
-    """Whether all that ``plan`` would make is ``still_valid``, each made from at least as far back.
+    """Whether everything ``plan`` would write is ``still_valid``, read from at least as far back.
 
-    Where a limit is set to how far back reading goes, a boundary may gain by what is read for the others, and by what
-    is in doubt at them. So all of them stand, or none.
+    If the reach of reading is limited, a boundary may benefit from what is read for others, and from what is in doubt
+    there. So all of them are still valid, or none.
     """
     known = {boundary.offset: boundary for boundary in still_valid}
     starts: dict[int, int | None] = {boundary.offset: None for boundary in plan.idle}
@@ -196,7 +196,7 @@ def is_cached_as_well(still_valid: Iterable[CachedBoundary], plan: PartitionPlan
 
 
 def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | None:
-    """Return what to cache of ``result``; None where it made no snapshot."""
+    """Return what to cache of ``result``; None if it made no snapshot."""
     if result.outcome is not Outcome.REBUILT or result.digest is None:
         return None
     comparison = result.comparison
@@ -216,7 +216,7 @@ def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | No
 
 
 def looks_of(inventory: PartitionInventory) -> tuple[CachedLook, ...]:
-    """Return what the looks showed that ``inventory`` is made of."""
+    """Return the checks of snapshots in ``inventory``."""
     files = {snapshot.path: snapshot for snapshot in inventory.partition.snapshots}
     return tuple(
         CachedLook(found.offset, found.size_bytes, found.mtime_ns, SnapshotLook(one.state, one.entries, one.detail))
@@ -226,14 +226,14 @@ def looks_of(inventory: PartitionInventory) -> tuple[CachedLook, ...]:
 
 
 def cached_looks(results: CachedResults, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
-    """Return what is known of the snapshots of ``partition`` that are still the same files."""
+    """Return the cached checks of the snapshots of ``partition`` whose files are unchanged."""
     looks = {(known.offset, known.size_bytes, known.mtime_ns): known.look for known in results.looks}
     keyed = ((snapshot, (snapshot.offset, snapshot.size_bytes, snapshot.mtime_ns)) for snapshot in partition.snapshots)
     return {snapshot: looks[key] for snapshot, key in keyed if key in looks}
 
 
 def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
-    """Return the anchors to keep, one at an offset, the later given winning: the newest, and ever farther ones."""
+    """Return the anchors to keep, one per offset, later ones winning: the newest, and some with growing gaps."""
     newest_first = sorted({anchor.offset: anchor for anchor in anchors}.values(), key=lambda one: -one.offset)
     kept: list[Anchor] = []
     for anchor in newest_first:
@@ -244,16 +244,16 @@ def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
 
 
 def rules_key(rules: ReplayRules) -> str:
-    """Return what of ``rules`` decides what a snapshot holds, save for T."""
+    """Return the part of ``rules`` that decides the content of a snapshot, except T."""
     values = asdict(rules) | {"as_of": rules.as_of.roll, "expiry": rules.expiry, "history": rules.written_under}
     return json.dumps({name: value for name, value in values.items() if name != "full"}, sort_keys=True)
 
 
 def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: int | None) -> str:
-    """Return a digest of the evidence at a boundary, as far as a replay from the offset ``read_from`` on depends on it.
+    """Return a digest of the evidence at a boundary that a replay from the offset ``read_from`` on depends on.
 
-    Of a log that was read from its first offset nothing but the batches counts. Of any other, evidence may also settle
-    what was in doubt of a transaction that seemed to begin in what was read.
+    In a log that was read from its first offset only the batches count. In any other, evidence may also settle doubts
+    about a transaction that seemed to begin within the offsets read.
     """
     if known is None or (coverage is Coverage.WINDOW and read_from == 0):
         return ""
@@ -265,13 +265,13 @@ def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: 
 
 
 def _epoch_shown(known: BoundaryEvidence, producer_id: int) -> tuple[int, int] | None:
-    """Return what a later snapshot says of a transaction, less what changes as the transaction goes on."""
+    """Return what a later snapshot shows of a transaction, without what changes while the transaction continues."""
     entry = known.shown.get(producer_id)
     return None if entry is None else (entry.current_txn_first_offset, entry.coordinator_epoch)
 
 
 def directory_key(partition: PartitionDir) -> str:
-    """Return a digest of everything that a look at the directory and at the checkpoints shows."""
+    """Return a digest of everything that listing the directory and reading the checkpoints shows."""
     return hashlib.sha256(f"{partition!r}{_leader_epochs(partition)}".encode()).hexdigest()
 
 
@@ -286,7 +286,7 @@ def _leader_epochs(partition: PartitionDir) -> tuple[int, int] | None:
 
 
 def _is_there(anchor: Anchor) -> bool:
-    """Whether the files of the state have the length they should; reading them checks the rest."""
+    """Whether the files of the state have the expected length; reading them checks the rest."""
     try:
         return all(Path(state.path).stat().st_size == state.size_bytes for state in anchor.states)
     except OSError:

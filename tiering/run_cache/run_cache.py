@@ -1,8 +1,8 @@
-"""The run cache: what of earlier runs is still valid for a partition, and what a run adds to it.
+"""``RunCache``: looks up the results of earlier runs that are still valid for a partition, and stores new ones.
 
-A look-up reads directory entries, and of the closed segments behind the results the tail of the offset index and the
-first and last header. Spark's executors on other machines do not see the state directory, so states to begin with are
-kept and used only where this machine does the reading. Everything else is a matter of the driver alone.
+A look-up reads directory entries, and of the closed segments of the results the end of the offset index and the first
+and last header. Spark's executors on other machines cannot read the state directory, so states of anchors are stored
+and used only if this machine reads the segments. Everything else happens in the driver.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPartition:
-    """What is known of one partition, as it stands now."""
+    """The valid cached results of one partition."""
 
     inventory: PartitionInventory
     directory: str
@@ -67,18 +67,18 @@ class CachedPartition:
 
     @property
     def is_same_directory(self) -> bool:
-        """Whether nothing has changed at all since the boundaries were made, the small files included."""
+        """Whether nothing at all has changed since the boundaries were made, including the small files."""
         return self.results.directory == self.directory
 
     def supported_by(self, evidence: Evidence, rules: ReplayRules) -> CachedPartition:
-        """Return this without the boundaries that a run under ``rules`` would make otherwise, now that it is known."""
+        """Return this without the boundaries that a run under ``rules``, now known, would make differently."""
         if self.is_same_directory:
             return replace(self, is_checked=True)
         log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
         return replace(self, results=self.results.supported_by(evidence, rules, log_start), is_checked=True)
 
     def refused(self, candidates: Candidates, store: str) -> Eligibility | None:
-        """Return the last word on ``candidates`` if an earlier run has said it and nothing has changed since."""
+        """Return the final refusals of ``candidates`` if an earlier run has cached them and nothing has changed."""
         known = self.results.refused
         now = self.directory, store, candidates.high_watermark
         if known is None or (known.directory, known.store, known.high_watermark) != now:
@@ -94,7 +94,7 @@ class CachedPartition:
 def look_up(
     files: CacheFiles | None, inventory: PartitionInventory, rules: ReplayRules, sources: Sources
 ) -> CachedPartition:
-    """Return what is known of a partition and still holds under ``rules``; nothing, where there are no ``files``."""
+    """Return the results of a partition that are still valid under ``rules``; empty if there are no ``files``."""
     partition = inventory.partition
     directory = directory_key(partition)
     stored = CachedResults() if files is None else files.load(partition)
@@ -106,7 +106,7 @@ def look_up(
 def with_result(
     cached: CachedPartition, result: PartitionResult | None, rules: ReplayRules, now_ms: int, sources: Sources
 ) -> CachedResults:
-    """Return what is known once a replay has given ``result``."""
+    """Return the results after a replay has returned ``result``."""
     results, partition = cached.results, cached.partition
     made = [
         known
@@ -130,17 +130,17 @@ def with_result(
 
 
 def _moves_on(result: BoundaryResult, rules: ReplayRules) -> bool:
-    """Whether, under ``roll``, the moment of this run bounded T, since clocks ran ahead: a later one moves it."""
+    """Whether, under ``roll``, this run's time bounded T, because clocks were ahead: a later run changes it."""
     return rules.as_of.roll and result.as_of_ms >= rules.as_of.now_ms
 
 
 def with_refusals(
     results: CachedResults, eligibility: Eligibility, candidates: Candidates, *, store: str, now_ms: int
 ) -> CachedResults:
-    """Return ``results`` with what was refused of ``candidates``, of which everything eligible has been shipped.
+    """Return ``results`` with the refusals of ``candidates``, after everything eligible was shipped.
 
-    What is at fault with the files is not cached: whether it has been repaired is checked each time. Nor is what the
-    store holds beside a segment.
+    Faults of files are not cached: whether they were repaired is checked each time. Nor are refusals because of the
+    store's content.
     """
     looked_at_anew = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
     if any(refusal.reason in looked_at_anew for refusal in eligibility.refusals):
@@ -157,7 +157,7 @@ def with_refusals(
 
 
 def _marks(partition: PartitionDir, results: CachedResults, sources: Sources) -> tuple[SegmentMark, ...]:
-    """Return the marks of the closed segments, up to the first that cannot be read; those known are not read again."""
+    """Return the marks of the closed segments, up to the first unreadable one; known ones are not read again."""
     known = {mark.base_offset: mark for mark in results.marks}
     marks = []
     for segment in partition.segments:
@@ -170,7 +170,7 @@ def _marks(partition: PartitionDir, results: CachedResults, sources: Sources) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCache:
-    """The cached results of earlier runs, as the runs of one command use them; none, where there are no ``files``."""
+    """The cached results, as the runs of one command use them; empty if there are no ``files``."""
 
     files: CacheFiles | None
     rules: ReplayRules
@@ -183,18 +183,18 @@ class RunCache:
     """Whether those who read segments see the files of states."""
 
     def looks(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
-        """Return what earlier looks at the broker's snapshots of ``partition`` showed."""
+        """Return the cached checks of the broker's snapshots of ``partition``."""
         return {} if self.fresh or self.files is None else cached_looks(self.files.load(partition), partition)
 
     def look_up(self, inventory: PartitionInventory) -> CachedPartition:
-        """Return what is cached of a partition and still valid."""
+        """Return the cached results of a partition that are still valid."""
         if self.fresh and self.files is not None:
             blank = look_up(None, inventory, self.rules, self.sources)
             return replace(blank, stored=self.files.load(inventory.partition))
         return look_up(self.files, inventory, self.rules, self.sources)
 
     def still_valid(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
-        """Return the boundaries of which the snapshot below ``url`` is the one that an earlier run made."""
+        """Return the boundaries whose snapshot below ``url`` is the one that an earlier run wrote."""
         known = cached.results.boundaries
         topic_partition = cached.partition.topic_partition
         return tuple(known[offset] for offset in wanted if offset in known and
@@ -208,14 +208,14 @@ class RunCache:
         return digest_of(body) == known.digest
 
     def begin(self, plan: PartitionPlan, cached: CachedPartition) -> PartitionPlan:
-        """Let ``plan`` begin at the nearest state that is known, and keep states for the next."""
+        """Let ``plan`` begin at the nearest cached state, and cache states for the next run."""
         if self.files is None or not self.states:
             return plan
         begun = anchored(plan, cached.results.anchors)
         return replace(begun, keep_in=str(self.files.directory(cached.partition)))
 
     def keep(self, cached: CachedPartition, result: PartitionResult | None) -> None:
-        """Keep what a replay gave; None where none was needed."""
+        """Cache the result of a replay; None if none was needed."""
         if self.files is not None:
             self._save(cached, with_result(cached, result, self.rules, self.now_ms(), self.sources))
 
@@ -231,7 +231,7 @@ class RunCache:
         eligibility: Eligibility | None,
         store: str,
     ) -> None:
-        """Keep what a replay gave, and what is refused where all that is eligible has been shipped; else None."""
+        """Cache the result of a replay, and the refusals if everything eligible was shipped; else None."""
         if self.files is None:
             return
         results = with_result(cached, result, self.rules, self.now_ms(), self.sources)
@@ -241,7 +241,7 @@ class RunCache:
 
 
 def nothing_to_read(topic_partition: TopicPartition, rules: ReplayRules) -> PartitionPlan:
-    """Return the plan of a partition of which everything is known."""
+    """Return the plan of a partition for which everything is cached."""
     return PartitionPlan(
         topic_partition=topic_partition,
         segments=(),

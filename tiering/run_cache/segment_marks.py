@@ -1,9 +1,9 @@
-"""What a closed segment is known by from one run to the next, without reading it: file facts, first and last header.
+"""Marks that identify a closed segment across runs without reading it: file facts, first and last batch header.
 
-Offsets, size, modification time and inode change with whatever is done to a file, save by those who put them back. So
-the headers of the first and the last batch count as well; the tail of the offset index says where the last one lies.
-Where there is no usable index, the first one stands alone. The time of an object in S3 is that of its last write,
-which is not put back, so of such an object nothing is read; what a ``file://`` URL names is a file like any other.
+Offsets, size, modification time and inode change with every change of a file, unless somebody restores them. So the
+headers of the first and the last batch count as well; the end of the offset index shows where the last one is. Without
+a usable index, only the first one is used. The time of an object in S3 is that of its last write and cannot be
+restored, so nothing of it is read; a ``file://`` URL is a file like any other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNREADABLE: Final = (FormatError, LogDirError)
 
 
 class SegmentMark(NamedTuple):
-    """One closed segment as it was seen."""
+    """The mark of one closed segment."""
 
     base_offset: int
     next_base_offset: int
@@ -57,10 +57,10 @@ def mark_of(segment: Segment, sources: Sources) -> SegmentMark | None:
 
 
 def unchanged_up_to(segments: Iterable[Segment], marks: Sequence[SegmentMark], sources: Sources) -> int | None:
-    """Return the offset up to which the log is still the one that ``marks`` are of; None if none of it is.
+    """Return the offset up to which the log still matches ``marks``; None if none of it does.
 
-    Retention may have deleted the oldest segments; the first one that is there must be among those marked, and so must
-    all up to the offset that is returned, as they were.
+    Retention may have deleted the oldest segments; the first existing one must be marked, and so must all up to the
+    returned offset, unchanged.
     """
     known = {mark.base_offset: mark for mark in marks}
     end: int | None = None
@@ -91,7 +91,7 @@ def _headers(segment: Segment, sources: Sources) -> str:
 
 
 def _last_indexed(segment: Segment, sources: Sources) -> int | None:
-    """Return where the last batch lies that the offset index names; None where it names none that can be."""
+    """Return the position of the last batch in the offset index; None if it has no valid one."""
     if not segment.index_bytes or segment.index_bytes % OFFSET_ENTRY.size:
         return None
     with sources.open(f"{segment.path.removesuffix('.log')}.index") as index:
@@ -101,7 +101,7 @@ def _last_indexed(segment: Segment, sources: Sources) -> int | None:
 
 
 def _last_header(log: RangeReader, position: int) -> bytes:
-    """Return the header of the last batch, hopping on from the one at ``position``."""
+    """Return the header of the last batch, by hopping from the one at ``position``."""
     header = log.read(position, HEADER.size)
     for _ in range(HOPS):
         position += _OVERHEAD + int.from_bytes(header[8:_OVERHEAD], "big", signed=True)

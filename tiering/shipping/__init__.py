@@ -1,1 +1,1 @@
-"""Segments to a store: what is still to be shipped, what goes with each, where it fits, and how it gets there."""
+"""Ships segments to a store: what is left to ship, the files of each segment, their place, and the copy itself."""

@@ -1,14 +1,14 @@
-"""What the batches of a segment say of its transaction index, entry by entry.
+"""Checks the transaction index of a segment against its batches, entry by entry.
 
-The index names each transaction whose abort marker lies in the segment: where its first batch lies, and what the last
-stable offset became by the marker. Both may lie in segments below, so the transactions that were open where the segment
-begins go in, and those that are open at its end come out: segments are judged one after the other. Where reading does
-not begin with the log, what began below is not known; an entry that depends on it is undecided, and not wrong.
+The index names each transaction whose abort marker is in the segment: its first offset, and the last stable offset
+after the marker. Both may be in segments below, so the input has the transactions that are open at the segment's base
+offset, and the output those that are open at its end: segments are judged one after the other. If reading does not
+begin with the log, earlier transactions are unknown; an entry that depends on them is undecided, not wrong.
 
 - An aborted transaction without a batch needs no entry: brokers before 2.8 list one with the marker's offset.
 - The last stable offset is the first offset of the oldest transaction of another producer, else the one after the
-  marker. A follower takes several batches at once: where no other one is open, it may already know of the one that
-  begins next, and writes where that begins; old brokers also where it is of the same producer.
+  marker. A follower appends several batches at once: if no other transaction is open, it may already know the next one,
+  and writes its first offset; old brokers do so even if it is of the same producer.
 
 Source: ``ProducerStateManager.lastStableOffset`` and ``completeTxn``, ``LogSegment.updateTxnIndex``.
 """
@@ -36,7 +36,7 @@ class OpenTransactions(NamedTuple):
 
 
 class _Marker(NamedTuple):
-    """A marker that ends a transaction, as far as its segment says."""
+    """A marker that ends a transaction, with what its segment shows."""
 
     producer_id: int
     offset: int
@@ -50,7 +50,7 @@ class _Marker(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What is said of an index; both are sentences without a subject."""
+    """The judgement of an index; both fields are sentences without a subject."""
 
     problems: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -58,7 +58,7 @@ class Judgement(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentTransactions:
-    """The transactions of one segment; grows while its batches are read in order."""
+    """The transactions of one segment; filled while its batches are read in order."""
 
     markers: list[_Marker] = field(default_factory=list)
     """Those that abort, and of each producer the first one."""
@@ -73,13 +73,13 @@ class SegmentTransactions:
     """Those markers by their producers, while no other one has begun."""
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """Take in a transactional batch at ``offset``."""
+        """Add a transactional batch at ``offset``."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
             self._note_begun(producer_id, offset)
 
     def end(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
-        """Take in a marker at ``offset``."""
+        """Add a marker at ``offset``."""
         first = self.open.pop(producer_id, None)
         if first is None:
             self._note_begun(producer_id, offset)  # to brokers before 2.8 it begins and ends here
@@ -101,13 +101,13 @@ class SegmentTransactions:
             self._begun_after[marker] = [offset]
 
     def after(self, before: OpenTransactions) -> OpenTransactions:
-        """Return what is open at the end of the segment."""
+        """Return the transactions that are open at the end of the segment."""
         still = {pid: first for pid, first in before.first_offsets.items() if pid not in self._ended}
         settled = before.settled | self._ended if before.known_from else before.settled
         return OpenTransactions({**self.open, **still}, before.known_from, settled)
 
     def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Judgement:
-        """Hold the index against the batches; ``before`` is what was open where the segment begins."""
+        """Compare the index with the batches; ``before`` are the transactions open at the base offset."""
         listed = {entry.last_offset: entry for entry in entries}
         problems: list[str] = []
         undecided: list[str] = []
@@ -120,15 +120,15 @@ class SegmentTransactions:
         return Judgement(tuple(problems), tuple(undecided))
 
     def entries(self, before: OpenTransactions) -> list[AbortedTxn]:
-        """Return the index of the segment, where all is known of what was open ``before`` it."""
+        """Return the index of the segment, if all transactions open ``before`` it are known."""
         return [entry for known in self._aborted(before) if (entry := known.entry()) is not None]
 
     def corrected(self, there: Iterable[AbortedTxn], before: OpenTransactions) -> list[AbortedTxn]:
-        """Return the index ``there`` with what the batches say in the place of what they contradict.
+        """Return the index ``there`` with the entries that the batches contradict replaced.
 
-        What began below the log, and who else had begun there, is not known. So transactions begin with the first batch
-        that the log has of them, and the last stable offset lies below the log: a broker that collects what was aborted
-        stops at an entry whose last stable offset lies above what it serves (``TransactionIndex.collectAbortedTxns``).
+        Transactions that began below the log are unknown. So transactions begin with their first batch in the log, and
+        the last stable offset is below the log: a broker that collects aborted transactions stops at an entry whose
+        last stable offset is above the offsets it serves (``TransactionIndex.collectAbortedTxns``).
         """
         listed = {entry.last_offset: entry for entry in there}
         found = []
@@ -144,7 +144,7 @@ class SegmentTransactions:
         return found
 
     def _aborted(self, before: OpenTransactions) -> Iterator[_Known]:
-        """Yield what is known of each transaction that was aborted, as ``judge`` needs it."""
+        """Yield the known facts of each aborted transaction, as ``judge`` needs them."""
         inherited = dict(before.first_offsets)
         for marker in self.markers:
             below = inherited.pop(marker.producer_id, None)
@@ -158,7 +158,7 @@ class SegmentTransactions:
                 )
 
     def _last_stable_offsets(self, marker: _Marker, inherited: Mapping[int, int]) -> tuple[int, ...]:
-        """Return what a broker may write; the likeliest first."""
+        """Return the values that a broker may write, the most likely first."""
         others = [*inherited.values(), *([] if marker.others_from is None else [marker.others_from])]
         if others:
             return (min(others),)
@@ -166,7 +166,7 @@ class SegmentTransactions:
 
 
 class _Known(NamedTuple):
-    """What is known of a transaction that was aborted."""
+    """The known facts of an aborted transaction."""
 
     marker: _Marker
     below: int | None
@@ -175,7 +175,7 @@ class _Known(NamedTuple):
     last_stable_offsets: tuple[int, ...]
 
     def judge(self, entry: AbortedTxn | None) -> Judgement:
-        """Compare the entry of its marker, None if there is none, with what is known."""
+        """Compare the entry of its marker, None if there is none, with the known facts."""
         what = f"the transaction of producer {self.marker.producer_id} that the marker at offset {self.marker.offset}"
         if entry is None:
             if self._first is not None:
@@ -192,7 +192,7 @@ class _Known(NamedTuple):
         return Judgement(problems, undecided)
 
     def entry(self) -> AbortedTxn | None:
-        """Return what the index says of it; None where no batch of it is known."""
+        """Return its index entry; None if none of its batches is known."""
         if self._first is None:
             return None
         return AbortedTxn(self.marker.producer_id, self._first, self.marker.offset, self.last_stable_offsets[0])
@@ -203,18 +203,18 @@ class _Known(NamedTuple):
 
     @property
     def _may_begin_below(self) -> bool:
-        """Whether it may have begun below what was read."""
+        """Whether it may have begun below the offsets that were read."""
         return self.known_from > 0 and self.below is None and not self.marker.is_settled
 
     def _first_offset(self, entry: AbortedTxn) -> Iterator[tuple[str, str | None]]:
-        """Yield what the entry says wrongly, and what is right; None where that is not known."""
+        """Yield what is wrong in the entry, and the right value; None if that is unknown."""
         expected = self.marker.offset if self._first is None else self._first
         if entry.first_offset != expected:
             is_unread = self._may_begin_below and entry.first_offset < self.known_from
             yield f"first offset {entry.first_offset}", None if is_unread else _or_none(self._first)
 
     def _last_stable_offset(self, entry: AbortedTxn) -> Iterator[tuple[str, str | None]]:
-        """Yield the same of the last stable offset."""
+        """Yield the same for the last stable offset."""
         if entry.last_stable_offset not in self.last_stable_offsets:
             is_unread = entry.last_stable_offset < self.known_from
             said = f"last stable offset {entry.last_stable_offset}"

@@ -1,11 +1,11 @@
-"""Getting one object into a store, and making sure that what lies there is what was meant.
+"""Writes one object into a store, and makes sure that the store holds the intended bytes.
 
-The store's own check of our checksums counts as that only where it was seen to refuse a wrong one and to write nothing
-(``storage.stores.probe``); it is asked once per run, before the first object. Everywhere else, and wherever the user
+The store's own check of our checksums is sufficient only if it was seen to refuse a wrong one and to write nothing
+(``storage.stores.probe``), which is tested once per run, before the first object. Otherwise, and whenever the user
 wants it, the whole object is read back. A length, an ETag, or a checksum that a store merely echoes prove nothing.
 
-An object that the store holds already, byte for byte, it copies by itself, if it was seen to do that rightly, too: of
-the version that was read, and with the checksum that was found in it.
+If the store already holds an object with the same bytes, it copies it itself, if it was seen to do that correctly, too:
+from the version that was read, and with its checksum.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _ENDED: Final = "the run was ended while objects were on their way"
 
 
 class AbandonedError(ResnapError):
-    """The run is ending: what was on its way is let go."""
+    """The run is ending: work in progress is dropped."""
 
 
 @dataclass(slots=True)
 class _Proof:
-    """What a store was seen to keep, once it has been asked."""
+    """The promises that a store was seen to keep, once it was tested."""
 
     counts: bool | None = None
     """Whether its checks of what is written count."""
@@ -73,12 +73,12 @@ class Delivery:
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
 
     def part(self) -> Delivery:
-        """Return what delivers to the same store, within the same limits, and may be stopped by itself."""
+        """Return a delivery to the same store, within the same limits, that can be stopped separately."""
         return replace(self, _whole=self)
 
     @property
     def reads_back(self) -> bool:
-        """Whether objects are read back; asks the store, the first time.
+        """Whether objects are read back; tests the store, the first time.
 
         Raises:
             StoreError: the store failed.
@@ -91,7 +91,7 @@ class Delivery:
         return not proof.counts
 
     def _has_copied(self, one: NewObject) -> bool:
-        """Have the store make ``one`` of an object that it holds, and return whether it did; else it is to be sent."""
+        """Let the store copy ``one`` from an object that it holds; return False if it must be sent."""
         store, source, proof = self.store, one.open_body, self._proof
         if not isinstance(source, StoredBody) or not isinstance(store, CopyingStore):
             return False
@@ -111,22 +111,22 @@ class Delivery:
         return proof.copies is True
 
     def _copies_unless(self, problem: str | None) -> None:
-        """Note whether the store copies from here on, and say why it does not."""
+        """Record whether the store copies from here on, and report why it does not."""
         was_known_not_to, self._proof.copies = self._proof.copies is False, problem is None
         if problem is not None and not was_known_not_to:
             self.complain(f"what the store holds already is read and sent to it once more: {problem}")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this, or what it is a part of, was stopped."""
+        """Whether this delivery, or the one it is a part of, was stopped."""
         return self._stop.is_set() or (self._whole is not None and self._whole.is_stopped)
 
     def stop(self) -> None:
-        """Let go of all that is on its way, in all threads: their next look at a body raises ``AbandonedError``."""
+        """Drop all work in progress, in all threads: their next read of a body raises ``AbandonedError``."""
         self._stop.set()
 
     def check_going_on(self) -> None:
-        """Make sure that there is a use for what is begun.
+        """Check that the delivery was not stopped.
 
         Raises:
             AbandonedError: ``stop`` was called.
@@ -136,17 +136,17 @@ class Delivery:
             raise AbandonedError(_ENDED)
 
     def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Return ``work(item)`` for each of ``items``, side by side; of what is raised, what the first of them does."""
+        """Return ``work(item)`` for each of ``items``, in parallel; raises the error of the first failed item."""
         if self.parallel == 1:
             return [work(item) for item in items]
         with ThreadPoolExecutor(min(self.parallel, len(items)), thread_name_prefix="resnap-object") as threads:
             return list(threads.map(work, items))
 
     def deliver(self, one: NewObject) -> None:
-        """Write an object, and make sure that it is in the store as it is meant.
+        """Write an object, and make sure that the store holds it as intended.
 
         Raises:
-            VerificationError: the body was not what it should be, or came back different.
+            VerificationError: the body did not match its length or checksum, or differs when read back.
             AbandonedError: ``stop`` was called.
             StoreError: the store refused or failed.
 
@@ -162,7 +162,7 @@ class Delivery:
             self.verify(one.key, size_bytes=one.size_bytes, checksum=one.crc32c)
 
     def verify(self, key: str, *, size_bytes: int, checksum: int) -> None:
-        """Read the object at ``key`` whole and compare it with what it must be.
+        """Read the object at ``key`` whole and compare it with its expected length and checksum.
 
         Raises:
             VerificationError: it is missing, or has another length or CRC-32C.
@@ -196,17 +196,17 @@ def _scheme(url: str) -> str:
 
 
 class _Paced(io.BufferedIOBase):
-    """A body that is read no faster than it may be sent, and no longer than the run goes on."""
+    """A body that is read within the rate limit, and only while the run continues."""
 
     def __init__(self, body: BinaryIO, delivery: Delivery) -> None:
         self._body, self._delivery = body, delivery
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return what comes next, as the body itself would."""
+        """Return the next bytes of the body."""
         data = self._body.read(-1 if size is None else size)
         self._delivery.pace(len(data))
         return data

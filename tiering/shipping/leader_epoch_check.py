@@ -1,8 +1,7 @@
-"""Leader epochs as a checkpoint or a manifest says them, against those that the batches have.
+"""Compares the leader epochs of a checkpoint or a manifest with those of the batches.
 
-Each batch carries the epoch in which it was written. An epoch of which no batch was written leaves no entry: the next
-one takes its place, since it starts at the same offset. So where no cleaner has been both are the same, entry by
-entry.
+Each batch has the epoch in which it was written. An epoch without a batch leaves no entry: the next one replaces it,
+because it starts at the same offset. So without log compaction both are the same, entry by entry.
 
 Source: ``LeaderEpochFileCache.assign``.
 """
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], start: int, end: int) -> str | None:
-    """Return where ``said`` differs from what batches in [``start``, ``end``) were seen to have; None if nowhere.
+    """Return where ``said`` differs from the epochs of the batches in [``start``, ``end``); None if nowhere.
 
-    What lies below the first entry of either is not judged: a checkpoint begins at the log start, batches with epochs
-    where messages older than 0.11 end.
+    Offsets below the first entry of either are not judged: a checkpoint begins at the log start, and batches with
+    epochs after messages older than 0.11.
     """
     if not said or not seen:
         return None
@@ -41,22 +40,22 @@ def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], star
 
 
 class HasEpochs(Protocol):
-    """What was found out about the leader epochs of a segment."""
+    """The facts about the leader epochs of a segment."""
 
     @property
     def epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Leader epochs of the batches, each time another one appears."""
+        """Leader epochs of the batches, one for each change."""
         ...
 
     @property
     def has_legacy(self) -> bool:
-        """Messages are there that have no batch header."""
+        """Whether there are messages without a batch header."""
         ...
 
 
 @dataclass(slots=True)
 class EpochsSeen:
-    """The leader epochs of the batches of a partition, as its segments are judged one after the other, upwards."""
+    """The leader epochs of a partition's batches, as its segments are judged in ascending order."""
 
     _seen: list[LeaderEpoch] = field(default_factory=list)
     _start: int = -1

@@ -1,12 +1,12 @@
-"""One run at a time at one partition in a store: a lease saves work, and nothing depends on it.
+"""Leases: allow one run at a time on a partition in a store; they save work, and nothing depends on them.
 
-A lease is an object, ``.resnap/lease/<place>/<generation>``; who wrote the highest generation holds it, for as long as
-the object is renewed. To take over what was not renewed for ``LEASE_MS``, by the store's own clock, or what a
-process of this machine held that is dead, is to create the next generation on condition that it is not there: of
-several who try, one succeeds. So no store needs to know more than ``If-None-Match``, and where it ignores even that,
-two runs may at worst both do the work. A holder that was stopped, or whose machine was suspended, finds out by its own
-clock before its next step; should it have looked just before, it writes objects that are named by their content, and a
-manifest that is as true as the other's, or deletes under an id that is not used again (``storage.layouts.manifest``).
+A lease is an object, ``.resnap/lease/<place>/<generation>``; the run that wrote the highest generation holds it, as
+long as it renews the object. To take over a lease that was not renewed for ``LEASE_MS``, by the store's own clock, or
+that a dead process of this machine held, a run creates the next generation on condition that it does not exist: only
+one of several runs succeeds. So a store needs only ``If-None-Match``, and if it ignores even that, two runs may at
+worst do the same work. A holder that was stopped, or whose machine was suspended, notices it by its own clock before
+its next step; if it checked just before, it writes objects whose keys depend on their content, and a manifest that is
+as correct as the other one, or deletes under an id that is not used again (``storage.layouts.manifest``).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _ATTEMPTS: Final = 5
 
 
 class LeaseLostError(LockedError):
-    """Another run has taken over, since this one did not renew its lease for so long."""
+    """Another run has taken over, because this one did not renew its lease for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lease."""
+    """The holder of a lease."""
 
     run: str
     who: str
@@ -57,7 +57,7 @@ class Holder:
 
     @property
     def description(self) -> str:
-        """Who, and since when."""
+        """The holder, and since when, for messages."""
         return f"{self.who}, since {datetime.fromtimestamp(self.since_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -69,7 +69,7 @@ _SOMEBODY: Final = Holder(run="", who="a run that left no name", since_ms=0, pro
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """The lease of one place, taken by ``acquire``."""
+    """The lease of one place; ``acquire`` takes it."""
 
     store: ObjectStore
     place: str
@@ -84,7 +84,7 @@ class Lease:
     """By the same clock: up to then no other run can have taken over."""
 
     def acquire(self) -> None:
-        """Take the lease, if it is free, or was not renewed for long.
+        """Take the lease, if it is free or expired.
 
         Raises:
             LockedError: another run holds it.
@@ -101,10 +101,10 @@ class Lease:
         raise self._held(self._holder(self._key) or _SOMEBODY)
 
     def check(self) -> None:
-        """Make sure that no other run was seen to have taken over, and that none could have without being seen.
+        """Check that no other run has taken over, or could have taken over unnoticed.
 
         Raises:
-            LeaseLostError: one has, or could.
+            LeaseLostError: another run has, or could have.
 
         """
         hint = "this run had stopped for too long; run again once the other is done"
@@ -118,7 +118,7 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Say that the holder is still there; ``check`` knows from then on if it no longer is the holder."""
+        """Renew the lease; afterwards ``check`` knows if another run holds it."""
         now_ms = self.clock_ms()
         newest = self._newest()
         if newest is not None and newest.key > self._key:
@@ -128,7 +128,7 @@ class Lease:
             self._sure_until_ms = now_ms + self._sure_ms
 
     def release(self) -> None:
-        """Let go of the lease; one that another run has taken over, or may have, is left to it."""
+        """Release the lease, unless another run has taken it over, or may have."""
         if self._is_sure:
             self.store.delete(self._key)
 
@@ -141,7 +141,7 @@ class Lease:
         return self.lease_ms * 9 // 10
 
     def withdraw(self) -> None:
-        """Let go of the lease after an interrupt in ``acquire``, if it had come so far."""
+        """Release the lease after an interrupt in ``acquire``, if it was written."""
         if self._key and self._holder(self._key) == self.holder:
             self.release()
 
@@ -159,7 +159,7 @@ class Lease:
         )
 
     def _create(self, generation: int) -> bool:
-        """Write the lease of ``generation``, unless another run has; what is older goes."""
+        """Write the lease of ``generation``, unless another run has; older ones are deleted."""
         self._key = f"{LEASE_PREFIX}/{self.place}/{generation:0{_GENERATION_DIGITS}d}"
         with suppress(ObjectExistsError):
             self.store.put(self._key, self._body(), if_absent=True)
@@ -178,7 +178,7 @@ class Lease:
         return json.dumps(asdict(self.holder)).encode()
 
     def _holder(self, key: str) -> Holder | None:
-        """Return who wrote ``key``; None if it is gone."""
+        """Return who wrote ``key``; None if it was deleted."""
         try:
             return read_holder(self.store.get(key))
         except ObjectNotFoundError:
@@ -187,7 +187,7 @@ class Lease:
 
 @dataclass(slots=True, kw_only=True)
 class Tenure:
-    """A lease that is taken when it is first needed, and renewed from then on by a thread of its own."""
+    """A lease that is taken at its first use, and renewed from then on by a thread of its own."""
 
     lease: Lease
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -195,7 +195,7 @@ class Tenure:
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def hold(self) -> None:
-        """Take the lease, or make sure that it is still held; called before each step that others must not do, too.
+        """Take the lease, or check that it is still held; called before each step that needs it.
 
         Raises:
             LockedError: another run holds it.
@@ -219,7 +219,7 @@ class Tenure:
                 raise
 
     def end(self) -> None:
-        """Let go of the lease, if it was taken; where the store does not hear of it, it ends by itself."""
+        """Release the lease, if it was taken; if the store cannot be reached, it expires by itself."""
         self._ended.set()
         if self._keeper is not None:
             self._keeper.join()
@@ -234,13 +234,13 @@ class Tenure:
 
 
 def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
-    """Return what the lease of a partition is called, whatever its topic's id is known to be."""
+    """Return the name of a partition's lease, which is the same with and without the topic's id."""
     return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
 
 
 @contextmanager
 def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
-    """Keep no run of this process out by what the store has, or may have, of a run that ends because it is down."""
+    """Free the lease for this process if the store is down while a run ends, whatever the store still has."""
     try:
         yield
     except StoreError:
@@ -250,7 +250,7 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 @contextmanager
 def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: int = LEASE_MS) -> Iterator[Tenure]:
-    """Give the lease of ``place``, which the caller takes by ``hold``, and let go of it with the context."""
+    """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end."""
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
     tenure = Tenure(lease=Lease(store=store, place=place, holder=holder, lease_ms=lease_ms))
     try:
@@ -260,7 +260,7 @@ def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: i
 
 
 def read_holder(data: bytes) -> Holder:
-    """Return who wrote the lease ``data``; somebody, where it is not in a form of ours."""
+    """Return who wrote the lease ``data``; an unknown holder if its form is not ours."""
     with suppress(ValueError, RecursionError):
         match json.loads(data):
             case {
@@ -275,6 +275,6 @@ def read_holder(data: bytes) -> Holder:
 
 
 def _generation(key: str) -> int:
-    """Return the generation that ``key`` is of; 0 for what is no lease of ours."""
+    """Return the generation of ``key``; 0 if it is not a lease of ours."""
     number = key.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdigit() else 0

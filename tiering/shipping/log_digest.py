@@ -1,7 +1,7 @@
-"""The digests of a log, taken while something else reads it: a segment is large, and read once for both.
+"""Computes the digests of a log while something else reads it, so that a large segment is read only once.
 
-A scan of batch headers reads a file in order, block by block, some bytes twice where a batch crosses the end of a
-block, some not at all where it goes on beyond it.
+A scan of batch headers reads a file in order, block by block: some bytes twice, if a batch crosses the end of a block,
+and some not at all, if it continues beyond it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK: Final = 1 << 20
 
 
 class DigestingReader:
-    """A ``RangeReader`` of what ``reader`` reads, which takes each byte into the digests once, in order."""
+    """A ``RangeReader`` over ``reader`` that adds each byte to the digests once, in order."""
 
     def __init__(self, reader: RangeReader) -> None:
         self.locator = reader.locator
@@ -45,12 +45,12 @@ class DigestingReader:
         return data
 
     def finish(self) -> None:
-        """Read what was not asked for, up to where the file ends now."""
+        """Read the remaining bytes, up to the current end of the file."""
         while data := self._reader.read(self.digested_bytes, _BLOCK):
             self._take(memoryview(data))
 
     def _reach(self, position: int) -> None:
-        """Read what lies between what was read and ``position``."""
+        """Read the bytes between the last read and ``position``."""
         while self.digested_bytes < position:
             data = self._reader.read(self.digested_bytes, min(_BLOCK, position - self.digested_bytes))
             if not data:

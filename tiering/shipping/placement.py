@@ -1,18 +1,18 @@
-"""Which segments of a log are shipped beside those that a store holds, of any origin: the decision alone.
+"""Decides which segments of a log are shipped beside those that a store holds already, of any origin.
 
-Replicas cut one log at other offsets. A reader takes segments whole, one after the other: each must begin where the one
-below it ends. So in each *stretch*, the offsets that a store holds without a break, **every segment but the first
-begins where another one ends**: then a reader finds a way down from the end, and shipping may go on from any
-boundary. Each segment that is placed keeps this by itself, so that a run may end after any of them, and what could be
-read can still be read. It follows that a segment is placed only
+Replicas cut one log at different offsets. A reader uses segments whole, one after the other: each must begin where the
+one below it ends. So in each *stretch*, a range of offsets that a store holds without a gap, **every segment but the
+first begins where another one ends**: then a reader finds a way down from the end, and shipping can continue from any
+boundary. Each placed segment preserves this by itself, so that a run may end after any of them, and everything readable
+stays readable. It follows that a segment is placed only
 
-- at an offset to which stored segments lead, one after the other, from the beginning of their stretch; or where nothing
-  is stored;
-- if no stretch begins strictly inside of it: its beginning would be passed over, and with it all that depends on it;
-- above a gap, only if the log itself has one there; below what is stored, only if those that follow lead to the very
-  beginning of a stretch, and then from there downwards.
+- at an offset that stored segments reach, one after the other, from the beginning of their stretch; or where nothing is
+  stored;
+- if no stretch begins strictly inside it: readers would skip its beginning, and with it everything that depends on it;
+- above a gap, only if the log itself has one there; below stored segments, only if the segments that follow reach
+  exactly the beginning of a stretch, and then from there downwards.
 
-What the store holds in other pieces is placed again only on the way from the last such offset to one that is missing.
+Offsets that the store holds in other segments are shipped again only between the last such offset and a missing one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """The outcome of a candidate."""
+    """The decision on a candidate."""
 
     PLACED = "placed"
     HELD = "held"
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 
 class Step(NamedTuple):
-    """A candidate that is placed, and the one that must have been shipped before it; both by index."""
+    """A placed candidate, and the one that must be shipped before it; both by index."""
 
     candidate: int
     depends_on: int | None
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The outcome of each candidate."""
+    """The decision on each candidate."""
 
     verdicts: tuple[Verdict, ...]
     steps: tuple[Step, ...]
@@ -71,15 +71,15 @@ def place(
     log_start: int = 0,
     knows_below: bool = True,
 ) -> Placement:
-    """Return which of ``candidates``, ascending and apart from each other, are to be shipped beside ``stored``.
+    """Return which of ``candidates``, ascending and disjoint, are shipped beside ``stored``.
 
     Args:
-        stored: the segments of one lineage that the store holds; those that end below the first candidate may be left
-            out.
+        stored: the segments of one lineage that the store holds; those that end below the first candidate may be
+            omitted.
         candidates: offsets of segments.
-        unfit: indexes of those that must not be shipped.
+        unfit: indexes of candidates that must not be shipped.
         log_start: offsets below it need not be shipped.
-        knows_below: False if something below the candidates could not be read, and may reach up to them.
+        knows_below: False if an unreadable segment below the candidates may reach up to them.
 
     """
     fold = _Fold(Stretches(stored), candidates, unfit, log_start, is_parted=not knows_below)
@@ -90,7 +90,7 @@ def place(
 
 @dataclass(slots=True)
 class _Fold:
-    """Takes the candidates, ascending."""
+    """Processes the candidates, ascending."""
 
     stored: Stretches
     candidates: Sequence[Span]
@@ -107,7 +107,7 @@ class _Fold:
     is_attached: bool = True
 
     def take(self, index: int) -> None:
-        """Judge the next candidate, and those that go with it."""
+        """Decide on the next candidate, and those that depend on it."""
         span = self.candidates[index]
         if index in self.unfit:
             self._refuse(Verdict.UNFIT)
@@ -120,7 +120,7 @@ class _Fold:
             self._find_place(index)
 
     def _hold(self, index: int) -> None:
-        """Note what is held in other pieces: it may have to bridge the way to what is missing."""
+        """Record a candidate whose offsets are stored in other segments: it may be needed to reach missing offsets."""
         span = self.candidates[index]
         if self._covers_a_beginning(span):
             self.bridge = []
@@ -147,7 +147,7 @@ class _Fold:
             self._begin_stretch(index)
 
     def _begin_stretch(self, index: int) -> None:
-        """Place what begins where nothing is: at the very top, or down from the beginning of the next stretch."""
+        """Place a candidate with nothing stored at its base: at the very top, or down from the next stretch."""
         self.is_attached = False
         beginning = self.stored.next_beginning(self.candidates[index].start)
         if beginning is None:
@@ -162,7 +162,7 @@ class _Fold:
         self.is_parted, self.bridge = False, []
 
     def _run_to(self, index: int, offset: int) -> list[int]:
-        """Return the candidates from ``index`` on that follow one another and end at ``offset`` or below."""
+        """Return the consecutive candidates from ``index`` on that end at ``offset`` or below."""
         run = [index]
         for one in range(index + 1, len(self.candidates)):
             if one in self.unfit or not self._follows(one) or self.candidates[one].end > offset:
@@ -171,7 +171,7 @@ class _Fold:
         return run
 
     def _place(self, run: list[int]) -> None:
-        """Place ``run``, of which all but the last one were taken for held."""
+        """Place ``run``, whose candidates but the last one counted as held."""
         self.verdicts.append(Verdict.PLACED)
         for index in run:
             span = self.candidates[index]
@@ -181,10 +181,10 @@ class _Fold:
         self.is_parted, self.bridge = False, []
 
     def _rests_on_the_one_below(self, index: int) -> bool:
-        """Whether only the candidate below, that is placed too, leads to it.
+        """Whether only the candidate below, which is placed too, reaches it.
 
-        At the very top it may stand alone, above a gap that the log has if that one is damaged; but not if that one
-        may be missing for want of another.
+        At the very top it may be shipped alone, above the gap that the log has if that one is damaged; but not if that
+        one may be missing because it depends on another.
         """
         start = self.candidates[index].start
         if start in self.stored.reached or start not in self.led_to:

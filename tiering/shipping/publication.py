@@ -1,8 +1,8 @@
-"""Making a segment visible that was copied: the manifest last, if nothing speaks against it any more.
+"""Publishes a copied segment: writes its manifest last, after checking that it is still valid.
 
-**No manifest, no segment.** A crash at any point leaves objects that nothing names, and what a manifest names is never
-overwritten. A segment that has a manifest is done, whatever T is now: listing the topic shows it, before anything is
-replayed.
+**No manifest, no segment.** A crash at any point leaves objects that nothing names, and objects that a manifest names
+are never overwritten. A segment with a manifest is done, whatever T is now: listing the topic shows it, before anything
+is replayed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
-    """Make a segment visible whose objects are there, if it is still what it was, and no other run has shipped it.
+    """Publish a segment whose objects are stored, if it is unchanged and no other run has shipped it.
 
-    Another run may be at work on the same segment: it was asked for before the first object, and is again. Should both
-    pass at the same instant there are two manifests, each of them true; readers take the one made last.
+    Another run may ship the same segment: that was checked before the first object, and is checked again. If both pass
+    at the same instant there are two correct manifests; readers use the one made last.
 
     Raises:
         ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
-        DeletedMeanwhileError: what ``upload`` wrote was deleted.
+        DeletedMeanwhileError: the objects that ``upload`` wrote were deleted.
 
     """
     store, layout, objects = delivery.store, copied.layout, copied.objects

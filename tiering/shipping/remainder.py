@@ -1,7 +1,8 @@
-"""What is left to ship of a partition, once it is known what the store holds of it.
+"""Decides what is left to ship of a partition, given the segments that the store holds of it.
 
-The replica that is shipped may change, and another one cuts the same log into other segments. What it has must be of
-one lineage with what the store holds, by the leader epochs of both; ``placement`` then says which segments go where.
+The replica that is shipped may change, and another one cuts the same log into other segments. Its segments must be of
+one lineage with those in the store, by the leader epochs of both; ``placement`` then decides which segments are
+shipped.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _RETAINED: Final = (
 
 
 class ToShip(NamedTuple):
-    """A segment, and the base offset of the one that must be in the store before it becomes visible."""
+    """A segment, and the base offset of the one that must be stored before it becomes visible."""
 
     segment: Segment
     depends_on: int | None
@@ -54,7 +55,7 @@ class ToShip(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """A partition's candidates without those that need no shipping, or must not be shipped."""
+    """A partition's candidates without those that need not, or must not, be shipped."""
 
     candidates: Candidates
     order: tuple[ToShip, ...]
@@ -74,9 +75,9 @@ class Remainder:
 
 
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
-    """Return what is left of ``candidates``; what is of another lineage, or has no place, is refused.
+    """Return what is left of ``candidates``; those of another lineage, or without a place, are refused.
 
-    All are where the log here cannot be read for what describes its lineage.
+    All are refused if the local log's lineage cannot be read.
 
     Raises:
         StoreError: the store failed.
@@ -107,7 +108,7 @@ def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) 
 def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedTopic) -> Candidates | None:
     """Return ``candidates`` without those that `retain` has deleted from the store; None if it has none of them.
 
-    A manifest that came late may name what was deleted: then all is shipped again, so that it is whole.
+    A late manifest may name deleted objects: then everything is shipped again, so that it is complete.
     """
     if judged.has_torn:
         return None
@@ -134,7 +135,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
 
 
 class _Judged(NamedTuple):
-    """The outcome of each candidate, and why."""
+    """The decision on each candidate, and its reason."""
 
     spans: Sequence[Span]
     beside: Neighbours
@@ -173,7 +174,7 @@ class _Judged(NamedTuple):
         )
 
     def _held(self) -> Iterator[ShippedSegment]:
-        """Yield what is read of the store, but for what shares offsets with a candidate that has no place there."""
+        """Yield the store's readable segments, without those that share offsets with a candidate without a place."""
         out_of_place = [
             span
             for span, verdict in zip(self.spans, self.placement.verdicts, strict=True)
@@ -184,7 +185,7 @@ class _Judged(NamedTuple):
                 yield one
 
     def _hint(self, index: int, verdict: Verdict) -> str | None:
-        """Return what to do where the leader epochs are those of one log; None for what is done of two histories."""
+        """Return the hint if the leader epochs are those of one log; None for the usual hint on two histories."""
         return _OTHER_BOUNDARIES if verdict in _WHY and index not in self.foreign else None
 
     def _why(self, index: int, verdict: Verdict) -> str:
@@ -198,7 +199,7 @@ class _Judged(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is asked of the store for the candidates of one partition."""
+    """Queries the store for the candidates of one partition."""
 
     candidates: Candidates
     shipped: ShippedTopic
@@ -243,7 +244,7 @@ class _Look(NamedTuple):
         return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn)
 
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
-        """Yield the stored snapshot where the log here begins, or the nearest ones; none if that is its beginning."""
+        """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
         first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
         span = Span(first.base_offset, _end(first))
         of_log = [one for one in stored if begins and self.lineage.why_foreign(first, span, [one]) is None]
@@ -256,13 +257,13 @@ class _Look(NamedTuple):
             yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
     def _is_repaired(self, one: ShippedSegment, spans: Sequence[Span]) -> bool:
-        """Whether ``one`` names what is gone, and is a segment here, too: it counts as not shipped."""
+        """Whether ``one`` names missing objects, and is a segment here, too: it counts as not shipped."""
         return (one.base_offset, one.next_base_offset) in spans and self.shipped.is_torn(one)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
     ) -> FormatError | VerificationError | None:
-        """Return what is wrong with the store's segment of just these offsets, or with one that begins among them."""
+        """Return what is wrong with the store's segment of exactly these offsets, or one that begins within them."""
         problem: FormatError | VerificationError | None = None
         for one in near:
             if (one.base_offset, one.next_base_offset) == span:
@@ -282,8 +283,8 @@ def _side_by_side(
 ) -> Iterator[tuple[list[ShippedSegment], list[ShippedSegment]]]:
     """Yield, for each of ``spans``, those of ``stored`` that share offsets with it or adjoin it; all ascend.
 
-    If there are none, the one that ends nearest below. Beside them the nearest on either side that is not among them:
-    what is apart from a segment may still prove that it is of another log.
+    If there are none, the one that ends nearest below. Also the nearest others on either side: a segment elsewhere may
+    still prove that it is of another log.
     """
     near: list[ShippedSegment] = []
     taken = 0
@@ -299,7 +300,7 @@ def _side_by_side(
 
 
 def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
-    """Return what of the store ``span`` overlaps, though it is not the same; None if nothing."""
+    """Return the stored segment that ``span`` overlaps without being the same; None if there is none."""
     found = [one for one in near if one.base_offset < span.end and one.next_base_offset > span.start]
     if not found or any((one.base_offset, one.next_base_offset) == span for one in found):
         return None
@@ -307,7 +308,7 @@ def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
 
 
 class _Lineage:
-    """The leader epochs of the log here, read when they are first needed."""
+    """The leader epochs of the local log, read at their first use."""
 
     def __init__(self, candidates: Candidates, sources: Sources) -> None:
         self._candidates = candidates
@@ -326,7 +327,7 @@ class _Lineage:
 
     @cached_property
     def _known_to(self) -> int:
-        """Up to where this log's epochs are beyond doubt: what is committed, if a checkpoint says them, else read."""
+        """Up to where the local log's epochs are certain: committed offsets, from a checkpoint, or read."""
         end = _end(self._candidates.segments[-1])
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
@@ -343,9 +344,9 @@ class _Lineage:
         return None
 
     def _has(self, stored: ShippedSegment, span: Span) -> bool:
-        """Whether ``stored`` is of this log, as far as both are known up to the end of ``span``.
+        """Whether ``stored`` belongs to this log, as far as both are known up to the end of ``span``.
 
-        Where the one ends before the other begins, epochs that go back prove that it is not.
+        If one ends before the other begins, descending epochs prove that it does not.
         """
         known = self._epochs
         if not known or not stored.leader_epochs:

@@ -1,9 +1,9 @@
-"""Up to where ``retain`` has deleted a partition from a store, so that ``tier`` does not ship it again.
+"""The offset up to which ``retain`` has deleted a partition from a store, so that ``tier`` does not ship it again.
 
-A broker that keeps a log for longer than the store does has the segments still that were deleted from there; shipped
-again each night they would leave a tombstone each night. So ``retain`` notes where the log in the store starts then, in
-an object of its own, and that only ever goes up. Beside it stands which segment was the last to go: a topic without an
-id may have been made again under its name, and of that one nothing was deleted.
+A broker with a longer retention than the store still has the segments that were deleted there; shipped again each night
+they would leave a tombstone each night. So ``retain`` records the log start in the store, in an object of its own, and
+this offset only increases. It also records the last deleted segment: a topic without an id may have been created again
+under its name, and nothing of that one was deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETAINED_PREFIX: Final = ".resnap/retained"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionNote:
-    """What retention has left of a partition."""
+    """The record of retention for a partition."""
 
     log_start_offset: int
     """Everything below was deleted from the store."""
@@ -38,19 +38,19 @@ class RetentionNote:
     """Size of its log."""
 
     def is_of(self, segments: Sequence[Segment], topic_id: str | None) -> bool:
-        """Whether it was said of the log of ``segments``, in whose key the id is, if there is one."""
+        """Whether it is about the log of ``segments``; if the key has an id, that decides."""
         last = (self.last_base_offset, self.log_start_offset, self.last_log_bytes)
         return topic_id is not None or last in {(s.base_offset, s.next_base_offset, s.size_bytes) for s in segments}
 
 
 def retained_key(cluster_id: str | None, topic_partition: TopicPartition, topic_id: str | None) -> str:
-    """Return where the note of a partition lies, of a topic of just this id."""
+    """Return the key of a partition's note, for a topic of exactly this id."""
     topic, partition = topic_partition
     return f"{RETAINED_PREFIX}/{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}.json"
 
 
 def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
-    """Return the note at ``key``; None where there is none, or none in a form of ours.
+    """Return the note at ``key``; None if there is none, or its form is not ours.
 
     Raises:
         StoreError: the store failed.
@@ -64,7 +64,7 @@ def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
 
 
 def note_retained(store: ObjectStore, key: str, retained: RetentionNote) -> None:
-    """Put the note at ``key``, unless what is there says more.
+    """Write the note to ``key``, unless the existing one has a higher offset.
 
     Raises:
         StoreError: the store failed.

@@ -1,7 +1,7 @@
-"""Whether what a store holds under the name of a topic is of the topic here, where no topic id says.
+"""Checks that stored segments without a topic id belong to this topic, not to a deleted one of the same name.
 
-Brokers before 2.8 knew no topic ids: a topic that was deleted and made again has the name, the offsets and the leader
-epochs of the old one. Its batches are others: one batch that both must have settles it, where ids do not.
+Brokers before 2.8 had no topic ids: a topic that was deleted and created again has the name, the offsets and the leader
+epochs of the old one. Only its batches differ: one batch that both must have decides, if ids do not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def of_other_topics(
     partition: PartitionDir, stored: Iterable[ShippedSegment], shipped: ShippedTopic, sources: Sources
 ) -> dict[str, str]:
-    """Return what of ``stored`` is of another topic of the same name: why, by manifest.
+    """Return the segments of ``stored`` that belong to another topic of the same name: the reason, by manifest.
 
-    What no batch can be compared of counts as of this topic: its offsets are not here.
+    If no batch can be compared, a segment counts as this topic's: its offsets are not in the local log.
 
     Raises:
-        LogDirError: nothing can be compared since segments here cannot be read.
+        LogDirError: nothing can be compared because local segments cannot be read.
         StoreError: the store failed.
 
     """

@@ -1,9 +1,9 @@
-"""What is shipped for one segment: its log, its indexes, its leader epochs and the aligned snapshot, each with digests.
+"""Collects and checks what is shipped for one segment: log, indexes, leader epochs, snapshot, with digests.
 
-A broker that reads from remote storage trusts these files blindly, so they are checked before they travel: the indexes
-by ``segment_indexes``; leader epochs come from the checkpoint, or from the batch headers where it is lost. The digests
-are of the bytes as they are read here. The segment must stand still meanwhile: a file that changed since the log
-directory was listed is left for the next run.
+A broker that reads from remote storage trusts these files blindly, so they are checked before they are shipped: the
+indexes by ``segment_indexes``; leader epochs come from the checkpoint, or from the batch headers if it is lost. The
+digests cover the bytes as they are read here. The segment must not change during that: a file that has changed since
+the log directory was listed is left for the next run.
 
 Source: ``RemoteLogManager.copyLogSegment``, ``LogSegmentData``; KIP-405.
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSegment:
-    """A closed segment as it was when its log directory was listed; a plain value, so that it travels to executors."""
+    """A closed segment as listed; a plain value, so that it can be sent to executors."""
 
     segment: Segment
     topic_partition: TopicPartition
@@ -64,10 +64,10 @@ class ListedSegment:
     """How its files are reached."""
 
     def check_unchanged(self) -> None:
-        """Compare the log with what was listed; see ``check_unchanged``.
+        """Compare the log with its listing; see ``check_unchanged``.
 
         Raises:
-            SegmentChangedError: also where retention, or a deletion of records, has come to the segment meanwhile.
+            SegmentChangedError: also if retention, or a deletion of records, has reached the segment since.
             StoreError: the store it lies in failed.
 
         """
@@ -76,7 +76,7 @@ class ListedSegment:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Say of a segment that looks damaged that it was truncated, was deleted or grew, if that is what it is.
+        """Report a segment that looks damaged as truncated, deleted or grown, if that is the cause.
 
         Raises:
             SegmentChangedError: it is.
@@ -108,19 +108,19 @@ class SegmentBundle:
 
 
 class SegmentChangedError(LogDirError):
-    """The segment is not what it was when the log directory was listed; the next run will see what it is now."""
+    """The segment has changed since the log directory was listed; the next run will use its new state."""
 
 
 class SegmentDeletedError(SegmentChangedError):
-    """The log begins above the segment now: it is not part of the log any more."""
+    """The log begins above the segment now: it no longer belongs to the log."""
 
 
 class LeaderEpochsUnknownError(LogDirError):
-    """Neither the checkpoint nor the batches say the leader epochs of the segment."""
+    """Neither the checkpoint nor the batches have the leader epochs of the segment."""
 
 
 def make_bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
-    """Read what belongs to a segment with the history ``epochs`` and return it, ready to be shipped.
+    """Read the files of a segment with the history ``epochs`` and return them, ready to be shipped.
 
     Raises:
         SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
@@ -160,12 +160,12 @@ def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: by
 
 
 def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
-    """Compare the log file with what was listed.
+    """Compare the log file with its listing.
 
     Raises:
-        SegmentChangedError: it is gone, or another file, or of another size or time.
-        SegmentDeletedError: it is gone, and so are all below it: retention, which goes upwards, has deleted it.
-        LogDirError, StoreError: that cannot be found out.
+        SegmentChangedError: it was deleted or replaced, or its size or time has changed.
+        SegmentDeletedError: it and all segments below it were deleted by retention, which goes upwards.
+        LogDirError, StoreError: that cannot be determined.
 
     """
     try:
@@ -178,7 +178,7 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
 
 
 def _begins_above(segment: Segment) -> bool:
-    """Whether there are segments, all of them above ``segment``; False where that cannot be found out."""
+    """Whether there are segments, all of them above ``segment``; False if that cannot be determined."""
     try:
         names = [] if is_store_url(segment.path) else os.listdir(Path(segment.path).parent)  # noqa: PTH208 - names alone
     except OSError:
@@ -189,7 +189,7 @@ def _begins_above(segment: Segment) -> bool:
 
 
 def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: int) -> None:
-    """Make sure that the log starts no later than it did; a checkpoint that cannot be read just now says nothing."""
+    """Check that the log start has not moved up; a checkpoint that cannot be read now is ignored."""
     if is_store_url(segment.path):
         return
     try:
@@ -208,9 +208,9 @@ def _changed(segment: Segment) -> SegmentChangedError:
 
 
 class EpochHistory:
-    """The leader epochs of one partition, from the checkpoint, or from the batch headers where that is lost.
+    """The leader epochs of one partition, from the checkpoint, or from batch headers if that is lost.
 
-    Headers are read once however many segments there are, whichever of them, and whichever thread, is first to ask.
+    Headers are read only once, for all segments and all threads.
     """
 
     def __init__(self, partition: PartitionDir, sources: Sources = PLAIN) -> None:
@@ -237,17 +237,17 @@ class EpochHistory:
 
     @property
     def is_checkpointed(self) -> bool:
-        """Whether the checkpoint says them; else all headers must be read."""
+        """Whether the checkpoint has them; else all headers must be read."""
         return bool(self._checkpointed)
 
     def up_to(self, segment: Segment, end_offset: int | None = None) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs that begin below the end of the closed ``segment``, with all history.
 
-        A checkpoint begins at the log start, which may lie inside the segment. What it says beyond the segment, up to
-        ``end_offset``, is reported, too.
+        A checkpoint begins at the log start, which may be inside the segment. Its entries beyond the segment, up to
+        ``end_offset``, are returned, too.
 
         Raises:
-            LeaderEpochsUnknownError: none is known where the segment, or the log in it, starts.
+            LeaderEpochsUnknownError: none is known at the start of the segment, or of the log inside it.
             FormatError, LogDirError: the headers are needed, and cannot be read.
 
         """
@@ -267,7 +267,7 @@ class EpochHistory:
         return epochs
 
     def _from_checkpoint(self, checkpoint: str | None) -> tuple[LeaderEpoch, ...]:
-        """Return what the checkpoint says; nothing, where there is none, or it is damaged or cannot be read."""
+        """Return the checkpoint's epochs; none if it does not exist, is damaged or cannot be read."""
         try:
             return checkpointed_epochs(checkpoint, self._sources)
         except LogDirError as error:
@@ -275,7 +275,7 @@ class EpochHistory:
             return ()
 
     def _from_log_start(self, last: Segment) -> list[LeaderEpoch]:
-        """Return the epochs of the headers, cut at the log start, as a broker cuts its checkpoint there."""
+        """Return the headers' epochs, truncated at the log start, as a broker truncates its checkpoint."""
         found, start = self._from_headers(last), self.log_start_offset
         below = [entry for entry in found if entry.start_offset < start]
         above = found[len(below) :]
@@ -283,7 +283,7 @@ class EpochHistory:
         return [below[-1]._replace(start_offset=start), *above] if is_inside else above
 
     def _from_headers(self, last: Segment) -> list[LeaderEpoch]:
-        """Do as recovery does: an epoch begins where a batch has a higher one than all before."""
+        """Return the epochs as recovery does: an epoch begins where a batch has a higher one than all before."""
         with self._lock:
             while self._read < len(self._segments) and self._segments[self._read].base_offset <= last.base_offset:
                 newest = self._found[-1].epoch if self._found else -1
@@ -294,10 +294,10 @@ class EpochHistory:
 
 
 def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: SegmentIndexes) -> None:
-    """Make sure that batches were written in the epochs that ``known`` says: a crash leaves an older checkpoint.
+    """Check that the batches have the epochs ``known``: a crash may leave an older checkpoint.
 
     Raises:
-        LeaderEpochsUnknownError: they were not.
+        LeaderEpochsUnknownError: they have others.
 
     """
     found = contradiction(known, indexes.epochs, segment.base_offset, indexes.facts.end_offset)
@@ -310,7 +310,7 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: Seg
 
 
 def _header_epochs(segment: Segment, sources: Sources) -> list[LeaderEpoch]:
-    """Return each leader epoch that a batch of ``segment`` is the first to have; none, if retention has taken it."""
+    """Return each leader epoch that first appears in a batch of ``segment``; none if retention has deleted it."""
     facts = ScanFacts()
     try:
         for _ in read_batches(segment, facts, sources):

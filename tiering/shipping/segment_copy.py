@@ -1,9 +1,8 @@
-"""Copying one segment into a store: its snapshot chosen, its files checked, its objects written and each verified.
+"""Copies one segment into a store: chooses its snapshot, checks its files, writes and verifies its objects.
 
-The same function runs in a thread of this process and in a task on an executor. What goes in and what comes out are
-plain values, so that both can travel. Nothing is visible afterwards: that is up to the publication of the segment, in
-one process for all segments of a partition (``publication``). Keys come from the content, so a copy that is done twice
-does no harm.
+The same function runs in a thread of this process and in a task on an executor. Its input and output are plain values,
+so that both can be sent. The segment is not visible yet: ``publication`` does that, in one process for all segments of
+a partition. Keys depend on the content, so a repeated copy does no harm.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOrder:
-    """One segment that is to be copied."""
+    """One segment to copy."""
 
     provenance: Provenance
     listed: ListedSegment
@@ -54,7 +53,7 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedSegment:
-    """A segment whose objects are in the store, and which nothing names yet; without the bodies of its files."""
+    """A segment whose objects are stored, but not named by a manifest yet; without the bodies of its files."""
 
     layout: Layout
     listed: ListedSegment
@@ -82,11 +81,11 @@ def copy_segment(
     """Read a segment and write its objects; ``hold_lease`` is called before the first one.
 
     Args:
-        order: what is to be copied.
+        order: the segment to copy.
         delivery: writes objects.
-        layout: says where they lie.
-        staged: where the replay left its snapshots.
-        rules: of the replay, which the manifest names.
+        layout: gives their keys.
+        staged: the sink of the replay's snapshots.
+        rules: of the replay, recorded in the manifest.
         hold_lease: raises if another run is at work on the partition.
 
     Raises:
@@ -119,13 +118,13 @@ def upload(
     *,
     created_at_ms: int,
 ) -> CopiedSegment:
-    """Put the objects of one segment into the store; several segments may be on their way at once.
+    """Put the objects of one segment into the store; several segments may be uploaded at once.
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
-        SegmentChangedError: the segment changed meanwhile; what was written is left for a later run.
-        VerificationError: an object came back different from what was written.
-        TopicIdUnknownError, TopicNameTooLongError, ConfigurationError: the layout has no place for it.
+        SegmentChangedError: the segment changed during the copy; the written objects are left for a later run.
+        VerificationError: an object differs when read back.
+        TopicIdUnknownError, TopicNameTooLongError, ConfigurationError: the layout has no key for it.
         StoreError: the store refused or failed.
 
     """
@@ -164,7 +163,7 @@ def _copied_already() -> BinaryIO:
 
 @contextmanager
 def _blaming_the_segment(listed: ListedSegment) -> Iterator[None]:
-    """Report what goes wrong as a change of the segment, if that is what it comes from."""
+    """Report an error as a change of the segment, if that is its cause."""
     try:
         yield
     except OSError as error:
@@ -178,7 +177,7 @@ def _blaming_the_segment(listed: ListedSegment) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTask:
-    """What an executor does with an order: everything that ``copy_segment`` needs, as it is opened there."""
+    """Copies an order on an executor, with all arguments of ``copy_segment`` opened there."""
 
     store_url: str
     staged_url: str
@@ -192,7 +191,7 @@ class CopyTask:
     """What one process may send and read back."""
 
     def __call__(self, order: CopyOrder) -> CopiedSegment | ResnapError:
-        """Return what was copied, or why it was not: an error of ours is no failure of the task."""
+        """Return the copied segment, or our error: an error of ours does not fail the task."""
         delivery, said = _delivery(self.store_url, self.sources, self.verification, self.parallel, self.bytes_per_s)
         try:
             staged = self.sources.store(self.staged_url)
@@ -206,9 +205,9 @@ class CopyTask:
 def _delivery(
     store_url: str, sources: Sources, verification: Verification, parallel: int, bytes_per_s: int | None
 ) -> tuple[Delivery, list[str]]:
-    """Return what delivers to a store, and what it has said of it by now.
+    """Return the delivery to a store, and what it has reported so far.
 
-    There is one for each process, which asks the store once what its checks are worth.
+    There is one for each process, which tests the store's checks once.
     """
     said: list[str] = []
     delivery = Delivery(

@@ -1,14 +1,14 @@
-"""The indexes of a segment as they are shipped: trimmed, and true to the batches, or made again from them.
+"""Prepares the indexes of a segment for shipping: trimmed, checked against the batches, rebuilt if necessary.
 
-The offset index is held against the batches themselves: an entry must name a byte at which a batch starts, and an
+The offset index is compared with the batches themselves: an entry must name a byte at which a batch starts, and an
 offset at or above all of that batch. A flipped bit in a position that still rises would pass every other check, and a
-broker would hand consumers the middle of a batch. An entry of the time index must name a batch with that largest
+broker would send consumers the middle of a batch. An entry of the time index must name a batch with that largest
 timestamp, and nothing later below it; the last one, the segment's largest.
 
-Offset and time index follow from the log. The transaction index does not follow from one segment alone, so a damaged
-one keeps its segment back, and so does one that the batches contradict (``aborted_transactions``): with a wrong entry,
-or without one, consumers would be served aborted records as committed. What began below the segment is judged by those
-who know it: ``SegmentIndexes.aborted`` against ``transactions``.
+Offset and time index can be rebuilt from the log. The transaction index cannot be rebuilt from one segment alone, so a
+segment with a damaged one is not shipped, nor is one with an index that the batches contradict
+(``aborted_transactions``): with a wrong or missing entry, consumers would get aborted records as committed.
+Transactions that began below the segment are judged by the caller: ``SegmentIndexes.aborted`` against ``transactions``.
 
 Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
 """
@@ -62,7 +62,7 @@ _UNUSABLE: Final = "take the partition from the log dir of another replica"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentIndexes:
-    """The files as they are shipped, and what reading the headers for them showed."""
+    """The files to ship, and the facts from reading the headers for them."""
 
     offset: bytes
     time: bytes
@@ -84,14 +84,14 @@ class SegmentIndexes:
 
 
 class IndexUnusableError(LogDirError):
-    """An index is damaged and cannot be made again from the segment alone."""
+    """An index is damaged and cannot be rebuilt from the segment alone."""
 
 
 def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
-    """Read and check the indexes of the closed ``segment``, and make again what is missing or unfit.
+    """Read and check the indexes of the closed ``segment``, and rebuild missing or unfit ones.
 
-    All headers are read: segments older than the window were not replayed, and may be damaged. So is the rest, for the
-    digests of the log.
+    All headers are read: segments older than the window were not replayed, and may be damaged. All other bytes are
+    read, too, for the digests of the log.
 
     Raises:
         IndexUnusableError: the transaction index is damaged, or an index of messages older than 0.11.
@@ -142,7 +142,7 @@ def read_batches(
 def rebuild_indexes(
     segment: Segment, interval_bytes: int = INDEX_INTERVAL_BYTES, *, sources: Sources = PLAIN
 ) -> tuple[list[OffsetIndexEntry], list[TimeIndexEntry]]:
-    """Return both indexes as recovery would write them: an entry each time ``interval_bytes`` have gone by."""
+    """Return both indexes as recovery would write them, with an entry for each ``interval_bytes``."""
     offsets: list[OffsetIndexEntry] = []
     times: list[TimeIndexEntry] = []
     since, largest, largest_at = 0, -1, 0
@@ -166,7 +166,7 @@ def _append_time(times: list[TimeIndexEntry], timestamp: int, relative_offset: i
 
 
 def _if_fit(read: Callable[[], _T | None], unread: list[LogDirError]) -> _T | None:
-    """Return what ``read`` gives; None where the file is missing, unfit, or cannot be read (noted in ``unread``)."""
+    """Return what ``read`` returns; None if the file is missing, unfit, or unreadable (added to ``unread``)."""
     try:
         return read()
     except (FormatError, *GONE):
@@ -177,7 +177,7 @@ def _if_fit(read: Callable[[], _T | None], unread: list[LogDirError]) -> _T | No
 
 
 def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] | None:
-    """Return the entries of the offset index, None where they do not fit the segment; raises where they are unfit."""
+    """Return the entries of the offset index, None if they do not fit the segment; raises if they are invalid."""
     body = sources.read(segment.sibling("index"))
     entries = read_offset_index(body)
     check_offset_index(entries, segment.size_bytes)
@@ -187,7 +187,7 @@ def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] 
 
 
 def _are_of(segment: Segment, times: list[TimeIndexEntry], seen: SegmentPass) -> bool:
-    """Whether the batches bear ``times`` out, and the last of them is the largest timestamp of the segment."""
+    """Whether the batches confirm ``times``, and the last one is the largest timestamp of the segment."""
     newest = times[-1] if times else TimeIndexEntry(-1, 0)
     is_newest = newest.timestamp == seen.facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
     return is_newest and (seen.has_legacy or seen.confirmed_times == len(times))
@@ -198,15 +198,15 @@ def _is_inside(segment: Segment, relative_offset: int) -> bool:
 
 
 def _is_true(claimed: list[OffsetIndexEntry], seen: SegmentPass) -> bool:
-    """Whether the batches bear ``claimed`` out; what points at messages without a batch header is believed."""
+    """Whether the batches confirm ``claimed``; entries for messages without a batch header are trusted."""
     return seen.has_legacy or seen.confirmed_offsets == len(claimed)
 
 
 def _may_be_empty(segment: Segment, times: list[TimeIndexEntry] | None) -> bool:
-    """Whether an offset index may be without an entry: in a segment too small for one, or by the topic's settings.
+    """Whether an offset index may have no entry: in a segment too small for one, or by the topic's settings.
 
-    The time index gets an entry with each of the offset index, but for those of a roll and of an orderly stop. Where it
-    has no others ``index.interval.bytes`` is larger than the segment, or timestamps stand still.
+    The time index gets an entry with each entry of the offset index, except at a roll and at a clean shutdown. If it
+    has no others, ``index.interval.bytes`` is larger than the segment, or timestamps do not rise.
     """
     return segment.size_bytes <= INDEX_INTERVAL_BYTES or (times is not None and len(times) <= _WITHOUT_INTERVAL)
 
@@ -214,7 +214,7 @@ def _may_be_empty(segment: Segment, times: list[TimeIndexEntry] | None) -> bool:
 def _aborted_transactions(
     segment: Segment, transactions: SegmentTransactions, sources: Sources
 ) -> tuple[AbortedTxn, ...]:
-    """Return the entries of the transaction index, as far as the segment alone does not contradict them."""
+    """Return the entries of the transaction index, unless the segment alone contradicts them."""
     path = segment.sibling("txnindex")
     entries = _entries(path, _read_transactions(path, sources))
     for txn in entries:
@@ -229,7 +229,7 @@ def _aborted_transactions(
 def check_aborted(
     segment: Segment, transactions: SegmentTransactions, aborted: Iterable[AbortedTxn], before: OpenTransactions
 ) -> tuple[str, ...]:
-    """Hold the entries of the transaction index against the batches; return what cannot be decided.
+    """Compare the entries of the transaction index with the batches; return what cannot be decided.
 
     Raises:
         IndexUnusableError: they differ.

@@ -1,6 +1,6 @@
-"""One pass over the batch headers of a closed segment: what they say of its indexes, transactions and leader epochs.
+"""One pass over the batch headers of a closed segment, to check its indexes, transactions and leader epochs.
 
-Every segment that is shipped, or verified in a layout without digests, is read like this once, with all its bytes.
+Every segment that is shipped, or verified in a layout without digests, is read so once, with all its bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SegmentPass(NamedTuple):
-    """What a pass over the headers showed."""
+    """The result of a pass over the headers."""
 
     facts: ScanFacts
     confirmed_offsets: int
@@ -50,13 +50,13 @@ class SegmentPass(NamedTuple):
 
 
 def transactions_of(segment: Segment, sources: Sources = PLAIN) -> SegmentTransactions:
-    """Return what the headers of all batches of ``segment`` say of transactions; raises as ``pass_over`` does."""
+    """Return the transactions in the headers of all batches of ``segment``; raises as ``pass_over`` does."""
     with sources.open(segment.path) as reader:
         return transactions_in(reader, SegmentRange.whole(segment))
 
 
 def transactions_in(reader: RangeReader, segment: SegmentRange) -> SegmentTransactions:
-    """Return the same of what ``reader`` reads of ``segment``."""
+    """Return the same from ``reader``, which reads ``segment``."""
     transactions = SegmentTransactions()
     for block in read_blocks(reader, segment, ScanFacts()):
         _take_transactions(reader, block, transactions)
@@ -69,7 +69,7 @@ def pass_over(
     times: Sequence[TimeIndexEntry],
     sources: Sources = PLAIN,
 ) -> SegmentPass:
-    """Read all headers, and look up those that the entries of both indexes name.
+    """Read all headers, and find those that the entries of both indexes name.
 
     Raises:
         FormatError: the segment is damaged.
@@ -106,7 +106,7 @@ def pass_over(
 
 @dataclass(slots=True, kw_only=True)
 class _Claims:
-    """What both indexes say, and how many entries the batches bear out so far."""
+    """The entries of both indexes, and how many of them batches have confirmed so far."""
 
     positions: Ints
     offsets: Ints
@@ -118,7 +118,7 @@ class _Claims:
     """Timestamp in all blocks so far."""
 
     def look_up(self, block: Block) -> None:
-        """Count the entries that ``block`` bears out."""
+        """Count the entries that ``block`` confirms."""
         if not len(block.headers):
             return
         headers, starts = block.headers, block.positions + block.at
@@ -130,16 +130,16 @@ class _Claims:
         self._largest = int(largest[-1])
 
     def _look_up_positions(self, starts: Ints, lasts: Ints) -> None:
-        """Count entries of the offset index.
+        """Count confirmed entries of the offset index.
 
-        The offset of one may lie above the batch that starts there: a follower appends several batches at once, and
+        The offset of an entry may be above the batch that starts there: a follower appends several batches at once, and
         enters the last offset of all.
         """
         at, entry = _pointed_at(starts, self.positions)
         self.confirmed_offsets += int((lasts[at] <= self.offsets[entry]).sum())
 
     def _look_up_times(self, headers: Array, lasts: Ints, largest: Ints) -> None:
-        """Count entries of the time index: the batch that holds the offset has the timestamp, none below a later one.
+        """Count confirmed entries of the time index: the offset's batch has the timestamp, none below a later one.
 
         Source: ``TimeIndex.lookup`` and ``LogSegment.findOffsetByTimestamp``, which begin to read at that offset.
         """
@@ -152,7 +152,7 @@ class _Claims:
 
 
 def _take_epochs(headers: Array, epochs: list[LeaderEpoch]) -> None:
-    """Add to ``epochs`` where batches have another leader epoch than those before."""
+    """Add to ``epochs`` the batches with another leader epoch than the previous one."""
     found = headers["partition_leader_epoch"].astype(np.int64)
     before = np.concatenate(([epochs[-1].epoch if epochs else -1], found[:-1])) if len(found) else found
     changes = np.flatnonzero((found != before) & (found >= 0)).tolist()
@@ -160,7 +160,7 @@ def _take_epochs(headers: Array, epochs: list[LeaderEpoch]) -> None:
 
 
 def _pointed_at(starts: Ints, positions: Ints) -> tuple[Ints, Ints]:
-    """Return the indexes, in both, of what they have in common; both rise."""
+    """Return the indexes, in both, of the common values; both ascend."""
     if not len(starts):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     first, end = np.searchsorted(positions, np.array([starts[0], starts[-1] + 1])).tolist()
@@ -171,7 +171,7 @@ def _pointed_at(starts: Ints, positions: Ints) -> tuple[Ints, Ints]:
 
 
 def _take_transactions(reader: RangeReader, block: Block, transactions: SegmentTransactions) -> None:
-    """Let ``transactions`` know of the transactional batches and the markers of ``block``."""
+    """Add the transactional batches and the markers of ``block`` to ``transactions``."""
     headers = block.headers
     transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL != 0) & (headers["producer_id"] >= 0))
     producer_ids = headers["producer_id"][transactional].tolist()

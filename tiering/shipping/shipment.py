@@ -1,11 +1,11 @@
-"""Ships what is eligible of one partition after its replay.
+"""Ships the eligible segments of one partition after its replay.
 
-Several segments go up side by side, of one partition as of several. Those of a partition become visible one after the
-other, in an order in which what the store shows of it never has a gap that is not in the log: upwards, as a rule. A
-segment that turns out unfit while it is bundled is refused like the others. Where that is a gap of the log itself, as
-its bytes or its deletion by retention prove, the next one that does not depend on it is tried; else, as where it cannot
-be read, all that follow are refused with it, and wait for the next run. A store that fails ends the shipment, with what
-was shipped until then.
+Several segments are uploaded in parallel, of one partition or of several. Those of a partition become visible one after
+the other, in an order in which the store never shows a gap that the log does not have: usually upwards. A segment that
+turns out unfit while it is bundled is refused like the others. If the log itself has a gap there, as its bytes or its
+deletion by retention prove, the next one that does not depend on it is tried; else, as when it cannot be read, all that
+follow are refused with it, and wait for the next run. A failing store ends the shipment, which keeps what was shipped
+until then.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PartitionShipment:
 
 
 class NotLedToError(LogDirError):
-    """The segment can be read only by way of another one, which is not there."""
+    """The segment can be reached only through another one, which is missing."""
 
 
 _GAPS: Final = (
@@ -140,9 +140,9 @@ class Shipper:
         result: PartitionResult,
         hold_lease: Callable[[], None] = lambda: None,
     ) -> PartitionShipment:
-        """Ship what is eligible; a failing store ends the shipment and is among its failures.
+        """Ship the eligible segments; a failing store ends the shipment and is among its failures.
 
-        Another replica may have shipped something since the run was planned: what goes where is decided again.
+        Another replica may have shipped segments since the run was planned: the placement is decided again.
         ``hold_lease`` is called before anything is written, and raises if another run is at work on the partition.
         Several partitions may be shipped at once, by a thread each.
         """
@@ -161,7 +161,7 @@ class Shipper:
         shipment: PartitionShipment,
         hold_lease: Callable[[], None],
     ) -> None:
-        """Ship what is eligible, and write into ``shipment`` the outcome."""
+        """Ship the eligible segments, and write the outcome into ``shipment``."""
         eligibility = shipment.eligibility
         eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
         try:
@@ -181,7 +181,7 @@ class Shipper:
         ).ship(shipment)
 
     def shipped_of(self, provenance: Provenance) -> ShippedTopic:
-        """Return what the store holds of the partition now."""
+        """Return the partition's segments that the store holds now."""
         cluster_id, place, topic_id = provenance.cluster_id, provenance.topic_partition, provenance.topic_id
         only = None if topic_id is None else self.layout.partition_prefixes(cluster_id, place, topic_id)
         return ShippedTopic(self.delivery.store, self.layout, cluster_id, place.topic, only=only)
@@ -189,7 +189,7 @@ class Shipper:
 
 @dataclass(slots=True, kw_only=True)
 class _Partition:
-    """What is left of one partition, on its way."""
+    """The remainder of one partition while it is shipped."""
 
     shipper: Shipper
     delivery: Delivery
@@ -206,11 +206,11 @@ class _Partition:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        """Read where leader epochs stand."""
+        """Read the leader epoch checkpoint."""
         self._epochs = EpochHistory(self.left.candidates.inventory.partition, self.shipper.sources)
 
     def ship(self, shipment: PartitionShipment) -> None:
-        """Ship all of it, and write into ``shipment`` the outcome."""
+        """Ship the whole remainder, and write the outcome into ``shipment``."""
         shipper, left = self.shipper, self.left
         segments = left.candidates.segments
         shipment.already += left.already
@@ -243,7 +243,7 @@ class _Partition:
         shipment.eligibility = eligibility.also_refusing(refusals)
 
     def _copy(self, one: ToShip) -> CopiedSegment:
-        """Do all that may be done while other segments are on their way, too."""
+        """Do everything that can run in parallel with other segments."""
         self.delivery.check_going_on()
         segment = one.segment
         attributes: dict[str, str | int] = {"resnap.segment": str(segment.path), "resnap.bytes": segment.size_bytes}
@@ -279,7 +279,7 @@ class _Partition:
         )
 
     def _publish(self, copied: CopiedSegment, shipment: PartitionShipment) -> None:
-        """Make the segment visible, and add it to ``shipment``."""
+        """Publish the segment, and add it to ``shipment``."""
         self._hold_lease()
         found = publish(self.delivery, copied)
         published = _shipped(copied, found)
@@ -302,7 +302,7 @@ class _Partition:
         self.shipper.progress(1, segment.size_bytes)
 
     def _hold_lease(self) -> None:
-        """Take the lease, and then make sure that what was decided by still is the case.
+        """Take the lease, and check that the facts of the decision still hold.
 
         Raises:
             LockedError: another run is, or was, at work on the partition.
@@ -316,7 +316,7 @@ class _Partition:
             self._is_same = True
 
     def _is_there(self, published: Shipped) -> bool:
-        """Whether the store has what was ``published``, whole, after another run may have deleted it."""
+        """Whether the store has ``published`` complete, since another run may have deleted it."""
         partition, topic_id = self.provenance.topic_partition.partition, self.provenance.topic_id
         with suppress(FormatError, StoreError, VerificationError):
             found = self.shipper.shipped_of(self.provenance).find(
@@ -327,7 +327,7 @@ class _Partition:
 
 
 def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
-    """Make sure that a reader will come to the segment."""
+    """Check that a reader can reach the segment."""
     if one.depends_on is not None and all(other.base_offset != one.depends_on for other in shipped):
         raise NotLedToError(
             f"{one.segment.path}: it would leave a gap: the segment at offset {one.depends_on}, on which it depends,"

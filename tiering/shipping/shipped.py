@@ -1,7 +1,7 @@
-"""What a store holds already: a segment that has a manifest is done, whatever T is now.
+"""The segments that a store already holds; a segment with a manifest is done, whatever T is now.
 
-A segment that is shipped under another range comes from another replica, whose boundaries are others: ``placement``
-judges what is shipped beside it. A key says where a segment begins, its manifest where it ends.
+A segment with other offsets comes from another replica, with other boundaries: ``placement`` decides what is shipped
+beside it. A key gives the base offset of a segment, its manifest the end.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Unreadable(NamedTuple):
-    """A manifest that cannot be read: where its segment ends is unknown."""
+    """A manifest that cannot be read: the end of its segment is unknown."""
 
     base_offset: int
     error: FormatError
 
 
 class Neighbours(NamedTuple):
-    """What is shipped of some offsets, and where they begin and end."""
+    """The stored segments around some offsets, and their start and end."""
 
     segments: list[ShippedSegment]
     """By base offset."""
@@ -44,7 +44,7 @@ class Neighbours(NamedTuple):
 
 
 class ShippedTopic:
-    """What a store holds of one topic, whatever its id was known to be: one listing, manifests read when asked for."""
+    """The segments of one topic in a store, with any id: one listing, manifests read on demand."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ShippedTopic:
         *,
         only: Sequence[str] | None = None,
     ) -> None:
-        """List the whole topic, or what lies below the prefixes ``only`` of it."""
+        """List the whole topic, or only what is below the prefixes ``only``."""
         self.store, self._layout, self._cluster_id, self._topic = store, layout, cluster_id, topic
         self._is_retained_away = layout.retained_away(store)
         self._prefixes = [layout.topic_prefix(cluster_id, topic)] if only is None else only
@@ -79,15 +79,15 @@ class ShippedTopic:
 
     @property
     def may_overlap(self) -> bool:
-        """Whether readers of the layout find their way where segments overlap."""
+        """Whether readers of the layout can handle overlapping segments."""
         return self._layout.may_overlap
 
     def topic_id_of(self, segment: ShippedSegment) -> str | None:
-        """Return the id that the topic of ``segment`` was known by when that was shipped."""
+        """Return the topic id under which ``segment`` was shipped."""
         return self._places[segment.manifest_key].topic_id
 
     def is_same(self, partition: int) -> bool:
-        """Whether the store has the same manifests of ``partition`` still; all else goes on saying of the first look.
+        """Whether the store still has the same manifests of ``partition``; other methods use the first listing.
 
         Raises:
             StoreError: the store failed.
@@ -101,7 +101,7 @@ class ShippedTopic:
             yield from ((info, self._layout.manifest_place(info, self._topic)) for info in self.store.list(prefix))
 
     def with_origins(self, segments: Iterable[ShippedSegment]) -> list[ShippedSegment]:
-        """Return ``segments`` with where their snapshots come from, if anything says so.
+        """Return ``segments`` with the origins of their snapshots, if recorded.
 
         Raises:
             StoreError: the store failed.
@@ -114,7 +114,7 @@ class ShippedTopic:
         return [replace(one, origin=one.origin or known[one.manifest_key]) for one in given]
 
     def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
-        """Return what `retain` has left of a partition; None where it has deleted nothing.
+        """Return the retention note of a partition; None if `retain` has deleted nothing.
 
         Raises:
             StoreError: the store failed.
@@ -126,11 +126,10 @@ class ShippedTopic:
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None
     ) -> ShippedSegment | None:
-        """Return what is shipped of just [``base_offset``, ``next_base_offset``).
+        """Return the stored segment with exactly the offsets [``base_offset``, ``next_base_offset``).
 
-        Each object of it must be there with its length. What was shipped of a topic whose id was not known then counts;
-        that of another id is of another topic, which had the same name before it was deleted. Without ``topic_id`` all
-        count.
+        Each of its objects must exist with its length. Segments shipped without a topic id count; those of another id
+        belong to another topic, which had the same name before it was deleted. Without ``topic_id`` all count.
 
         Raises:
             VerificationError: an object that the manifest names is missing or of another length.
@@ -152,10 +151,10 @@ class ShippedTopic:
         return None
 
     def neighbours(self, partition: int, start: int, end: int, *, topic_id: str | None, deep: bool) -> Neighbours:
-        """Return what is shipped that shares offsets with [``start``, ``end``), or adjoins it.
+        """Return the stored segments that share offsets with [``start``, ``end``), or adjoin it.
 
-        From below come those that reach ``start``, down to the first that does not; a longer one may begin even below
-        that, and only if it is ``deep`` all manifests down there are read.
+        Below, these are the segments that reach ``start``, down to the first that does not; a longer one may begin even
+        lower, but all lower manifests are read only if ``deep``.
 
         Raises:
             StoreError: the store failed.
@@ -209,11 +208,11 @@ class ShippedTopic:
         return self._known[key]
 
     def is_torn(self, segment: ShippedSegment) -> bool:
-        """Whether an object of ours that ``segment`` names is gone or cut off: shipped again, it is whole."""
+        """Whether an object of ours that ``segment`` names is missing or truncated: shipping it again completes it."""
         return segment.is_replaceable and any(self._size(key) != size for key, size in segment.objects)
 
     def check(self, segment: ShippedSegment) -> None:
-        """Make sure that each object of ``segment`` is there with its length, or brokers' retention has taken them all.
+        """Check that all objects of ``segment`` exist with their lengths, or were all deleted by brokers' retention.
 
         Raises:
             VerificationError: one is missing or of another length.
@@ -233,7 +232,7 @@ class ShippedTopic:
         return topic_id is None or self._places[key].topic_id in {topic_id, None}
 
     def _size(self, key: str) -> int | None:
-        """Return the length of an object; asked for, where another run wrote it while the topic was being listed."""
+        """Return the length of an object; requests it if another run wrote the object during the listing."""
         if key not in self._sizes:
             found = length_of(self.store, key)
             if found is None:

@@ -1,6 +1,6 @@
-"""Work on a few items at once: results in the order of the items, or as soon as they are there.
+"""Runs work on several items in parallel: results in the order of the items, or as they are completed.
 
-Each is done in a copy of the caller's context, so that spans of the work are parts of the caller's.
+Each item runs in a copy of the caller's context, so that spans of the work are children of the caller's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ R = TypeVar("R")
 def side_by_side(
     work: Callable[[T], R], items: Iterable[T], most: int, stop: Callable[[], None], threads: Executor
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
-    """Yield each item in turn with what gives the result of its work, or raises; ``threads`` may be others', too.
+    """Yield each item in order with a function that returns its result, or raises; ``threads`` may be shared.
 
-    At most ``most`` are begun and not taken. A caller that closes the generator before its end has no use for the rest:
-    ``stop`` is called, which is to make work that is under way come to an end, and that end is waited for.
+    At most ``most`` are started and not consumed. If the caller closes the generator early, ``stop`` is called, which
+    must make running work end, and that end is waited for.
     """
     left = iter(items)
 
@@ -58,11 +58,11 @@ def as_done(
     name: str,
     look: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[T, Callable[[], R]], None, None]:
-    """Yield each item once its work is done, with what gives the result, or raises; ``most`` are under way at once.
+    """Yield each item when its work is done, with a function that returns the result, or raises; ``most`` run at once.
 
-    Where ``items`` fails, what was begun before comes to its end, and the error last. An interrupt of the process, or
-    of the work by its caller, calls ``stop``, as closing the generator does; what was done by then still
-    comes. ``look`` is called each second in which nothing is done, and raises where the work shall end.
+    If ``items`` fails, started work is completed first, and the error is raised last. An interrupt of the process, or
+    of the work by its caller, calls ``stop``, as closing the generator does; completed items are still yielded.
+    ``look`` is called each second in which nothing completes, and raises to end the work.
     """
     left = _Left(iter(items))
     going: dict[Future[R], T] = {}
@@ -92,14 +92,14 @@ def as_done(
 
 @dataclass(slots=True)
 class _Left(Generic[T]):
-    """Items up to their end, or to an error of ours, which is kept."""
+    """Items up to their end, or to an error of ours, which is stored."""
 
     items: Iterator[T]
     is_more: bool = True
     failure: ResnapError | None = None
 
     def take(self) -> list[T]:
-        """Return the next one, if there is one."""
+        """Return the next item, if there is one."""
         try:
             return [next(self.items)]
         except StopIteration:

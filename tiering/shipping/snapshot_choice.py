@@ -1,6 +1,6 @@
-"""Which snapshot is shipped with a segment: the broker's own where a replay contradicts nothing, else the rebuilt one.
+"""Chooses the snapshot to ship with a segment: the broker's own if no replay contradicts it, else the rebuilt one.
 
-The broker's own may know producers whose records are gone, so where it is right it is the better one. It is shipped in
+The broker's own may know producers whose records were deleted, so if it is right it is the better one. It is shipped in
 canonical order, by producer id, so that equal states are equal objects.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSnapshot:
-    """The bytes that are shipped, and where they come from."""
+    """The bytes to ship, and their origin."""
 
     body: bytes
     origin: SnapshotOrigin
@@ -46,8 +46,8 @@ def choose_snapshot(
 ) -> ChosenSnapshot:
     """Return the snapshot for the boundary of ``result``, which was rebuilt.
 
-    With ``as_found`` the broker's own keeps the order of its entries, as the broker itself would ship it. A live broker
-    may have deleted or replaced its own since it was compared; the rebuilt one is then as good.
+    With ``as_found`` the broker's own keeps its entry order, as the broker itself would ship it. A live broker may have
+    deleted or replaced its own since the comparison; the rebuilt one is then as good.
 
     Raises:
         VerificationError: what is staged is not what was written there.
@@ -66,7 +66,7 @@ def choose_snapshot(
 def rebuilt_snapshot(
     topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
 ) -> ChosenSnapshot:
-    """Return what the replay has made for the boundary of ``result``; raises as ``choose_snapshot`` does."""
+    """Return the replay's snapshot for the boundary of ``result``; raises as ``choose_snapshot`` does."""
     in_window = result.boundary.coverage is Coverage.WINDOW
     how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
     return ChosenSnapshot(
@@ -84,7 +84,7 @@ class _Own(NamedTuple):
 
 
 def _uncontradicted(result: BoundaryResult, sources: Sources) -> _Own | None:
-    """Return the broker's own entries if the replay contradicts none of them and the file is still the same."""
+    """Return the broker's own entries if the replay contradicts none of them and the file is unchanged."""
     path, comparison = result.boundary.existing, result.comparison
     if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:
         return None

@@ -1,9 +1,9 @@
-"""The rules and the log that a shipped snapshot was made from, held against those of a run.
+"""Compares the rules and the log that a shipped snapshot was made from with those of the current run.
 
-What is shipped stays as it is, whatever a later run asks for. That is right where the later run would keep fewer
-producers, as each nightly one does: its T is later. It is wrong where it would keep more, by a longer expiration or an
-earlier T: then the snapshot may lack producers, and the run says so. The same goes for a snapshot of a replica
-whose log began later than the one that is here.
+Shipped segments are not changed, whatever the rules of a later run. That is correct if the later run would keep fewer
+producers, as each nightly run does: its T is later. It is wrong if it would keep more, by a longer expiration or an
+earlier T: then the snapshot may lack producers, and the run reports it. The same holds for a snapshot from a replica
+whose log began later than the local one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """Which of the rules of a run were asked for, and which are defaults."""
+    """Which rules of a run were set explicitly, and which are defaults."""
 
     expiry: bool = False
     """By a flag, which beats what a manifest says."""
@@ -36,7 +36,7 @@ RULES_ALONE: Final = Asked()
 
 
 def made_under(origin: SnapshotOrigin, rules: ReplayRules) -> ReplayRules:
-    """Return the rules that a snapshot was made under; ``rules`` say what its origin does not."""
+    """Return the rules of a snapshot; ``rules`` fill in what its origin does not record."""
     roll = origin.as_of == "roll"
     now_ms = rules.as_of.now_ms if roll or origin.as_of_ms is None else origin.as_of_ms
     expiry = Expiry(origin.producer_id_expiration_ms, origin.check_interval_ms)
@@ -46,7 +46,7 @@ def made_under(origin: SnapshotOrigin, rules: ReplayRules) -> ReplayRules:
 def is_narrower(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
     """Whether a snapshot may lack a producer that ``rules`` keep.
 
-    The T of a roll is known after a replay only: it is before that of any run, and equal for two that ask for it.
+    The T of a roll is known only after a replay: it is before the T of any run, and equal for two runs under ``roll``.
     """
     made = made_under(origin, rules)
     if rules.as_of.roll:
@@ -56,19 +56,20 @@ def is_narrower(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
 
 
 def first_offset(partition: PartitionDir) -> int:
-    """Return the first offset of which there is a segment."""
+    """Return the base offset of the first segment."""
     return partition.segments[0].base_offset if partition.segments else 0
 
 
 def is_of_shorter_log(origin: SnapshotOrigin, first: int) -> bool:
-    """Whether a snapshot may lack a producer that a log which begins at ``first`` shows: it was made without that."""
+    """Whether a snapshot may lack a producer of a log that begins at ``first``: it was made from a shorter log."""
     return origin.known_from_offset is not None and origin.known_from_offset > first
 
 
 def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
-    """Return the rules that a stored snapshot is to be held against.
+    """Return the rules with which a stored snapshot is compared.
 
-    Those that it was made under, but for what a flag asks for; where no flag does, those of this run if they keep more.
+    These are the rules it was made under, except those set by a flag; without a flag, this run's rules if they keep
+    more.
     """
     made = made_under(origin, rules)
     if asked.expiry or asked.as_of:

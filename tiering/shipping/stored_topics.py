@@ -1,10 +1,10 @@
-"""How the topics of what was shipped are configured: an object of its own for each, beside the leases.
+"""The configuration of shipped topics: one object per topic, beside the leases.
 
     <key prefix, up to its last slash>.resnap/topic/<topic>/<topic id>.json
 
-What lies in segments says nothing of it, and who restores a cluster wants it again: the number of partitions, and
-the settings of the topic itself, not those that it has from its brokers. A file that an operator gives has the same
-form, by topic: ``{"payments": {"partitions": 6, "config": {"retention.ms": "-1"}}}``.
+Segments do not contain it, but restoring a cluster needs it: the number of partitions, and the topic's own settings,
+without those inherited from its brokers. A file from an operator has the same form, by topic: ``{"payments":
+{"partitions": 6, "config": {"retention.ms": "-1"}}}``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """How a topic is configured; None is what is not known."""
+    """The configuration of a topic; unknown fields are None."""
 
     partitions: int | None = None
     """How many it has."""
@@ -39,7 +39,7 @@ class TopicSettings:
     """Its own settings."""
 
     def over(self, other: TopicSettings) -> TopicSettings:
-        """Return this, with what is not known here as ``other`` has it."""
+        """Return this, with unknown fields from ``other``."""
         return TopicSettings(
             partitions=other.partitions if self.partitions is None else self.partitions,
             config=other.config if self.config is None else self.config,
@@ -50,13 +50,13 @@ UNKNOWN: Final = TopicSettings()
 
 
 def topic_key(topic: str, topic_id: str, key_prefix: str = "") -> str:
-    """Return where the settings of a topic lie."""
+    """Return the key of a topic's settings."""
     folder, slash, _ = key_prefix.rpartition("/")
     return f"{folder}{slash}{_FOLDER}/{key_part(topic)}/{key_part(topic_id)}.json"
 
 
 def read_topic(store: ObjectStore, key: str) -> TopicSettings:
-    """Return what the object at ``key`` says; nothing is known where there is none, or none in a form of ours.
+    """Return the content of the object at ``key``; all unknown if there is none, or its form is not ours.
 
     Raises:
         StoreError: the store failed.
@@ -68,7 +68,7 @@ def read_topic(store: ObjectStore, key: str) -> TopicSettings:
 
 
 def keep_topic(store: ObjectStore, key: str, settings: TopicSettings) -> None:
-    """Put ``settings`` at ``key``, unless they are there; what is not known now stays as it was known before.
+    """Write ``settings`` to ``key``, if they differ; fields unknown now keep their known values.
 
     Raises:
         StoreError: the store failed.
@@ -84,7 +84,7 @@ def topics_in_file(path: Path) -> dict[str, TopicSettings]:
     """Return the settings in the file at ``path``, by topic.
 
     Raises:
-        UsageError: it cannot be read, or is not of the form.
+        UsageError: it cannot be read, or has another form.
 
     """
     try:

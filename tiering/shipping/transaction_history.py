@@ -1,7 +1,7 @@
-"""The transactions of a partition as its segments are judged one after the other, upwards.
+"""The transactions of a partition across its segments, which are judged in ascending order.
 
-What is open where a segment begins is what its neighbour below has left open. Where that one was not read, the snapshot
-at that offset shows some: what it shows is believed, what it does not show proves nothing.
+The transactions open at a segment's base offset are those that the segment below has left open. If that one was not
+read, the snapshot at that offset shows some: those it shows are trusted, those it does not show prove nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HasTransactions(Protocol):
-    """What was found out about the transactions of a segment."""
+    """The facts about the transactions of a segment."""
 
     @property
     def aborted(self) -> tuple[AbortedTxn, ...]:
@@ -32,13 +32,13 @@ class HasTransactions(Protocol):
 
     @property
     def transactions(self) -> SegmentTransactions:
-        """What its batches say of them."""
+        """The transactions in its batches."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionHistory:
-    """Holds transaction indexes against the batches of their segment, and of those below it."""
+    """Compares transaction indexes with the batches of their segment, and of the segments below."""
 
     sources: Sources = PLAIN
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class TransactionHistory:
 
     @classmethod
     def of(cls, partition: PartitionDir, sources: Sources) -> TransactionHistory:
-        """Return that of ``partition``, with its own snapshots."""
+        """Return the history of ``partition``, with its own snapshots."""
         return cls(sources=sources, snapshots={one.offset: one.path for one in partition.snapshots})
 
     def check(self, segment: Segment, found: HasTransactions) -> tuple[str, ...]:
-        """Hold the transaction index of the closed ``segment`` against the batches; return what cannot be decided.
+        """Compare the transaction index of the closed ``segment`` with the batches; return what cannot be decided.
 
         Raises:
             IndexUnusableError: they differ.
@@ -73,7 +73,7 @@ class TransactionHistory:
 
 
 def _open_in(snapshot: str, sources: Sources) -> dict[int, int]:
-    """Return the first offsets of the transactions that ``snapshot`` shows as open; none where it cannot be read."""
+    """Return the first offsets of the open transactions in ``snapshot``; none if it cannot be read."""
     try:
         entries = read_snapshot_array(sources.read(snapshot))
     except (FormatError, LogDirError, ObjectNotFoundError):

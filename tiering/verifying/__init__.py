@@ -1,1 +1,1 @@
-"""What lies in a store, held against what its manifests say, and its snapshots against a replay."""
+"""Verifies a store: its objects against their manifests, and its snapshots against a replay."""

@@ -1,9 +1,9 @@
-"""What the manifests of a store say together: a chain of segments per partition, its gaps and its overlaps.
+"""The chains of segments that the manifests of a store make, per partition, with their gaps and overlaps.
 
-A chain is what a reader can follow: segments in offset order, each beginning where the one before it ends. It breaks
-off where there are further segments, but none that begins where it ends. An overlap is of one lineage where the leader
-epochs of both segments agree in the offsets that they share: the same log, cut at other boundaries by another replica.
-Otherwise two histories claim the same offsets, as after an unclean election.
+A chain is what a reader can follow: segments in offset order, each beginning where the previous one ends. It breaks if
+there are further segments, but none begins where it ends. An overlap is of one lineage if the leader epochs of both
+segments agree in the shared offsets: the same log, cut at other boundaries by another replica. Otherwise two histories
+claim the same offsets, as after an unclean leader election.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Gap(NamedTuple):
-    """Offsets [start, end) that no segment of a chain has, though there are some on either side."""
+    """Offsets [start, end) that no segment of a chain has, between others."""
 
     start: int
     end: int
 
 
 class Overlap(NamedTuple):
-    """Offsets [start, end) that two segments have."""
+    """Offsets [start, end) that two segments share."""
 
     start: int
     end: int
@@ -107,7 +107,7 @@ def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
 
 
 def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
-    """Yield what each segment shares with the one below it that reaches farthest."""
+    """Yield the offsets that each segment shares with the one below it that has the highest end."""
     farthest = ordered[0]
     for one in ordered[1:]:
         if one.base_offset < farthest.next_base_offset:

@@ -1,8 +1,8 @@
-"""Reads segments back whose manifests have no digests: whether a broker, and a replica that restores, could use them.
+"""Verifies segments whose manifests have no digests: could a broker, and a restored replica, use them?
 
-Their manifests carry no digests. So what is stored is held against itself: every chunk and every index is turned back
-into what it was, which for encrypted ones proves each byte; every batch against its checksum; indexes, leader epochs
-and what the manifest says of the segment against the batches; the snapshot against its own form.
+Without digests, the stored objects are checked against each other: every chunk and every index is decoded, which for
+encrypted ones proves each byte; every batch is compared with its checksum; indexes, leader epochs and the facts in the
+manifest are compared with the batches; the snapshot must be in its format.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NOT_READABLE: Final = ": cannot be read: "
 
 @dataclass(frozen=True, slots=True)
 class PartitionSeen:
-    """What was seen of the segments of a partition that were judged so far, upwards."""
+    """The facts from a partition's segments that were judged so far, in ascending order."""
 
     transactions: TransactionHistory
     epochs: EpochsSeen = field(default_factory=EpochsSeen)
 
 
 class Findings(NamedTuple):
-    """What was found in the files of a segment."""
+    """The findings in the files of a segment."""
 
     problems: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -50,7 +50,7 @@ class Findings(NamedTuple):
 
 
 class BatchesSeen(NamedTuple):
-    """What reading a segment for its indexes showed, without the indexes themselves."""
+    """The facts from reading a segment for its indexes, without the indexes themselves."""
 
     epochs: tuple[LeaderEpoch, ...]
     """Leader epochs of the batches, each time another one appears."""
@@ -64,7 +64,7 @@ class BatchesSeen(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SegmentContent:
-    """What was read of the files of a segment, each by itself; a plain value, so that executors may read them."""
+    """The content of a segment's files, each read separately; a plain value, so that executors can read them."""
 
     of_log: list[str] = field(default_factory=list)
     """What is wrong with the log."""
@@ -78,9 +78,9 @@ class SegmentContent:
 
 
 def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> Findings:
-    """Return what is wrong with a segment's files, each of which is judged by itself.
+    """Return what is wrong with a segment's files, each judged separately.
 
-    ``seen`` is of its partition, whose segments come in ascending order.
+    ``seen`` belongs to its partition, whose segments come in ascending order.
 
     Raises:
         ConfigurationError: they are encrypted, and their key is not at hand.
@@ -93,7 +93,7 @@ def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> F
 def read_content(
     files: SegmentFiles, sources: Sources, check_wanted: Callable[[], None] = lambda: None
 ) -> SegmentContent:
-    """Read all files of a segment; ``check_wanted`` is called now and then, and raises where that is not wanted more.
+    """Read all files of a segment; ``check_wanted`` is called regularly, and raises to stop.
 
     Raises:
         ConfigurationError: they are encrypted, and their key is not at hand.
@@ -114,7 +114,7 @@ def read_content(
 
 
 def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> Findings:
-    """Return what is wrong with what was read of a segment's files, by what was ``seen`` of those below, too.
+    """Return what is wrong with a segment's files, also considering what was ``seen`` in those below.
 
     Raises:
         StoreError: the store failed.
@@ -132,7 +132,7 @@ def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> 
 
 @contextmanager
 def _noted(locator: str, problems: list[str]) -> Iterator[None]:
-    """Add to ``problems`` what is wrong with a file, and go on."""
+    """Add what is wrong with a file to ``problems``, and continue."""
     try:
         with in_file(locator):
             yield
@@ -143,12 +143,12 @@ def _noted(locator: str, problems: list[str]) -> Iterator[None]:
 
 
 def not_readable(where: str, error: StoreAccessError) -> str:
-    """Return what to say of an object that the store does not let us read, which need not be damaged."""
+    """Return the message for an object that the store does not let us read; it need not be damaged."""
     return f"{where}{NOT_READABLE}{error}"
 
 
 def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -> None:
-    """Make sure that the indexes are of the batches: what would be made again on the way to a store is not."""
+    """Check that the indexes match the batches: an index that would be rebuilt for shipping does not."""
     good = load_indexes(segment, sources)
     content.batches = BatchesSeen(
         epochs=good.epochs,
@@ -174,7 +174,7 @@ def _read_log(segment: Segment, sources: Sources, check_wanted: Callable[[], Non
 def _said_otherwise(
     files: SegmentFiles, batches: BatchesSeen, checkpoint: tuple[LeaderEpoch, ...] | None, seen: PartitionSeen
 ) -> Iterator[str]:
-    """Yield what the checkpoint of leader epochs, or the manifest, says that the batches contradict."""
+    """Yield what the leader epoch checkpoint, or the manifest, has that the batches contradict."""
     segment, said = files.segment, files.said
     if checkpoint is None:
         return  # judged by itself

@@ -1,7 +1,7 @@
-"""Objects that have digests, and the transaction index of their segment, which its batches must bear out.
+"""Verifies objects that have digests, and the transaction index of their segment against its batches.
 
-That digests are right says that a store has kept what was shipped, and not that this was right. Each object is read
-once, as one stream: the batch headers of a log are looked at while its digests are made.
+Correct digests prove that a store has kept what was shipped, not that this was correct. Each object is read once, as
+one stream: the batch headers of a log are parsed while its digests are computed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True, kw_only=True)
 class ObjectContents:
-    """What was read of the objects of a segment; a plain value, so that executors may read them."""
+    """The facts from a segment's objects; a plain value, so that executors can read them."""
 
     base_offset: int
     next_base_offset: int
@@ -46,7 +46,7 @@ class ObjectContents:
     """The entries of the transaction index, which there need not be; None where it is damaged."""
 
     def read_log(self, reader: DigestingReader) -> None:
-        """Take in what the batches of a log say; what damages them, a replay names."""
+        """Read the batches of a log; a replay reports damage in them."""
         segment = SegmentRange(
             locator=reader.locator, base_offset=self.base_offset, next_base_offset=self.next_base_offset
         )
@@ -56,7 +56,7 @@ class ObjectContents:
             self.transactions = None
 
     def read_small(self, entry: ManifestObject, body: bytes) -> Iterator[str]:
-        """Take in a small object whose digests are right, and yield what is wrong with its form."""
+        """Read a small object with correct digests, and yield what is wrong with its format."""
         try:
             with in_file(entry.key):
                 if entry.kind is ObjectKind.SNAPSHOT:
@@ -74,7 +74,7 @@ class _Known(NamedTuple):
 
 
 class ChunkReader:
-    """A ``RangeReader`` of an object that arrives in chunks; what lies far below the last position read is dropped."""
+    """A ``RangeReader`` of an object that arrives in chunks; chunks far below the last position read are dropped."""
 
     def __init__(self, entry: ManifestObject, chunks: Iterator[bytes], check_wanted: Callable[[], None]) -> None:
         self.locator, self.size_bytes = entry.key, entry.size_bytes
@@ -100,7 +100,7 @@ class ChunkReader:
 
 
 def judge_objects(found: StoredManifest, contents: ObjectContents, seen: PartitionSeen, store_url: str) -> Findings:
-    """Return what is wrong with the objects of a segment, by what was ``seen`` of those below, too.
+    """Return what is wrong with a segment's objects, also considering what was ``seen`` in those below.
 
     Raises:
         StoreError: the store failed.

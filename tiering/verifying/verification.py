@@ -1,9 +1,9 @@
-"""Reads a store back, whatever its layout: what makes a segment visible, and each object that it names.
+"""Reads a store back, in any layout: each manifest, and each object that it names.
 
-Where manifests have digests, each object must be what its digest says, and the transaction index what the batches say
-(``object_verification``). Where they have none, what is stored is compared with itself (``content_verification``).
-Objects that nothing names are not of a reader's concern: an upload may be under way. All manifests are read, since what
-they say together (``chains``) is judged, too; the objects only of those that are asked for.
+If manifests have digests, each object must match its digest, and the transaction index the batches
+(``object_verification``). If they have none, the stored objects are checked against each other
+(``content_verification``). Objects that nothing names are ignored: an upload may be in progress. All manifests are
+read, because their ``chains`` are judged, too; objects only of the selected ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Contents: TypeAlias = SegmentContent | ObjectContents
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedSegment:
-    """What reading one shipped segment back showed, whatever its layout."""
+    """The result of reading one shipped segment back, in any layout."""
 
     manifest_key: str
     manifest: ManifestFacts | None
@@ -63,7 +63,7 @@ class VerifiedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSegment:
-    """What was read of a segment, before it is judged."""
+    """The content of a segment, before it is judged."""
 
     manifest: StoredManifest | None
     is_asked_for: bool
@@ -76,7 +76,7 @@ class ReadSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReader:
-    """Verifies the segments of a store; they may be read at the same time, and are judged one after the other."""
+    """Verifies the segments of a store; they may be read in parallel, and are judged one after the other."""
 
     store: ObjectStore
     listing: Listing
@@ -92,13 +92,13 @@ class StoreReader:
     """What was seen of each partition, by its folder."""
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
-        """Return what the manifest at ``key`` is worth; raises as ``read`` does, and keys come as for ``judge``."""
+        """Read and judge the manifest at ``key``; raises as ``read`` does, with keys in the order of ``judge``."""
         return self.judge(key, self.read(key, reads_objects=reads_objects))
 
     def read(self, key: str, *, reads_objects: bool, check_wanted: Callable[[], None] = lambda: None) -> ReadSegment:
         """Read the manifest at ``key``, and the objects that it names if they are wanted; from any thread.
 
-        ``check_wanted`` is called now and then, and raises to end that.
+        ``check_wanted`` is called regularly, and raises to stop.
 
         Raises:
             ConfigurationError: the segment is encrypted, and its key is not at hand.
@@ -127,7 +127,7 @@ class StoreReader:
         )
 
     def judge(self, key: str, read: ReadSegment) -> VerifiedSegment:
-        """Return what the manifest at ``key`` is worth, by what was ``read``; keys are to come in ascending order.
+        """Return the result for the manifest at ``key``, given what was ``read``; keys must ascend.
 
         Raises:
             StoreError: the store itself failed.
@@ -153,7 +153,7 @@ class StoreReader:
         )
 
     def _findings(self, key: str, found: StoredManifest, read: ReadSegment) -> Findings:
-        """Return what is wrong with the objects of a segment; what those above it need of it is kept in any case."""
+        """Return what is wrong with a segment's objects, and keep what the segments above it need."""
         findings = Findings(found.missing if read.is_asked_for else (), ())
         seen = self.seen.setdefault(self.listing.folder(key), PartitionSeen(TransactionHistory(sources=self.sources)))
         snapshot: str | None = f"{self.store.url}/{found.facts.snapshot_key}"
@@ -168,16 +168,16 @@ class StoreReader:
         return findings
 
     def _contradictions(self, key: str, found: StoredManifest) -> Iterator[str]:
-        """Yield what an earlier manifest of the same segment has that is of another log."""
+        """Yield where an earlier manifest of the same segment is of another log."""
         first_key, first = self.first_at.setdefault((self.listing.folder(key), found.facts.base_offset), (key, found))
         if not _may_stand_together(first, found):
             yield f"{key}: the same segment has another manifest, of another log: {first_key}"
 
 
 def _may_stand_together(first: StoredManifest, other: StoredManifest) -> bool:
-    """Whether both describe the same log: two runs at the same instant may leave two manifests, and both are true.
+    """Whether both describe the same log: two concurrent runs may leave two manifests, both correct.
 
-    So may two replicas, which end the segment at other offsets. Where no digests say, nothing does.
+    So may two replicas, which end the segment at other offsets. Without digests this cannot be decided.
     """
     if not first.objects or not other.objects:
         return True
@@ -193,7 +193,7 @@ def _log_digest(manifest: StoredManifest) -> str | None:
 def read_stored(
     found: StoredManifest, store: ObjectStore, sources: Sources, check_wanted: Callable[[], None] = lambda: None
 ) -> Contents:
-    """Read the objects of a segment; ``check_wanted`` is called now and then, and raises to end that.
+    """Read the objects of a segment; ``check_wanted`` is called regularly, and raises to stop.
 
     Raises:
         ConfigurationError: the segment is encrypted, and its key is not at hand.
@@ -211,13 +211,13 @@ def read_stored(
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What an executor does with a manifest: ``read_stored``, of the store at ``store_url``."""
+    """Runs ``read_stored`` for a manifest of the store at ``store_url`` on an executor."""
 
     store_url: str
     sources: Sources
 
     def __call__(self, found: StoredManifest) -> Contents | ResnapError:
-        """Return what was read, or why it was not: an error of ours is no failure of the task."""
+        """Return what was read, or our error: an error of ours does not fail the task."""
         try:
             return read_stored(found, self.sources.store(self.store_url), self.sources)
         except ResnapError as error:

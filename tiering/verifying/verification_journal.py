@@ -1,8 +1,8 @@
-"""How far the reading back of a store had come when it was interrupted, so that the next run goes on from there.
+"""The journal of a store's verification, so that an interrupted one continues in the next run.
 
-A file of lines: the first says when the verification began, each other one a manifest, as the store had it then, whose
-objects were found to be all right. What is no line of ours counts as not there, and costs reading only. The file goes
-when the verification comes to its end: the next one reads everything again.
+A file of lines: the first has the time when the verification began, each other one a manifest, as the store had it,
+whose objects were correct. A line in another form is ignored, which only costs reading. The file is deleted when the
+verification is complete: the next one reads everything again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEPT_MS: Final = 7 * 86_400_000
 
 @dataclass(slots=True, kw_only=True)
 class VerificationJournal:
-    """What the verification of one store has found all right so far."""
+    """The manifests of one store whose objects were found correct so far."""
 
     path: Path | None = None
     """None where nothing is to be kept."""
@@ -39,7 +39,7 @@ class VerificationJournal:
     def open(
         cls, directory: Path | None, url: str, *, now_ms: int, fresh: bool, complain: Callable[[str], None]
     ) -> Self:
-        """Return the journal of the store at ``url`` below ``directory``, with what an interrupted run left in it."""
+        """Return the journal of the store at ``url`` below ``directory``, with the entries of an interrupted run."""
         if directory is None:
             return cls(path=None, complain=complain, begun_ms=now_ms)
         path = directory / f"verified-{hashlib.sha256(url.encode()).hexdigest()[:32]}.ndjson"
@@ -49,15 +49,15 @@ class VerificationJournal:
         return journal
 
     def has(self, info: ObjectInfo) -> bool:
-        """Whether the objects of the manifest ``info`` have been read, and were all right."""
+        """Whether the objects of the manifest ``info`` have been read, and were correct."""
         return (info.key, info.etag) in self.verified
 
     def note(self, info: ObjectInfo) -> None:
-        """Keep that the objects of the manifest ``info`` are all right."""
+        """Record that the objects of the manifest ``info`` are correct."""
         self._write("a", [info.key, info.etag])
 
     def end(self) -> None:
-        """Forget everything: the verification has come to its end."""
+        """Delete the journal: the verification is complete."""
         if self.path is not None:
             try:
                 self.path.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ class VerificationJournal:
                 self.complain(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything again")
 
     def _recall(self, now_ms: int) -> bool:
-        """Take over what an interrupted run left; False where that is nothing."""
+        """Load the entries of an interrupted run; False if there are none."""
         lines = self._lines()
         head = lines[0] if lines else None
         if not (isinstance(head, dict) and head.get("version") == VERSION and isinstance(head.get("begunMs"), int)):
