@@ -1,1 +1,1 @@
-"""The edges: settings, the service layer, and the command line."""
+"""Everything around the core: jobs, settings, the service with its API and pages, and the command line."""

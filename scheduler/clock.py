@@ -1,4 +1,4 @@
-"""The time, as an argument: nothing but ``SystemClock`` asks the machine for it."""
+"""Clocks, as arguments: only ``SystemClock`` reads the machine's time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Clock(Protocol):
-    """Wall time, and a time that never goes back."""
+    """Wall-clock time, and monotonic time."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, as Kafka counts them."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some moment; only differences mean something."""
+        """Return seconds since an arbitrary moment; only differences are meaningful."""
         ...
 
 
@@ -29,14 +29,14 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Return seconds since some moment."""
+        """Return seconds since an arbitrary moment."""
         return time.monotonic()
 
 
 def instant(at_ms: int) -> str:
-    """Return a time in milliseconds as ISO 8601 in UTC, or as a bare number where no calendar reaches it.
+    """Return a time in milliseconds as ISO 8601 in UTC, or as a plain number outside the calendar's range.
 
-    Records carry whatever their clients wrote, so a timestamp may lie outside the years 1 to 9999.
+    Clients may write any timestamp, so it may lie outside the years 1 to 9999.
     """
     try:
         at = _EPOCH + timedelta(milliseconds=at_ms)

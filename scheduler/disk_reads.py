@@ -1,8 +1,8 @@
-"""Reads of log dirs and stores for those who wait for an answer, and must not wait for a disk that has gone.
+"""Reads of log dirs and stores with a deadline, so that a caller never waits for a disk that does not answer.
 
-A system call that does not return, as on a network mount whose server is gone, cannot be ended. So each read has a
-thread of its own, of which there are few, and the caller waits for a time and no longer. Where all of them are stuck
-the next one is refused at once, and whatever reads no log dir goes on. The threads keep no process from its end.
+A blocked system call, as on a network mount without its server, cannot be ended. So each read uses one of a few
+threads, and the caller waits only until a deadline. If all threads are stuck, the next read is refused at once, and
+work without log dirs continues. The threads do not prevent the process from ending.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class DiskReads:
-    """Threads for reads, and who waits for them. Thread-safe."""
+    """The threads for reads, and the callers that wait. Thread-safe."""
 
     def __init__(self, most: int = MOST_READS, *, turn_s: float = TURN_S) -> None:
         self._most, self._turns, self._turn_s = most, threading.Semaphore(most), turn_s
@@ -40,11 +40,11 @@ class DiskReads:
         self._is_closed = False
 
     def run(self, read: Callable[[], _T], within_s: float = READ_S) -> _T:
-        """Return what ``read`` gives, or raise what it raises.
+        """Return the result of ``read``, or raise its error.
 
         Raises:
-            LogDirError: it takes longer than ``within_s``, or so many others do that there is no thread for it.
-            CancelledError: the service ends.
+            LogDirError: it takes longer than ``within_s``, or other blocked reads use all threads.
+            CancelledError: the service is stopping.
 
         """
         left_s = self._moved_s + self._turn_s - time.monotonic()
@@ -66,7 +66,7 @@ class DiskReads:
             self._awaited.discard(future)
 
     def close(self) -> None:
-        """Let go of all who wait, and of all who will."""
+        """Release all waiting callers, now and later."""
         self._is_closed = True
         for future in self._awaited.copy():
             with suppress(InvalidStateError):

@@ -1,7 +1,7 @@
-"""How eagerly this process reads from disks, so that a broker on the same machine goes first.
+"""Sets this process's I/O priority, so that a broker on the same machine reads first.
 
-Threads inherit it from the one that starts them, so it is set before any. Only schedulers that know priorities heed it
-(``bfq``, ``mq-deadline``); elsewhere it changes nothing, and where it cannot be set that is no error.
+Threads inherit it from the thread that starts them, so it is set before any are started. Only some I/O schedulers use
+priorities (``bfq``, ``mq-deadline``); others ignore them, and failing to set one is not an error.
 
 Source: ``ioprio_set(2)``.
 """

@@ -1,4 +1,4 @@
-"""Which Resnap this is, and what it runs on; cheap enough to be asked for at any time."""
+"""The version of Resnap and of what it runs on; cheap enough to be called at any time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who may do what: roles, tokens, sessions, places that may be named, and the audit. Knows nothing of HTTP."""
+"""Access control: roles, tokens, sessions, allowed places, and the audit log. Independent of HTTP."""

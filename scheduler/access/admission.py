@@ -1,14 +1,13 @@
-"""Who may have how much: the quota of producer ids (KIP-936), put on those who call the API.
+"""Applies the quota of producer ids (KIP-936) to callers of the API.
 
-A replay costs the producer ids that it activates. How many those are is known once it is done, so it is asked for and
-paid for apart: before it is taken, each partition that it names counts as one id, strictly, and a principal in debt
-waits; afterwards the ids of its newest snapshots are charged, and may lead into debt. What was paid for lately costs
-nothing again. Plans, explanations and dry runs, which activate none, cost what is asked for before.
+A replay costs the producer ids that it activates. Their number is known only after the replay, so it is charged twice:
+before it is accepted, each partition that it names counts as one id, strictly, and a principal in debt must wait;
+afterwards the ids of its newest snapshots are charged, and may lead into debt. Ids that were charged lately cost
+nothing again. Plans, explanations and dry runs activate no ids, and cost only the first charge.
 
-Limits are those of ``resnap quota set`` and, below them, those of the cluster's metadata log, read again as they
-change; where there are none, nothing is counted. What cannot be read is reported, and leaves the limits as they
-were: neither must a damaged file lift them, nor keep all principals out. A principal is a user by its name. What is due
-by a schedule pays nothing.
+Limits come from ``resnap quota set`` and, with lower precedence, from the cluster's metadata log, and are read again
+when they change; without limits nothing is counted. An unreadable file is reported, and leaves the limits unchanged: it
+must neither lift them nor lock out all principals. A principal is a user by its name. Scheduled runs pay nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ REREAD_S: Final = 2.0
 
 
 class AdmissionControl:
-    """The quota manager of the service, and where its limits come from. Thread-safe."""
+    """The service's quota manager, with the sources of its limits. Thread-safe."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class AdmissionControl:
         config: QuotaConfig | None = None,
         remembering: Remembering | None = None,
     ) -> None:
-        """Begin with nothing known; ``config`` and ``remembering`` are as for ``ProducerIdQuotaManager``."""
+        """Begin without ids; ``config`` and ``remembering`` are as for ``ProducerIdQuotaManager``."""
         self._limits = _Limits(QuotaFile(state_directory, Disk()), metadata_log, complain)
         self._clock = clock
         self.manager = ProducerIdQuotaManager(clock.now_ms, config=config, remembering=remembering)
@@ -66,10 +65,10 @@ class AdmissionControl:
         """Whether it was logged that a disk does not answer."""
 
     def charge(self, principal: str, things: Iterable[str]) -> None:
-        """Take what a call is about: each new one of ``things``, such as a partition, costs as much as one producer id.
+        """Charge a request: each new one of ``things``, such as a partition, costs as much as one producer id.
 
         Raises:
-            QuotaExceededError: the principal is to wait; nothing was charged.
+            QuotaExceededError: the principal must wait; nothing was charged.
 
         """
         self._refresh()
@@ -83,16 +82,16 @@ class AdmissionControl:
             )
 
     def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
-        """Charge what a replay has activated, whatever debt that leads to."""
+        """Charge the ids that a replay has activated, even into debt."""
         self._refresh()
         self.manager.admit_request(principal, list(producer_ids), permissive=True)
 
     def clean_up(self) -> None:
-        """Forget what is over."""
+        """Drop expired state."""
         self.manager.clean_up()
 
     def watch(self, metadata_log: Path | None) -> None:
-        """Take the limits of this cluster from now on."""
+        """Use the limits of this cluster from now on."""
         with self._lock:
             self._limits.watch(metadata_log)
             self._read_s = float("-inf")
@@ -117,7 +116,7 @@ class AdmissionControl:
 
 
 class _Limits:
-    """The rates as they were last read, of the file and of the cluster. Each complaint is made once while it lasts."""
+    """The rates of the file and of the cluster, as last read. Each problem is reported once while it lasts."""
 
     def __init__(self, file: QuotaFile, metadata_log: Path | None, complain: Callable[[str], None]) -> None:
         self._file, self._metadata_log, self._complain = file, metadata_log, complain
@@ -131,7 +130,7 @@ class _Limits:
             self._metadata_log, self._cluster = metadata_log, None
 
     def read(self) -> UserRates:
-        """Return the rates as they are now; of what cannot be read, as they were."""
+        """Return the current rates; for an unreadable source, its last ones."""
         self._heard = set()
         try:
             self._of_file = self._file.load()
@@ -161,5 +160,5 @@ class _Limits:
 
 
 def _id_of(thing: str) -> int:
-    """Return a number of 63 bits that stands for ``thing``; ids that were handed out are far smaller."""
+    """Return a 63-bit number for ``thing``; allocated producer ids are far smaller."""
     return int.from_bytes(hashlib.blake2b(thing.encode(errors="surrogatepass"), digest_size=8).digest()) >> 1

@@ -1,4 +1,4 @@
-"""How often an address may fail: a bucket of attempts each, which fills again by itself; memory is bounded."""
+"""Limits failed attempts per address, by token buckets of bounded memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Bucket(NamedTuple):
 class AttemptLimit:
     """Counts attempts by address: ``burst`` at once, then one every ``refill_s``; for all, ``ALL`` times that.
 
-    It does not keep a right token out: 256 random bits are not guessed, at any rate, and behind a proxy or on the
-    loopback interface one client with a stale token would lock out all. What it bounds is what failures cost: entries
-    in the audit, lines in the log. Thread-safe.
+    It does not block a correct token: 256 random bits cannot be guessed at any rate, and behind a proxy or on the
+    loopback interface one client with a stale token would lock out all others. It bounds what failures cost: entries in
+    the audit log, lines in the service's log. Thread-safe.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AttemptLimit:
         self._guard = threading.Lock()
 
     def take(self, address: str) -> float:
-        """Count an attempt; return 0 if it was within the limit, else the seconds until the next one will be."""
+        """Count an attempt; return 0 if it is within the limit, else the seconds until the next one will be."""
         key, now_s = site_of(address), self._clock.monotonic_s()
         with self._guard:
             bucket = self._buckets.pop(key, _Bucket(self._burst, now_s))
@@ -60,14 +60,14 @@ class AttemptLimit:
 
 
 def _refilled(bucket: _Bucket, now_s: float, most: float, refill_s: float) -> float:
-    """Return how many attempts a bucket has now."""
+    """Return how many attempts are left in a bucket."""
     return min(most, bucket.left + (now_s - bucket.at_s) / refill_s)
 
 
 def site_of(address: str) -> str:
-    """Return whom an address is counted for: of IPv6 the first 64 bits, since a site has all the rest to itself.
+    """Return the site for which an address counts: the first 64 bits of IPv6, because a site owns all the rest.
 
-    What is no address, as a proxy may say of its caller, is one site, however long it is.
+    All values that are not addresses, as a proxy may report them, count as one site.
     """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

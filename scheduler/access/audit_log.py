@@ -1,4 +1,4 @@
-"""The audit: who changed what, or was refused, when, and with what outcome. Only ever appended to."""
+"""The audit log: who changed what, or was refused, when, and with what outcome. It is append-only."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LARGEST_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """What a principal did, or tried to do.
+    """One action of a principal, or an attempt.
 
     Attributes:
-        seq: counts up; a cursor.
-        at_ms: when, in milliseconds since 1970.
+        seq: ascending number, used as a cursor.
+        at_ms: time in milliseconds since 1970.
         principal: name of the token, ``local``, ``anonymous``, or ``user:NAME`` of a shell.
         role: of the principal; empty where there is none.
         action: such as ``POST /v1/replays`` or ``token create``.
-        resource: path, or name of what was changed.
+        resource: path, or name of the changed object.
         outcome: HTTP status, or ``ok``.
         detail: facts about it, without secrets.
 
@@ -50,7 +50,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which entries a page is of; None means all. Times are milliseconds since 1970, half-open."""
+    """Selects the entries of a page; None means all. Times are milliseconds since 1970, half-open."""
 
     principal: str | None = None
     action: str | None = None
@@ -80,7 +80,7 @@ class AuditPage:
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """The audit in the service's file."""
+    """The audit log in the service's file."""
 
     database: Database
     clock: Clock
@@ -98,7 +98,7 @@ class AuditLog:
         """Add an entry, without the secrets in it; it is on disk when this returns.
 
         Raises:
-            StateError: it could not be kept.
+            StateError: it could not be written.
 
         """
         texts = {"principal": principal, "role": role, "action": action, "resource": resource, "outcome": outcome}

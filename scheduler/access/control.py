@@ -1,4 +1,4 @@
-"""Access control of the service: who asks, by token or session; how often credentials may be wrong; the audit log."""
+"""Access control of the service: identifies callers by token or session, limits failures, writes the audit log."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControl:
-    """Authenticates callers, and holds what their requests are judged by.
+    """Authenticates callers, and holds the data to authorize their requests.
 
     Attributes:
         failures: wrong credentials by address.
-        anonymous_refusals: refusals of unknown callers by address, as far as the audit log keeps them.
+        anonymous_refusals: refusals of unknown callers by address, as far as the audit log records them.
         random_bytes: for secrets, and for ids of requests.
 
     """
@@ -51,7 +51,7 @@ class AccessControl:
         hosts: Hosts,
         failures: AttemptLimit | None = None,
     ) -> AccessControl:
-        """Return the access control of the service that keeps its state in ``database``."""
+        """Return the access control of the service with its state in ``database``."""
         return cls(
             auth=auth,
             hosts=hosts,
@@ -64,15 +64,15 @@ class AccessControl:
         )
 
     def identify(self, *, bearer: str | None, session: str | None, address: str) -> Principal:
-        """Return who asks.
+        """Return the principal of a request.
 
         Args:
             bearer: the token that was sent.
-            session: the session that a browser has; None where it does not count.
-            address: where the request comes from.
+            session: the browser's session; None where sessions do not count.
+            address: the origin of the request.
 
         Raises:
-            UnauthenticatedError: the client is not known.
+            UnauthenticatedError: the client is unknown.
             TooManyFailuresError: the same, too often.
 
         """
@@ -89,10 +89,10 @@ class AccessControl:
         return principal
 
     def enter(self, secret: str, address: str) -> tuple[Principal, str]:
-        """Return whom a token stands for, and the secret of a new session.
+        """Return the principal of a token, and the secret of a new session.
 
         Raises:
-            UnauthenticatedError: it is no valid token.
+            UnauthenticatedError: it is not a valid token.
             TooManyFailuresError: the same, too often.
 
         """
@@ -111,10 +111,10 @@ class AccessControl:
 
 
 def require(principal: Principal, needed: Role) -> None:
-    """Make sure that a principal has a role.
+    """Check that a principal has a role.
 
     Raises:
-        ForbiddenError: they have a lesser one.
+        ForbiddenError: it has a lesser one.
 
     """
     if not principal.role.covers(needed):

@@ -1,4 +1,4 @@
-"""Refusals: what is asked for may be sound, but not by this caller, at this place, or so often."""
+"""Access errors: valid requests that are refused for this caller, place or rate."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from resnap.storage.errors import ResnapError
 
 
 class AccessError(ResnapError):
-    """Root of all refusals."""
+    """Root of all access errors."""
 
 
 class UnauthenticatedError(AccessError):
-    """No token, or one that is not known, was revoked, or has expired; which of these is not said."""
+    """The token is missing, unknown, revoked or expired; the message does not say which."""
 
 
 class TooManyFailuresError(AccessError):
-    """Too many credentials from one address were wrong; ``retry_after_s`` is when the next may be tried."""
+    """Too many wrong credentials came from one address; ``retry_after_s`` is when to try again."""
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -22,7 +22,7 @@ class TooManyFailuresError(AccessError):
 
 
 class QuotaExceededError(AccessError):
-    """The caller has used up what its quota allows; ``retry_after_s`` is when there is some again."""
+    """The caller has used up its quota; ``retry_after_s`` is when some is available again."""
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -30,15 +30,15 @@ class QuotaExceededError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The caller is known, and has not the role."""
+    """The caller is known, but does not have the role."""
 
 
 class PlaceForbiddenError(AccessError):
-    """A path or URL lies outside what the configuration allows in requests."""
+    """A path or URL is outside the places that the configuration allows in requests."""
 
 
 class UnknownHostError(AccessError):
-    """The request was made to a name that is not the service's, as a page does that had its name rebound."""
+    """The request names a host that is not the service's, as after DNS rebinding."""
 
 
 class CrossSiteError(AccessError):

@@ -1,8 +1,8 @@
-"""Where the service listens, by which names it goes, and which pages may speak to it.
+"""Checks the host names of requests, and the origins of pages that may make them.
 
-On the loopback interface every browser of the machine reaches it, and with it any page that is opened there: by a
-name that the page's owner had rebound to 127.0.0.1, or by a plain form. So a name that is not the service's is refused,
-and what would change something is refused if a page of another origin asks for it.
+On the loopback interface every browser of the machine can reach the service, and so can any page opened there: by a
+name that the page's owner rebound to 127.0.0.1, or by a plain form. So a request for a host name that is not the
+service's is refused, and so is a change requested by a page of another origin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``; a name other than ``localhost`` may mean anything."""
+    """Whether only this machine can reach ``host``; a name other than ``localhost`` may mean anything."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -32,10 +32,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(host: str, auth: AuthMode) -> None:
-    """Make sure that this machine alone reaches a service that asks for no token.
+    """Check that only this machine can reach a service that requires no token.
 
     Raises:
-        ConfigurationError: others would.
+        ConfigurationError: other machines can.
 
     """
     if auth == "none" and not is_loopback(host):
@@ -47,20 +47,20 @@ def check_listening(host: str, auth: AuthMode) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """By which names the service goes: where it listens, and those that the configuration adds.
+    """The host names of the service: where it listens, and those from the configuration.
 
-    Where it listens for other machines and no names are set, every name will do: there nothing is had without a token,
-    which a browser does not send by itself.
+    If it listens for other machines and no names are configured, every name is accepted: then every request needs a
+    token, which a browser does not send by itself.
     """
 
     listen: str
     allowed: tuple[str, ...] = ()
 
     def check(self, headers: Mapping[str, str], *, changes: bool) -> None:
-        """Judge a request by its headers, in lower case; ``changes`` says whether it is one to change something.
+        """Check a request by its headers, in lower case; ``changes`` says whether it changes something.
 
         Raises:
-            UnknownHostError: it was made to another name.
+            UnknownHostError: it names another host.
             CrossSiteError: it would change something, and a page of another origin made it.
 
         """

@@ -1,11 +1,11 @@
-"""What a request may name: sources and destinations within what the configuration allows, and nothing else.
+"""Limits the sources and destinations in requests to the places that the configuration allows.
 
-Without this every client that may start a replay could have any file of the machine read, or have requests sent to any
-host with the service's own credentials. A local path is judged by where it leads once symbolic links are followed; a
-bucket's prefix by whole parts. What is returned is what was judged, and is what must be used.
+Otherwise every client that may start a replay could make the service read any file of the machine, or send requests to
+any host with its own credentials. A local path is checked after symbolic links are resolved; a bucket's prefix by whole
+parts. The returned place is the one that was checked, and is the one to use.
 
-A user who may write below an allowed directory may put a link there between judging and reading; such a place should
-not be allowed. What is refused gets the same answer whether it is there or not.
+A user with write access below an allowed directory may create a link between check and use; such a place should not be
+allowed. A refused place gets the same response whether it exists or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _S3: Final = "s3://"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What is allowed: local directories, and prefixes of buckets. Links among the former are followed each time."""
+    """The allowed local directories and prefixes of buckets. Links in directories are resolved each time."""
 
     setting: str
     directories: tuple[Path, ...]
@@ -37,10 +37,10 @@ class Places:
 
     @classmethod
     def of(cls, setting: str, allowed: Sequence[str]) -> Places:
-        """Return the places that the setting ``setting`` allows: paths, ``file:///`` URLs, ``s3://`` URLs.
+        """Return the places of the setting ``setting``: paths, ``file:///`` URLs, ``s3://`` URLs.
 
         Raises:
-            ConfigurationError: one of another form.
+            ConfigurationError: one has another form.
 
         """
         try:
@@ -57,8 +57,8 @@ class Places:
         """Return the place to use for ``place``: a path or ``file://`` URL without links, or the ``s3://`` URL.
 
         Raises:
-            UsageError: no path, nor a URL of a form that is known.
-            PlaceForbiddenError: it lies elsewhere.
+            UsageError: neither a path nor a URL of a known form.
+            PlaceForbiddenError: it is outside the allowed places.
 
         """
         parsed = _parsed(place)
@@ -77,7 +77,7 @@ class Places:
 
 
 def _parsed(place: str) -> Path | str:
-    """Return the path that is meant, or the URL of a prefix of a bucket without a slash at its end."""
+    """Return the path, or the URL of a bucket's prefix without a slash at its end."""
     if not place or len(place) > _LONGEST or not place.isprintable():
         raise UsageError("a place must be a path or URL of up to 4,096 characters that can be printed")
     if place.startswith(_S3):
@@ -93,7 +93,7 @@ def _parsed(place: str) -> Path | str:
 
 
 def _followed(path: Path) -> Path | None:
-    """Return where a path leads; None where it leads round in a circle, or through what is no directory."""
+    """Return where a path leads; None if its links form a circle, or pass through a file."""
     try:
         return path.resolve()
     except (OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Roles, each of which may do all that the one before it may, and principals, who have them."""
+"""Roles, in ascending order of permissions, and the principals that have them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a caller may do; in ascending order."""
+    """The permissions of a caller, in ascending order."""
 
     VIEWER = "viewer"
     """Looks at everything but the audit."""
@@ -18,14 +18,14 @@ class Role(StrEnum):
     """Pauses and resumes schedules, and looks at the audit."""
 
     def covers(self, needed: Role) -> bool:
-        """Whether a principal of this role may do what ``needed`` is asked for."""
+        """Whether this role includes the role ``needed``."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks: the name of a token, ``local`` where none is needed, or ``user:NAME`` at a shell."""
+    """The caller: a token's name, ``local`` if no token is needed, or ``user:NAME`` at a shell."""
 
     name: str
     role: Role

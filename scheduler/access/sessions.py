@@ -1,6 +1,6 @@
-"""Sessions of browsers: begun with a token, good for looking alone, ended with it.
+"""Browser sessions: begun with a token, read-only, and ended with the token.
 
-What a browser holds is a random name of the session, of which only the digest is kept.
+The browser holds a random secret, of which only the digest is stored.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LONGEST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Sessions in the service's file, which therefore outlast a restart."""
+    """Sessions in the service's file, so they survive a restart."""
 
     database: Database
     clock: Clock
     random_bytes: Callable[[int], bytes]
 
     def begin(self, token: Token) -> str:
-        """Return the secret of a new session for whom ``token`` stands for."""
+        """Return the secret of a new session for the principal of ``token``."""
         secret = base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
         now_ms = self.clock.now_ms()
         oldest = "SELECT digest FROM sessions WHERE token_id = ? ORDER BY expires_ms DESC LIMIT -1 OFFSET ?"
@@ -49,7 +49,7 @@ class Sessions:
         return secret
 
     def find(self, secret: str) -> Principal | None:
-        """Return whose session it is, if it and its token are valid now."""
+        """Return the principal of the session, if it and its token are valid now."""
         if len(secret) > _LONGEST:
             return None
         now_ms = self.clock.now_ms()
@@ -61,6 +61,6 @@ class Sessions:
         return None if row is None else Principal(name=row["name"], role=Role(row["role"]))
 
     def end(self, secret: str) -> None:
-        """End a session; nothing if there is none."""
+        """End a session, if it exists."""
         with self.database.write() as connection:
             connection.execute("DELETE FROM sessions WHERE digest = ?", (digest(secret),))

@@ -1,8 +1,8 @@
-"""Bearer tokens: 256 random bits each, shown once when made, kept as SHA-256.
+"""Bearer tokens: 256 random bits each, shown once when created, stored as SHA-256.
 
-A slow hash would protect nothing here: it is for secrets that people think up. What is looked up is the digest, so the
-time that takes says nothing of a secret. A revoked token is gone with the next request, in every process: it is looked
-up each time.
+A slow hash would add nothing here: it protects secrets that people choose. Tokens are looked up by digest, so the time
+of a look-up reveals nothing about a secret. A revoked token is invalid from the next request on, in every process,
+because it is looked up each time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESERVED: Final = frozenset({ANONYMOUS, LOCAL.name})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token as it is kept. Times are milliseconds since 1970."""
+    """A token as stored. Times are milliseconds since 1970."""
 
     id: str
     name: str
@@ -52,23 +52,23 @@ class Token:
 
     @property
     def principal(self) -> Principal:
-        """Whom it stands for."""
+        """The principal of the token."""
         return Principal(name=self.name, role=self.role)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens in the service's file; safe in several threads, and in several processes."""
+    """The tokens in the service's file; safe for several threads and processes."""
 
     database: Database
     clock: Clock
     random_bytes: Callable[[int], bytes]
 
     def create(self, name: str, role: Role, *, lifetime: timedelta | None = None) -> tuple[Token, str]:
-        """Make a token, and return it with its secret, which cannot be shown again.
+        """Create a token, and return it with its secret, which cannot be shown again.
 
         Raises:
-            UsageError: the name cannot be used, or is taken; or the lifetime is nothing.
+            UsageError: the name is invalid or taken, or the lifetime is zero.
 
         """
         self._check_name(name)
@@ -98,10 +98,10 @@ class Tokens:
         return token, secret
 
     def revoke(self, name: str) -> Token:
-        """End a token, and all sessions that were begun with it; its name may then be given again.
+        """Revoke a token, and end all its sessions; its name may be used again.
 
         Raises:
-            UsageError: there is none of this name that was not revoked.
+            UsageError: there is no unrevoked token of this name.
 
         """
         with self.database.write() as connection:
@@ -140,7 +140,7 @@ class Tokens:
 
 
 def digest(secret: str) -> str:
-    """Return what is kept of a secret."""
+    """Return the stored digest of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

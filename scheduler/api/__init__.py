@@ -1,1 +1,1 @@
-"""The HTTP API, ``/v1``, over the one service layer: who asks, what is answered, and how errors are reported."""
+"""The HTTP API ``/v1``: routes over the service layer, authentication, responses and errors."""

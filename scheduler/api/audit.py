@@ -1,4 +1,4 @@
-"""The audit: who changed what, or was refused."""
+"""Routes of the audit log: who changed what, or was refused."""
 
 from typing import Annotated
 

@@ -1,9 +1,9 @@
-"""What routes depend on: the services, and who asks.
+"""FastAPI dependencies of routes: the services, and the authenticated caller.
 
 ``def route(services: Serving)`` gets the services; ``def cancel(who: Operator)`` lets only operators and admins in.
 
-The role stands in the description of the API as well (``security`` of each operation). A session counts only for
-looking: what changes something needs the token itself, which no browser sends by itself.
+The role is also in the description of the API (``security`` of each operation). A session only allows reading: a change
+needs the token itself, which no browser sends by itself.
 """
 
 from functools import partial
@@ -26,13 +26,13 @@ _bearer = HTTPBearer(
 
 
 async def services_in(request: Request) -> Services:
-    """Return the services of the application that a request was made to; at once, and so in no thread of its own."""
+    """Return the services of a request's application; immediate, and so without a thread of its own."""
     services: Services = request.app.state.services
     return services
 
 
 def access_of(request: Request) -> AccessControl:
-    """Return the access control of the service that a request was made to."""
+    """Return the access control of a request's service."""
     access: AccessControl = request.app.state.access
     return access
 
@@ -42,10 +42,10 @@ async def identified(
     roles: SecurityScopes,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> Principal:
-    """Return who asks, if they have the role that is needed.
+    """Return the principal of the request, if it has the required role.
 
     Raises:
-        AccessError: the caller is unknown, or has not the role.
+        AccessError: the caller is unknown, or does not have the role.
 
     """
     context = context_of(request)

@@ -1,4 +1,4 @@
-"""The forms of requests: JSON under Kafka's own names, in camel case, and settings as they are declared."""
+"""Request bodies: JSON under Kafka's own names, in camel case, with settings as they are declared."""
 
 from datetime import datetime, timedelta
 from functools import reduce

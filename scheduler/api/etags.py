@@ -1,4 +1,4 @@
-"""Answers with a validator, so that what has not changed is not sent again."""
+"""Routes with ETags, so that unchanged responses are not sent again."""
 
 import hashlib
 from collections.abc import Callable, Coroutine

@@ -1,9 +1,9 @@
-"""Progress as server-sent events: first from the history what was, then what comes, each event once and in order.
+"""Progress as server-sent events: first past events from the history, then new ones, each once and in order.
 
-The newest events of each run that is followed are encoded once for all streams. A stream keeps only the number of the
-last event it sent, however slowly its caller reads: what it does not find in the feed any more it reads from the
-history. One timer and one wake-up for each run serve all its streams, so that many idle streams cost nothing. All of it
-happens in the event loop, except for what the history calls.
+The newest events of each followed run are encoded once for all streams. A stream keeps only the number of the last
+event it sent, however slowly its client reads: events that the feed no longer has are read from the history. One timer
+and one wake-up per run serve all its streams, so that many idle streams cost nothing. Everything runs in the event
+loop, except for calls from the history.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Message(NamedTuple):
 
 
 class EventFeed:
-    """The newest events of one run, for all who follow it; their numbers leave nothing out.
+    """The newest events of one run, for all its followers, without gaps in their numbers.
 
     Attributes:
-        is_over: whether nothing will come any more: the run or the service ends.
-        beats: how often there was silence for ``BEAT_S``.
+        is_over: whether there will be no more events: the run or the service has ended.
+        beats: how often there was no event for ``BEAT_S``.
 
     """
 
@@ -77,11 +77,11 @@ class EventFeed:
         self.is_over = False
 
     def add(self, event: RunEvent) -> None:
-        """Take an event, in any thread."""
+        """Add an event, from any thread."""
         self._loop.call_soon_threadsafe(self._add, _message_of(event))
 
     def behind(self, seq: int) -> Sequence[Message] | None:
-        """Return the next of what came behind the event ``seq``; None where only the history has them."""
+        """Return the next events after ``seq``; None if only the history has them."""
         missing = self._messages[-1].seq - seq if self._messages else 0
         if missing > len(self._messages):
             return None
@@ -125,7 +125,7 @@ class EventFeed:
 
 
 class EventFeeds:
-    """The feeds of all runs that are followed; to be made once for a service."""
+    """The feeds of all followed runs; one per service."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -142,7 +142,7 @@ class EventFeeds:
 
     @contextmanager
     def of(self, run_id: str) -> Iterator[EventFeed]:
-        """Give what there is to report of a run, while the context lasts.
+        """Yield the feed of a run, while the context lasts.
 
         Raises:
             TooManyStreamsError: as many streams are open as may.

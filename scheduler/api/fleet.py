@@ -1,4 +1,4 @@
-"""The whole cluster: one answer per topic over all replicas, as the services beside the brokers have it."""
+"""Routes of the whole cluster: one verdict per topic over all replicas, from the services beside the brokers."""
 
 from collections import Counter
 from collections.abc import Collection

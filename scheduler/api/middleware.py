@@ -1,7 +1,7 @@
 """The middleware around every request, from the outside in: metrics, headers and errors, audit log, checks.
 
-What is refused before a route sees it: other hosts, pages of other sites, unknown callers, bodies that are too long
-or not JSON. Who wants to change something is authenticated before the body is read.
+These are refused before a route sees them: other hosts, pages of other sites, unknown callers, bodies that are too long
+or not JSON. The caller of a change is authenticated before the body is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The description of the API: what FastAPI makes of the routes, and the problems that every route may answer with."""
+"""The OpenAPI description: FastAPI's own, with the problems that every route may return."""
 
 from __future__ import annotations
 

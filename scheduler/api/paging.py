@@ -1,4 +1,4 @@
-"""Pages of lists, and the opaque cursors that lead from one to the next."""
+"""Paging of lists, with opaque cursors."""
 
 import base64
 import json

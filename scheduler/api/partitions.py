@@ -1,4 +1,4 @@
-"""Partitions: whether tiering can be turned on for them, their boundaries, and what snapshots hold."""
+"""Routes of partitions: whether tiering can be turned on, their boundaries, and the content of snapshots."""
 
 from typing import Annotated, TypeAlias
 

@@ -1,4 +1,4 @@
-"""Plans: made and kept, shown, carried out later, and refused where what they depend on has changed."""
+"""Routes of plans: make, list, show and execute them; a plan is refused if something it depends on has changed."""
 
 from dataclasses import replace
 from typing import Annotated, Any

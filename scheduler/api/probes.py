@@ -1,7 +1,7 @@
-"""Probes and metrics, for machines: alive, ready, and what there is to count.
+"""Probes and metrics, for machines: alive, ready, and the service's counters.
 
 They need no token; the metrics name log dirs, schedules, and callers with a quota. They have threads of their own, and
-wait for no log dir: whatever keeps other requests, probes describe it.
+wait for no log dir, so that they can report whatever blocks other requests.
 """
 
 import asyncio

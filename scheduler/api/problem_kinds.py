@@ -1,7 +1,7 @@
-"""Every kind of problem that the HTTP side reports: one table, from our errors to a status and a stable code.
+"""All kinds of problems that the HTTP API reports: one table from our errors to a status and a stable code.
 
-A code, once released, keeps its meaning; ``docs/api.md`` has them all, and the service itself lists them at
-``/v1/problems``. What a route adds is a class of error here, with its row.
+A released code keeps its meaning; ``docs/api.md`` lists them all, and so does the service at ``/v1/problems``. A route
+that needs another one adds an error class here, with its row.
 """
 
 from __future__ import annotations

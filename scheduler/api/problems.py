@@ -1,6 +1,6 @@
-"""Errors as RFC 9457 problems: what went wrong, a code that programs can use, and the next step.
+"""Errors as RFC 9457 problems: what went wrong, a code for programs, and the next step.
 
-``instance`` is the request's id, which is in the log as well. No problem holds a secret, nor what a bug said of itself.
+``instance`` is the request's id, which is in the log as well. No problem contains a secret, or the message of a bug.
 Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer
 is added to the description by ``openapi.describe``. ``/v1/problems`` says what the types of problems stand for.
 """

@@ -1,4 +1,4 @@
-"""What the middleware and the routes know of a request: its id, who asks, and what the audit log is to keep of it."""
+"""The context of a request for middleware and routes: its id, its principal, and details for the audit log."""
 
 from __future__ import annotations
 

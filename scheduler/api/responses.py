@@ -1,4 +1,4 @@
-"""Bodies of responses: partitions, runs, plans, schedules, the audit, the fleet and the service, in camel case.
+"""Response bodies: partitions, runs, plans, schedules, the audit log, the fleet and the service, in camel case.
 
 Each is made of the value that it shows, field by field (``RunAnswer.model_validate(run)``); what has another name or
 place there, or another form, says so.

@@ -1,4 +1,4 @@
-"""Runs: ``/v1/replays`` for those that callers ask for, ``/v1/runs`` for all, those of schedules included."""
+"""Routes of runs: ``/v1/replays`` for those that callers requested, ``/v1/runs`` for all, including scheduled ones."""
 
 from dataclasses import replace
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Schedules: shown, paused, resumed, run now. What they are comes from the configuration alone."""
+"""Routes of schedules: show, pause, resume, run now. The configuration alone defines them."""
 
 from typing import Annotated
 

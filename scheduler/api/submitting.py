@@ -1,4 +1,4 @@
-"""From a request to a run: once per idempotency key, within quota."""
+"""Turns a request into a run: once per idempotency key, within the quota."""
 
 import hashlib
 import json

@@ -1,8 +1,7 @@
-"""The command ``resnap``: reads a command line, runs the command it names (``commands``), and returns an exit code.
+"""The command ``resnap``: parses a command line, runs the command (``commands``), and returns an exit code.
 
-A command parses, calls the service, and renders; what it raises becomes a message on standard error and the exit code
-that the error carries. Importing this package must stay quick: modules of commands import what is slow, and nothing
-here does.
+A command parses, calls the service, and renders; an error becomes a message on standard error, and its exit code.
+Importing this package must stay fast: only the modules of commands import slow packages.
 """
 
 import gc
@@ -38,7 +37,7 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """Run the command line of this process; being asked to end is the same as being interrupted."""
+    """Run the command line of this process; a request to stop is treated as an interrupt."""
     gc.set_threshold(*COLLECT_AFTER)
     _open_closed_streams()
     try:
@@ -57,7 +56,7 @@ def main() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Give the standard streams that the caller has closed to /dev/null, before a file of ours gets their numbers."""
+    """Open /dev/null for standard streams that the caller has closed, before other files get their numbers."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             null = Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115 - to the end
@@ -65,7 +64,7 @@ def _open_closed_streams() -> None:
 
 
 def _drop_what_finds_no_room() -> None:
-    """Let go of what could not be printed, which has been reported: Python would try again as it exits."""
+    """Discard output that could not be written, which was reported: Python would retry it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -74,7 +73,7 @@ def _drop_what_finds_no_room() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; nothing but a bug of Python's own escapes."""
+    """Run one command and return its exit code; no exception escapes, except bugs of Python itself."""
     failures = Failures(sys.stderr)
     try:
         code = get_command(app).main(list(arguments), prog_name="resnap", standalone_mode=False, obj=failures)
@@ -119,7 +118,7 @@ def _settle(failures: Failures, arguments: Sequence[str]) -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return Typer's message in the form of ours."""
+    """Return Typer's message in our form."""
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     return message[:1].lower() + message[1:]
 

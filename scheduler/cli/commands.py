@@ -1,4 +1,4 @@
-"""The table of commands, and the group that loads a command by its name when it runs or shows its help.
+"""The table of commands, and the group that loads a command when it runs or shows its help.
 
 To add a command, write a function with ``@with_settings(...)`` in a module that imports at its top what it needs, and
 add one row to ``COMMANDS``: the words it is called with, ``module:function``, a summary of one line for the list of
@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class CommandRow(NamedTuple):
-    """Where the function of a command is, what it does in one line, and how it is called for example."""
+    """The location of a command's function, its one-line summary, and an example."""
 
     place: str
     summary: str
@@ -223,7 +223,7 @@ GROUPS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """Lists commands by the table, and loads one when it is called."""
+    """Lists commands from the table, and loads one when it is called."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - as Typer has them
         super().__init__(**attributes)
@@ -238,7 +238,7 @@ class CommandGroup(TyperGroup):
 
 
 def written(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
-    """Return how an argument is written, without the type of Python that Typer adds; nothing for a flag."""
+    """Return how an argument is shown, without the Python type that Typer adds; empty for a flag."""
     is_argument = parameter.param_type_name == "argument"
     return "".join(one.strip("{}") for one in parameter.get_usage_pieces(ctx)) if is_argument else ""
 
@@ -270,7 +270,7 @@ class _Command(TyperCommand):
 
 
 class _Listed(TyperCommand):
-    """A command that is known by its row alone."""
+    """A command that is known only by its row."""
 
     def __init__(self, words: str, name: str) -> None:
         super().__init__(name)

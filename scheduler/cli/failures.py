@@ -1,6 +1,6 @@
-"""Every error that a command prints goes through one object, which therefore knows that the exit code must not be 0.
+"""Reports every error of a command, in one place, which therefore knows the exit code.
 
-For people an error is ``error: <what>`` and ``hint: <what to do>``; where the answer is JSON, one object per line.
+For people an error is ``error: <what>`` and ``hint: <what to do>``; if the output is JSON, one object per line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _BUG_HINT: Final = "this is a bug in resnap: run the command again with -v, and 
 
 
 class Failures:
-    """Prints errors, counts them, and gives the exit code they call for."""
+    """Prints errors, counts them, and returns their exit code."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -74,11 +74,11 @@ class Failures:
         self._codes: list[int] = []
 
     def settle(self, *, as_json: bool, verbose: bool, quiet: bool) -> None:
-        """Take over what the settings say."""
+        """Apply the settings."""
         self.as_json, self.verbose, self.quiet, self.settled = as_json, verbose, quiet, True
 
     def guess(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Settle without settings: what cannot be parsed may still ask for JSON."""
+        """Settle without settings: a command line that cannot be parsed may still ask for JSON."""
         form = environment.get(OUTPUT_VARIABLE, "")
         for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
             name, has_value, value = argument.partition("=")
@@ -88,7 +88,7 @@ class Failures:
         self.settle(as_json=form in JSON_FORMS, verbose=verbose, quiet=False)
 
     def report(self, error: BaseException) -> None:
-        """Print ``error``, and remember that there was one."""
+        """Print ``error``, and count it."""
         error = limit_met(error) or error
         if isinstance(error, ResnapError):
             hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
@@ -113,7 +113,7 @@ class Failures:
         hint: str | None = None,
         fields: Mapping[str, object] | None = None,
     ) -> None:
-        """Print an error that is no exception of ours, and remember that there was one."""
+        """Print an error that is not an exception of ours, and count it."""
         self._codes.append(exit_code)
         if self.as_json:
             said = {"type": kind, "message": message, "hint": hint, "exitCode": exit_code, **(fields or {})}
@@ -124,17 +124,17 @@ class Failures:
             self._print(f"hint: {hint}")
 
     def note(self, text: str) -> None:
-        """Print prose that is no error; nothing if quiet."""
+        """Print a message that is not an error; nothing if quiet."""
         self._aside("note", text)
 
     def warn(self, text: str) -> None:
-        """Print something that is no error but may well lead to one; nothing if quiet."""
+        """Print a warning; nothing if quiet."""
         self._aside("warning", text)
 
     def exit_code(self, code: int = OK, *, partly_done: bool = False) -> int:
-        """Return ``code``, or what the errors call for where it says that all is well.
+        """Return ``code``, or the exit code of the errors if ``code`` is 0.
 
-        Errors of one kind give its code; of several, 1; beside work that was done, 3.
+        Errors of one kind give its code; of several kinds, 1; together with completed work, 3.
         """
         if code != OK or not self._codes:
             return code

@@ -1,7 +1,7 @@
-"""The settings that commands offer as flags, by group; each flag is made from the declaration of its setting.
+"""The settings that commands offer as flags, by group; each flag is generated from its setting's declaration.
 
-``with_settings`` (``options``) gives the flags of groups to a command. A flag that was not given is None, so that the
-setting's own default counts.
+``with_settings`` (``options``) adds the flags of groups to a command. A flag that was not given is None, so that the
+setting's own default applies.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeAlias

@@ -1,17 +1,17 @@
-"""SIGINT, SIGTERM, SIGHUP: the first asks the run to end in order; a second, or too long a wait, ends it as it stands.
+"""Signal handling: the first SIGINT, SIGTERM or SIGHUP stops the run in order; a second, or a timeout, at once.
 
 A terminal that closes sends SIGHUP twice, by the shell and by the kernel: all hangups together count as one signal.
 
-In order means that what is on its way is let go, and leases and scratch directories with it. What waits, for another
-try or for ``--bwlimit``, wakes up; but a thread in the middle of a request can take minutes over it. What a run leaves
-that ends at any instant is as safe as after SIGKILL, so it need not be waited for.
+In order means that work in progress is dropped, and leases and scratch directories are released. Threads that wait for
+a retry or for ``--bwlimit`` wake up; but a thread in the middle of a request can take minutes. A run that ends at any
+instant leaves everything as safe as after SIGKILL, so such threads need not be waited for.
 
-The kernel gives a signal to any thread: of two that come together, or of one that comes while the process is stopped,
-the main thread may never hear, and only it runs Python's handlers, once it stops waiting for its threads. So a thread
-of its own learns of each through a pipe, and wakes the main one up.
+The kernel delivers a signal to any thread: two signals at once, or one while the process is stopped, may never reach
+the main thread, and only that runs Python's handlers, once it no longer waits for its threads. So a separate thread
+reads each signal from a pipe, and wakes the main one up.
 
-An exception cannot leave what a library calls from C, such as the callbacks by which machine code is loaded: Python
-prints it and goes on. There the interrupt is raised once more, a moment later.
+An exception cannot leave a callback that C code calls, such as those that load machine code: Python prints it and
+continues. In that case the interrupt is raised again, a moment later.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _LOST: Final[list[BaseException]] = []
 
 
 def is_interrupted() -> bool:
-    """Whether this process was asked to end."""
+    """Whether this process was asked to stop."""
     return bool(_HEARD)
 
 
 def heed_interrupts() -> None:
-    """Make the signals mean the same in this process; what the caller has ignored, as ``nohup`` does, stays ignored.
+    """Handle the signals in this process; signals that the caller ignores, as ``nohup`` does, stay ignored.
 
     Raises:
         RuntimeError: no thread can be started to wait for them.
@@ -92,7 +92,7 @@ def _raise_again(_number: int, _frame: FrameType | None) -> None:
 
 
 def _watch(read: int) -> None:
-    """Wake up the main thread until it has heard; end the process at a second signal, or when the grace is over."""
+    """Wake up the main thread until it reacts; end the process at a second signal, or when the grace period is over."""
     heard: list[int] = []
     while not heard:
         heard = _interrupts(read, None)
@@ -111,21 +111,21 @@ def _count(heard: Sequence[int]) -> int:
 
 
 def _interrupts(read: int, seconds: float | None) -> list[int]:
-    """Return the interrupts that have come; wait for any signal, so long at most."""
+    """Return the interrupts received; wait for any signal, for at most the given time."""
     ready, _, _ = select.select([read], [], [], seconds)
     return [number for number in os.read(read, _MOST_BYTES) if number in _INTERRUPTS] if ready else []
 
 
 def forget_the_interrupt() -> None:
-    """Forget an interrupt that went through ``exec``, as on its way out of an import.
+    """Forget an interrupt that passed through ``exec``, as on its way out of an import.
 
-    CPython would otherwise end the process by the signal, whatever its exit code is. It forgets with the next ``exec``.
+    CPython would otherwise end the process by the signal, whatever its exit code is. The next ``exec`` resets that.
     """
     exec("")  # noqa: S102 - nothing
 
 
 def _end_as_it_stands() -> NoReturn:
-    """End the process whatever its threads are at; Python's own exit would wait for them."""
+    """End the process without waiting for its threads, which Python's own exit would do."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), b"interrupted, without an orderly end\n")
     os._exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What one run of a command has at hand: its settings, where to print, and what time it is; the ``Context`` of jobs."""
+"""``Invocation``: the context of one command on the shell: its settings, its output, and the clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(slots=True, kw_only=True)
 class Invocation:
-    """Handed to every command as its first argument."""
+    """The first argument of every command."""
 
     settings: Settings
     flags: Mapping[str, object]
@@ -60,14 +60,14 @@ class Invocation:
         """Do nothing: an interrupt raises KeyboardInterrupt in the command."""
 
     def engine(self, *, ahead: bool = False) -> Engine:
-        """Return what replays for this command; it is closed when the command ends."""
+        """Return the engine of this command; it is closed when the command ends."""
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
     def show(self, results: Iterable[R], view: View[R]) -> int:
-        """Print the results of a job as they come, then what is wrong, and return the exit code that findings call for.
+        """Print the results of a job as they come, then the faults, and return the exit code for the findings.
 
-        The view has seen the first result before anything is printed: of a job that cannot even begin nothing is. What
-        ended the run is reported like any other fault: what was done before it stays done.
+        The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
+        that ended the run is reported like any other fault: completed work stays done.
         """
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
@@ -132,30 +132,30 @@ class Invocation:
         return rows
 
     def answer(self, answer: Answer) -> None:
-        """Print the answer, in the form that was asked for."""
+        """Print the answer, in the requested form."""
         self.say_first()
         self.output.write(answer)
 
     def say_first(self) -> None:
-        """Say what is to be said before the answer, once."""
+        """Print the introductory message before the answer, once."""
         if self.first_note is not None:
             self.note(self.first_note)
             self.first_note = None
 
     def note(self, text: str) -> None:
-        """Say something on standard error; nothing with ``--quiet``."""
+        """Print a message on standard error; nothing with ``--quiet``."""
         self.failures.note(text)
 
     def warn(self, text: str) -> None:
-        """Say on standard error what may lead to trouble; nothing with ``--quiet``."""
+        """Print a warning on standard error; nothing with ``--quiet``."""
         self.failures.warn(text)
 
     def error(self, error: Exception) -> None:
-        """Report what went wrong with a part of the work, and go on; the exit code will say so."""
+        """Report an error in a part of the work, and continue; the exit code will reflect it."""
         self.failures.report(error)
 
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
-        """Show how far each of ``tasks`` has come, which go on side by side, while the context lasts."""
+        """Show the progress of each of ``tasks``, which run in parallel, while the context lasts."""
         return show_progress(
             tasks, sys.stderr, self.clock, quiet=self.settings.quiet, as_json=self.output.form != "table"
         )

@@ -1,9 +1,9 @@
-"""How a command gets the flags it shares with others, and the settings they make.
+"""``with_settings``: adds shared flags to a command, and builds its settings from them.
 
 ``@with_settings(SOURCE, REPLAY)`` gives a command the flags of these groups (``flags``) on top of ``COMMON``. The
 command gets an ``Invocation`` instead of the flags.
 
-Modules of commands do without postponed annotations, because Typer needs the annotations themselves.
+Modules of commands do not use postponed annotations, because Typer needs the annotations themselves.
 """
 
 import inspect
@@ -33,9 +33,9 @@ Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
 
 
 def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]:
-    """Give a command the flags of ``COMMON`` and ``groups``; it is called with an ``Invocation`` and its own arguments.
+    """Add the flags of ``COMMON`` and ``groups`` to a command, which gets an ``Invocation`` and its own arguments.
 
-    The command returns its exit code, or None for 0. If it has reported an error, 0 becomes the code of that error.
+    The command returns its exit code, or None for 0. If it has reported an error, that error's code replaces 0.
     """
     own = dict.fromkeys(name for group in groups for name in group)
     may_dump = "output" in own
@@ -74,20 +74,20 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
 
 
 def _run(command: Callable[..., int | None], invocation: Invocation, arguments: Mapping[str, Any]) -> int:
-    """Run a command to its end, and return the exit code that also its errors call for."""
+    """Run a command to its end, and return its exit code, which includes its errors."""
     with invocation.at_end:
         code = command(invocation, **arguments)
     return invocation.failures.exit_code(code or OK, partly_done=invocation.partly_done)
 
 
 def _places(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the log dirs or URLs a command was given, under whichever name it takes them."""
+    """Return the log dirs or URLs of a command, from whichever parameter has them."""
     given = arguments.get("sources") or arguments.get("log_dirs") or [arguments.get("source")]
     return [str(place) for place in given if place is not None]
 
 
 def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mapping[str, Any]) -> None:
-    """Show Typer the command's own parameters, then the flags; keyword-only, since it passes all by name."""
+    """Declare the command's own parameters to Typer, then the flags; keyword-only, since it passes all by name."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
@@ -137,7 +137,7 @@ def _invocation(
 
 
 def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:
-    """Whether messages are JSON too: if the answer is, or, for the service (``log_format``), if its log is."""
+    """Whether messages are JSON, too: if the output is, or, for the service (``log_format``), if its log is."""
     if log_format is None:
         return output in JSON_FORMS
     return log_format == "json" or (log_format == "auto" and not stream.isatty())
@@ -145,7 +145,7 @@ def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:
 
 @contextmanager
 def _quiet_ends() -> Iterator[None]:
-    """End without a traceback when the reader of our output has gone, or at an interrupt."""
+    """End without a traceback when the reader of our output has closed it, or at an interrupt."""
     try:
         yield
     except OutputClosedError:

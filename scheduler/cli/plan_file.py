@@ -1,4 +1,4 @@
-"""The flag --plan of the commands that carry out what `resnap plan --save` kept."""
+"""The flag ``--plan`` of commands that execute a plan saved by `resnap plan --save`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +19,11 @@ PlanFile = Annotated[
 
 
 def saved_plan(plan_file: Path | None, sources: list[str] | None) -> SavedPlan | None:
-    """Return the plan of a file, None if none is given; beside it no ``sources`` may be named.
+    """Return the plan in a file, None if no file is given; then ``sources`` must not be given.
 
     Raises:
         UsageError: both are given, or the file cannot be read.
-        FormatError: it is no plan.
+        FormatError: it is not a plan.
 
     """
     if plan_file is None:

@@ -1,1 +1,1 @@
-"""Commands that are not jobs: the service, its runs and tokens, and what Resnap is and how it is configured."""
+"""Commands that are not jobs: the service, its runs and tokens, version and configuration."""

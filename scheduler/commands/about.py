@@ -1,4 +1,4 @@
-"""Commands that show what Resnap is and how it is configured: version, config show."""
+"""The commands ``version`` and ``config show``."""
 
 from resnap.scheduler.cli.flags import ALL
 from resnap.scheduler.cli.invocation import Invocation

@@ -1,4 +1,4 @@
-"""Commands that show what the service has done: they read its file, beside a service that runs or without one."""
+"""The commands that show the service's runs; they read its file, whether the service runs or not."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,7 +105,7 @@ def _details(run: Run) -> Row:
 
 @contextmanager
 def _history(run: Invocation) -> Iterator[History]:
-    """Give the history that lies in the state directory, to be read."""
+    """Yield the history in the state directory, read-only."""
     path = state_directory_of(run.settings) / DATABASE_FILE
     if not path.is_file():
         raise UsageError(f"{path} is not there: no service has run with this state directory",

@@ -1,4 +1,4 @@
-"""The command that runs the service."""
+"""The command ``serve``, which runs the service."""
 
 import sys
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def serve(
 
 
 def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a service that was given log dirs, where its file does not say otherwise."""
+    """Return the settings of a service for given log dirs, unless its file says otherwise."""
     for one in log_dirs:
         with suppress(PermissionError):  # the scan says who may read it
             if not Path(one).is_dir():

@@ -1,4 +1,4 @@
-"""Commands that make, list and revoke the tokens of the service; they work beside one that runs, and are audited."""
+"""The commands that create, list and revoke the service's tokens; they work beside a running service, audited."""
 
 import os
 import pwd
@@ -72,7 +72,7 @@ def revoke_token(run: Invocation, name: Name) -> None:
 
 @contextmanager
 def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
-    """Give the tokens and the audit of the service that has this state directory."""
+    """Yield the tokens and the audit log of the service with this state directory."""
     database = Database(state_directory_of(run.settings) / DATABASE_FILE)
     try:
         yield Tokens(database, run.clock, secrets.token_bytes), AuditLog(database, run.clock)
@@ -81,7 +81,7 @@ def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
 
 
 def _note(audit: AuditLog, action: str, token: Token) -> None:
-    """Keep who has done it, by the name that the system gives the user of this shell."""
+    """Record in the audit log who did it, by the shell user's name."""
     detail = {"role": token.role.value, "expiresMs": token.expires_ms}
     audit.append(
         principal=f"user:{_user()}",

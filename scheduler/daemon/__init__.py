@@ -1,1 +1,1 @@
-"""``resnap serve``: one process with the schedule, the HTTP API, the pages, and one engine for all runs."""
+"""The process of ``resnap serve``: schedules, HTTP API, pages, and one engine for all runs."""

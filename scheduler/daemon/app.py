@@ -1,4 +1,4 @@
-"""The application: routes over the services, behind the middleware."""
+"""The ASGI application: routes over the services, behind the middleware."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
 
 
 def create_app(services: Services, version: str) -> FastAPI:
-    """Return the application over ``services``."""
+    """Return the application for ``services``."""
     app = FastAPI(
         title="Resnap", version=version, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False,
         generate_unique_id_function=operation_id,
@@ -76,7 +76,7 @@ def create_app(services: Services, version: str) -> FastAPI:
 
 
 def guard(app: FastAPI, access: AccessControl) -> None:
-    """Put the middleware around ``app``, once all its routes are there, and make every error a problem."""
+    """Add the middleware around ``app``, after all its routes, and turn every error into a problem."""
     app.state.access = access
     for kind in (ResnapError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _handle_error)
@@ -90,7 +90,7 @@ def guard(app: FastAPI, access: AccessControl) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    """Respond with a problem; who opens a page in a browser without a session is asked to sign in."""
+    """Respond with a problem; a browser without a session is asked to sign in."""
     if isinstance(error, UnauthenticatedError) and opens_page(request.scope):
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
@@ -102,13 +102,13 @@ async def _handle_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods that the path of a request knows."""
+    """Return the methods that the path of a request supports."""
     contexts = [one for one in iter_route_contexts(request.app.routes) if one.path and one.methods]
     fitting = [one for one in contexts if compile_path(str(one.path))[0].match(request.scope["path"])]
     return {method for one in fitting for method in one.methods or ()}
 
 
 def _routes(app: FastAPI) -> list[tuple[str, str]]:
-    """Return every route as (method, path), those of included routers too."""
+    """Return every route as (method, path), including those of included routers."""
     contexts = iter_route_contexts(app.routes)
     return [(method, str(context.path)) for context in contexts for method in context.methods or ()]

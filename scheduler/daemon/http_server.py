@@ -1,7 +1,7 @@
-"""The HTTP server: uvicorn, with bounds on how long a caller may take to ask, and on how many there are at once.
+"""The HTTP server: uvicorn, with limits on the time to send a request and on the number of connections.
 
-uvicorn times a connection between two requests alone: one that has not asked yet, or not wholly, may wait for ever. A
-thousand of those take every file that the process may open, and the run at work needs some, too.
+uvicorn limits only the time between two requests: a connection without a complete first request may stay open for ever.
+A thousand of those use up the process's file descriptors, which the active run needs, too.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MOST_CONNECTIONS: Final = 800
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 to one caller, who asks within ``REQUEST_S`` of the connection's begin or of the last answer.
+    """HTTP/1.1 to one client, which must send a request within ``REQUEST_S`` of connecting or of the last response.
 
-    An answer may take as long as it does; an event stream lasts.
+    A response may take any time; an event stream stays open.
     """
 
     _waiting: asyncio.TimerHandle | None = None
 
     @property
     def waits_until_s(self) -> float | None:
-        """When its patience ends, by the loop's clock; None while it is answered."""
+        """When the connection times out, by the loop's clock; None while a response is being made."""
         return None if self._waiting is None else self._waiting.when()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
-        """Take a connection; where as many are open as may, the one that has waited longest makes room, if any waits.
+        """Accept a connection; at the limit, close the one that has waited longest, if any waits.
 
-        A client that holds connections without asking for anything would else keep all others out.
+        Otherwise a client that holds connections without requests would lock out all others.
         """
         super().connection_made(transport)
         if len(self.connections) == MOST_CONNECTIONS:
@@ -54,7 +54,7 @@ class Connection(H11Protocol):
             (waiting[min(waiting)] if waiting else self).let_go()
 
     def handle_events(self) -> None:
-        """Take what has come; also called behind an answer, for what had come before it."""
+        """Handle received data; also called after a response, for data that came before it."""
         super().handle_events()
         asked: RequestResponseCycle | None = self.cycle
         if asked is None or asked.more_body or asked.response_complete:
@@ -68,12 +68,12 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        """Begin to wait for a whole request; a client that sends it byte by byte gets no more time for that."""
+        """Start the timeout for a complete request; sending it byte by byte does not extend it."""
         if self._waiting is None:
             self._waiting = self.loop.call_later(REQUEST_S, self.transport.close)
 
     def let_go(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._wait_no_more()
         self.transport.abort()
 
@@ -84,13 +84,13 @@ class Connection(H11Protocol):
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves signals and the log to the daemon."""
+    """uvicorn without its own signal handling and log, which the daemon does."""
 
     @classmethod
     def of(cls, app: FastAPI, trusted_proxies: Sequence[str]) -> Self:
-        """Return what serves ``app``; what ``trusted_proxies`` say of their callers is believed, and of no others.
+        """Return the server of ``app``; forwarded addresses are trusted from ``trusted_proxies`` only.
 
-        By default uvicorn believes every client on this machine: any address stood in the audit then.
+        By default uvicorn trusts every client on this machine, and any address could get into the audit log.
         """
         return cls(
             uvicorn.Config(

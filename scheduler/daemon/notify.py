@@ -1,7 +1,7 @@
-"""What a service reports to systemd about itself: ready, reloading, stopping, alive, and how it is going.
+"""systemd notifications of the service: ready, reloading, stopping, alive, and its status.
 
-Each message is a datagram to the socket that systemd names in ``NOTIFY_SOCKET``; where it names none, none is sent. A
-message that cannot be delivered is no reason to end: systemd draws its own conclusions.
+Each message is a datagram to the socket in ``NOTIFY_SOCKET``; without that variable none is sent. A failed delivery is
+not a reason to stop: systemd decides what to do.
 
 Source: ``sd_notify(3)``, ``sd_watchdog_enabled(3)``; the protocol is declared stable there.
 """
@@ -28,19 +28,19 @@ class Notifier:
     address: str | None
 
     def ready(self, status: str) -> bool:
-        """Tell that the service is up; also at the end of a reload."""
+        """Report that the service is up; also at the end of a reload."""
         return self._send("READY=1", _status(status))
 
     def reloading(self, monotonic_s: float) -> bool:
-        """Tell that the configuration is being read again, since ``monotonic_s`` of ``CLOCK_MONOTONIC``."""
+        """Report that the configuration is being read again, since ``monotonic_s`` of ``CLOCK_MONOTONIC``."""
         return self._send("RELOADING=1", f"MONOTONIC_USEC={int(monotonic_s * 1_000_000)}")
 
     def stopping(self, status: str) -> bool:
-        """Tell that the service is coming to its end."""
+        """Report that the service is stopping."""
         return self._send("STOPPING=1", _status(status))
 
     def alive(self, status: str) -> bool:
-        """Tell the watchdog that the service is not stuck, and how it is going for ``systemctl status``."""
+        """Report to the watchdog that the service is not stuck, with the text for ``systemctl status``."""
         # If systemd reads slowly, a skipped message costs nothing, but waiting would stop the event loop.
         return self._send("WATCHDOG=1", _status(status), timeout_s=0)
 
@@ -59,15 +59,15 @@ class Notifier:
 
 
 def notifier_of(environment: Mapping[str, str]) -> Notifier:
-    """Return what talks to the systemd that started this process, if one did."""
+    """Return the notifier for the systemd that started this process, if one did."""
     return Notifier(environment.get("NOTIFY_SOCKET"))
 
 
 def watchdog_interval_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """Return how often ``alive`` is to be called: twice in the time that systemd waits; None if it does not watch.
+    """Return how often to call ``alive``: twice per systemd's timeout; None if it does not watch.
 
     Args:
-        environment: ``WATCHDOG_USEC`` is that time, ``WATCHDOG_PID`` the process that is meant, if only one is.
+        environment: ``WATCHDOG_USEC`` is the timeout, ``WATCHDOG_PID`` the watched process, if it is only one.
         pid: of this process.
 
     """

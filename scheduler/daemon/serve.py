@@ -1,8 +1,8 @@
-"""The life of the service: it starts, serves until it is asked to end, and ends in order.
+"""The life of the service: it starts, serves until it is asked to stop, and stops in order.
 
-SIGTERM and SIGINT: no more work is taken, what is at work ends at its next word, open requests are answered. A second
-signal, or an end that takes too long, ends the process as it stands, which does no harm: what a run leaves at any
-instant is safe. SIGHUP reads the configuration again.
+SIGTERM and SIGINT: no new runs are accepted, active ones stop at their next report, open requests are answered. A
+second signal, or a timeout, ends the process at once, which does no harm: everything a run leaves at any instant is
+safe. SIGHUP reads the configuration again.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Daemon:
         self._tick_s = TICK_S if watched_s is None else min(TICK_S, watched_s)
 
     def run(self) -> None:
-        """Serve until a signal says otherwise; the process ends with 1 if the run at work did not end in time.
+        """Serve until a signal; the process ends with 1 if the active run did not stop in time.
 
         Raises:
-            ResnapError: the address cannot be listened at.
+            ResnapError: the service cannot listen at the address.
 
         """
         _allow_files()
@@ -144,7 +144,7 @@ class Daemon:
         self._systemd.ready(self._status())
 
     def _status(self) -> str:
-        """Return what ``systemctl status`` shows."""
+        """Return the text for ``systemctl status``."""
         worker = self._services.worker
         return f"runs at work: {worker.running}, waiting: {worker.waiting}"
 
@@ -174,6 +174,6 @@ class Daemon:
 
 
 def _allow_files() -> None:
-    """Have as many files open as the system allows without being asked for more, up to ``FILES``."""
+    """Raise the soft limit of open files to the hard limit, up to ``FILES``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))

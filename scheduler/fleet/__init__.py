@@ -1,1 +1,1 @@
-"""What the services beside the brokers of a cluster say, and what the cluster itself does."""
+"""The reports of the services beside a cluster's brokers, and the state of the cluster itself."""

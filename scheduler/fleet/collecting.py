@@ -1,8 +1,8 @@
-"""Asks the services beside the brokers what they have seen of their replicas, side by side, and never for long.
+"""Collects the scans of replicas from the services beside the brokers, in parallel and with a deadline.
 
-A service that refuses, does not answer in time, or answers with something else is an error of its broker and of no
-other. Pages that have not changed since the last time are not sent again. The token is read from its file each time,
-goes nowhere but into the header, and stands in no message; answers that lead elsewhere are not followed.
+A service that refuses, times out, or sends an invalid response is an error of its broker only. Unchanged pages are not
+sent again. The token is read from its file each time, is used only in the header, and appears in no message; redirects
+are not followed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _Parsed = TypeVar("_Parsed", bound=_Answer)
 
 
 class _Page(NamedTuple):
-    """A page as it was sent last."""
+    """A page as it was last sent."""
 
     etag: str | None
     replicas: Sequence[tuple[str, int, Replica]]
@@ -99,11 +99,11 @@ class _Page(NamedTuple):
 
 
 class _AnswerError(Exception):
-    """A service has not said what it was asked for."""
+    """A service has sent an invalid response."""
 
 
 class _Collected(NamedTuple):
-    """What one service says, and the pages in which it did, by path."""
+    """The report of one service, and its pages by path."""
 
     broker: BrokerReplicas
     pages: dict[str, _Page]
@@ -111,13 +111,13 @@ class _Collected(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Collector:
-    """Asks again and again, and keeps the pages that have not changed; one collection at a time."""
+    """Collects repeatedly, and caches unchanged pages; one collection at a time."""
 
     now_ms: Callable[[], int]
     _pages: dict[FleetEntry, dict[str, _Page]] = field(default_factory=dict)
 
     def collect(self, entries: Sequence[FleetEntry]) -> list[BrokerReplicas]:
-        """Return what each service says, in the order of ``entries``; of one that does not answer, why."""
+        """Return the report of each service, in the order of ``entries``, or the reason why there is none."""
         answers = [(entry, Future[_Collected]()) for entry in entries]
         left = deque(answers)
         for _ in range(min(SERVICES_AT_ONCE, len(entries))):
@@ -128,7 +128,7 @@ class Collector:
         return [one.broker for one in found]
 
     def _work(self, left: deque[tuple[FleetEntry, Future[_Collected]]]) -> None:
-        """Ask one service after the other, as long as there are some."""
+        """Query one service after the other, until none is left."""
         while True:
             try:
                 entry, future = left.popleft()
@@ -173,11 +173,11 @@ class _Service:
             self._connection = http.client.HTTPConnection(host, port, timeout=_PAUSE_S)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def get(self, path: str, etag: str | None = None) -> tuple[bytes | None, str | None]:
-        """Return what is at ``path`` with its ETag; None where it is still what had ``etag``."""
+        """Return the content of ``path`` with its ETag; None if it still has ``etag``."""
         more = {} if etag is None else {"If-None-Match": etag}
         self._connection.request("GET", self._prefix + path, headers={**self._headers, **more})
         with self._connection.getresponse() as answer:
@@ -200,7 +200,7 @@ class _Service:
 
 
 def _oldest_scan(service: _Service, now_ms: int) -> str:
-    """Return when the scan ended that is longest ago; what lies in stores belongs to no broker."""
+    """Return the end of the oldest scan; sources in stores belong to no broker and do not count."""
     body, _ = service.get("/v1/sources")
     sources = [one for one in _parsed(_Sources, body).sources if not is_store_url(one.source)]
     if not sources:
@@ -215,7 +215,7 @@ def _oldest_scan(service: _Service, now_ms: int) -> str:
 
 
 def _pages(service: _Service, known: Mapping[str, _Page]) -> Iterator[tuple[str, _Page]]:
-    """Yield every page of partitions by its path; those that have not changed as they are ``known``."""
+    """Yield every page of partitions by its path; unchanged ones from ``known``."""
     path = f"/v1/partitions?limit={PAGE}"
     for _ in range(_MOST_PAGES):
         before = known.get(path)
@@ -253,7 +253,7 @@ def _replica(one: _Partition) -> Replica:
 
 
 def _by_topic(replicas: Iterable[tuple[str, int, Replica]]) -> dict[str, dict[int, Replica]]:
-    """Return replicas by topic and partition; of one that was seen in several log dirs the worse."""
+    """Return replicas by topic and partition; if one is in several log dirs, the worst."""
     found: dict[str, dict[int, Replica]] = defaultdict(dict)
     for topic, partition, replica in replicas:
         known = found[topic].get(partition)
@@ -293,7 +293,7 @@ def _refused(status: int) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """Return why there is no answer; of what the other side has sent nothing is repeated."""
+    """Return why there is no response; nothing that the other side has sent is repeated."""
     if isinstance(error, _AnswerError):
         return str(error)
     if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""Topics and brokers of a fleet as rows, the same for the command, the API and the page."""
+"""Topics and brokers of a fleet as rows, for the command, the API and the page alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def topic_row(answer: TopicAnswer) -> FleetTopicRow:
-    """Return what is to be said of a topic."""
+    """Return the row of a topic."""
     return {
         "topic": answer.topic,
         "verdict": answer.verdict,
@@ -42,7 +42,7 @@ def topic_row(answer: TopicAnswer) -> FleetTopicRow:
 
 
 def broker_row(broker: BrokerReplicas) -> FleetBrokerRow:
-    """Return what is to be said of a broker: that its service has answered, or why nothing is known."""
+    """Return the row of a broker: its service's report, or why there is none."""
     return {
         "broker": broker.broker_id,
         "replicas": None if broker.error is not None else sum(map(len, broker.topics.values())),
@@ -52,7 +52,7 @@ def broker_row(broker: BrokerReplicas) -> FleetBrokerRow:
 
 
 def why_of(row: Mapping[str, Any]) -> str:
-    """Return in few words why a topic is not ready; nothing for one that is."""
+    """Return in a few words why a topic is not ready; empty if it is ready."""
     more = f" and {len(row['unknown']) - 1} more" if len(row["unknown"]) > 1 else ""
     unknown = [f"not known: {row['unknown'][0]}{more}"] if row["unknown"] else []
     return "; ".join([*(f"{one['reason']}: {some(one['replicas'], 'replica')}" for one in row["blockers"]), *unknown])

@@ -1,4 +1,4 @@
-"""The state of a whole cluster at one moment: what all services say, and the cluster itself where it is named."""
+"""The status of a whole cluster at one moment: the reports of all services, and the cluster itself if configured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
-    """What all replicas come to, and who has not answered."""
+    """The sums over all replicas, and the services that did not answer."""
 
     brokers: Sequence[BrokerReplicas]
     """In the order of the ``[[fleet]]`` tables."""
@@ -34,12 +34,12 @@ class FleetStatus:
 
     @property
     def silent(self) -> list[str]:
-        """Who has not answered, and why."""
+        """The services that did not answer, and why."""
         return [*filter(None, [self.unanswered]), *(one.error for one in self.brokers if one.error is not None)]
 
     @property
     def verdict(self) -> Verdict:
-        """The one in all: what is blocked counts before what is unknown."""
+        """The overall verdict: blocked takes precedence over unknown."""
         verdicts = {one.verdict for one in self.topics}
         if Verdict.BLOCKED in verdicts:
             return Verdict.BLOCKED
@@ -47,10 +47,10 @@ class FleetStatus:
 
 
 def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str], None]) -> FleetStatus:
-    """Ask all services, and the cluster where it is named; one that does not answer makes topics unknown.
+    """Query all services, and the cluster if configured; a missing answer makes topics unknown.
 
     Raises:
-        ConfigurationError: the configuration names no service, or the cluster cannot be asked as it says.
+        ConfigurationError: the configuration names no service, or cannot be used to query the cluster.
 
     """
     brokers, places, unanswered = collected(settings, collector), None, None
@@ -65,7 +65,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
 
 
 def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:
-    """Return what each service of the configuration says.
+    """Return the report of each configured service.
 
     Raises:
         ConfigurationError: it names none.
@@ -78,7 +78,7 @@ def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplic
 
 
 def is_meant(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Return whether a topic is meant by ``globs``; without any all are but those that brokers never tier."""
+    """Return whether ``globs`` select a topic; without globs, all topics but those that brokers never tier."""
     if globs:
         return lambda topic: any(fnmatchcase(topic, glob) for glob in globs)
     return lambda topic: topic not in NEVER_TIERED

@@ -1,1 +1,1 @@
-"""What a verb is (``contract``), and what verbs share: selections, plans, engines, and how these are put together."""
+"""The job contract (``contract``), and what all jobs share: selections, plans, engines, and the wiring of these."""

@@ -1,16 +1,16 @@
-"""Which engine replays: Spark, or this process alone. Both give the same results for the same plans.
+"""The engines that replay: Spark, or this process alone. Both give the same results for the same plans.
 
-Spark is imported only here and only when it is used, so that commands that replay nothing answer at once.
+Spark is imported only here and only when it is used, so that commands without a replay respond at once.
 
-A process that runs again and again keeps one engine, and with it one JVM, for all of its runs::
+A long-running process keeps one engine, and with it one JVM, for all of its runs::
 
     with engine_of(settings) as engine:
         while ...:
             Planner(rules_of(settings, clock), engine).replay(...)
             engine.close()  # only to give the memory back until the next run, which starts another JVM
 
-A JVM that died between two runs is replaced by the next one, unnoticed; one that dies in the middle of a run fails it,
-and is replaced by the next.
+A JVM that died between two runs is replaced silently by the next run; one that dies in the middle of a run fails that
+run, and is replaced by the next.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _V = TypeVar("_V")
 
 
 class Groups(Protocol[_N_co, _V]):
-    """Values by key, wherever they are."""
+    """Values by key, in this process or on executors."""
 
     @property
     def note(self) -> _N_co:
-        """What the reading said of all items together."""
+        """The joined note of reading all items."""
         ...
 
     def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
@@ -87,12 +87,12 @@ class _LocalGroups(Generic[_N, _V]):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Engine:
-    """How to replay; ``with`` it, or ``close`` it, since Spark once started stays for the next replay.
+    """Replays plans; use it in ``with``, or ``close`` it, because Spark keeps running for the next replay.
 
-    Threads may share it: their replays go one after the other.
+    Threads may share it: their replays run one after the other.
 
     Attributes:
-        ahead: whether Spark may be started as soon as it is known that a replay will come.
+        ahead: whether Spark may be started as soon as a replay is certain.
 
     """
 
@@ -121,7 +121,7 @@ class Engine:
         return self.kind == "spark" and not self.spark.is_local
 
     def needed_for(self, plan: PartitionPlan) -> None:
-        """Start Spark in the background if ``plan`` has something to read, and an early start does no harm."""
+        """Start Spark in the background if ``plan`` has something to read and an early start is harmless."""
         if self.ahead and self.kind == "spark" and plan.runs:
             self._warm_spark().begin()
 
@@ -135,15 +135,15 @@ class Engine:
         here_below_bytes: int = 0,
         together: Callable[[Sequence[PartitionResult]], None] | None = None,
     ) -> Iterator[PartitionResult]:
-        """Yield the result of each plan, in any order; snapshots go to the sink at ``sink_url``.
+        """Yield the result of each plan, in any order; snapshots are written to the sink at ``sink_url``.
 
         Replays that several threads ask for go one after the other. ``progress`` is called with (segments, bytes
-        covered) done since the last call, ``watcher`` hears of what comes on top and of what is going on. Segments of
+        covered) done since the last call, ``watcher`` receives additional work and the current phase. Segments with
         fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine.
-        ``together`` is called with results that Spark has made at once, before the first of them is given.
+        ``together`` is called with the results of one Spark wave, before the first of them is yielded.
 
         Raises:
-            ResnapError: Spark did not start, or its job failed; the next replay starts it again where it has ended.
+            ResnapError: Spark did not start, or its job failed; the next replay starts it again if it has ended.
 
         """
         self._check_reach(sink_url)
@@ -169,7 +169,7 @@ class Engine:
             yield from job.run(plans)
 
     def each(self, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Return ``look(item)`` for each of ``items``, from where segments are read: the executors, if there are any.
+        """Return ``look(item)`` for each of ``items``, run where segments are read: on the executors, if there are any.
 
         Raises:
             ResnapError: Spark did not start, or its job failed.
@@ -192,7 +192,7 @@ class Engine:
     ) -> Iterator[Groups[_N, _V]]:
         """Read ``items``, each of which gives a note and values by key, and keep the values where they were read.
 
-        That is on Spark, unless this process is the engine. ``join`` makes one note of two; ``nothing`` is that of no
+        That is on Spark, unless this process is the engine. ``join`` joins two notes; ``nothing`` is the note of no
         items.
 
         Raises:
@@ -208,12 +208,12 @@ class Engine:
             yield groups
 
     def check_reach(self, locators: Collection[str], url: str, dress: Dress | None = None) -> None:
-        """Have the executors look for segments, and for the destination at ``url``, before anything is written.
+        """Let the executors read segments, and write to the destination at ``url``, before any real write.
 
-        ``dress`` is what they will make files there look like, if that matters.
+        ``dress`` is the owner and mode that they will give files there, if that matters.
 
         Raises:
-            UsageError: they do not reach them.
+            UsageError: they cannot.
             ResnapError: Spark did not start, or its job failed.
 
         """
@@ -225,9 +225,9 @@ class Engine:
         self._reached = frozenset((url, *map(root_of, locators)))
 
     def shares(self, most_tasks: int | None, bytes_per_s: int | None) -> tuple[int | None, int | None]:
-        """Return how many tasks may be under way at once, and how many of ``bytes_per_s`` are for each; starts Spark.
+        """Return how many tasks may run at once, and the share of ``bytes_per_s`` of each; starts Spark.
 
-        A limit on bytes is divided among the slots that there are now, or fewer tasks if no more are asked for.
+        A limit on bytes is divided among the current slots, or fewer tasks if fewer are wanted.
         """
         if bytes_per_s is None:
             return most_tasks, None
@@ -245,13 +245,13 @@ class Engine:
         most_tasks: int | None = None,
         most_items: int | None = None,
     ) -> Iterator[TaskPool[_T, _R]]:
-        """Give executors that do ``work``, beside the replays that the same thread asks for meanwhile.
+        """Yield executors that run ``work``, beside the replays that the same thread starts.
 
         Args:
-            work: a plain value that is called with an item, and returns an error of ours that is to be raised here.
-            description: what it is, for Spark's own pages.
-            most_tasks: under way at once; None for as many as there is room for.
-            most_items: to be asked for at once, likewise.
+            work: a plain value that is called with an item; an error of ours that it returns is raised here.
+            description: its name on Spark's own pages.
+            most_tasks: tasks at once; None for as many as there are slots.
+            most_items: items requested at once, likewise.
 
         Raises:
             ResnapError: Spark did not start.

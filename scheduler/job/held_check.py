@@ -1,11 +1,11 @@
-"""What earlier runs have shipped under narrower rules, or from a shorter log, held against the log that is here.
+"""Checks segments that earlier runs shipped under narrower rules, or from a shorter log, against the local log.
 
-A manifest that says so is a reason to look, and no more: of a partition without producers, or where all of them were
-alive, none is missing. So the boundaries in question are replayed under the rules of this run, and who is missing in
-what the store holds is named. A run that asks for what the runs before it have asked for has nothing to look at.
+Such a manifest is only a reason to check: a partition without producers, or whose producers were all alive, lacks none.
+So the boundaries in question are replayed under the rules of this run, and the producers that stored snapshots lack are
+named. A run with the same rules as earlier runs has nothing to check.
 
-A replica that lags, or that was rolled elsewhere, has no boundary where a stored segment ends: whether a producer is
-missing there cannot be known from here. That is a warning and no fault of what is stored.
+A replica that lags, or that rolled at other offsets, has no boundary at the end of a stored segment: whether a producer
+is missing there cannot be determined from it. That is a warning, not a fault of the stored segment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _AGAIN_FOR_BROKERS: Final = (
 
 
 class _Lack(NamedTuple):
-    """A segment of the store, and what its snapshot lacks."""
+    """A stored segment, and what its snapshot lacks."""
 
     segment: ShippedSegment
     what: str
@@ -56,7 +56,7 @@ class _Lack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldCheck:
-    """Looks at what the orders of one run doubt."""
+    """Checks the stored segments that the orders of one run doubt."""
 
     engine: Engine
     rules: ReplayRules
@@ -64,9 +64,9 @@ class HeldCheck:
     def problems(
         self, orders: Iterable[TierOrder], progress: Progress, warn: Callable[[str], None]
     ) -> Iterator[VerificationError]:
-        """Yield, for each partition of which anybody is missing in the store, what is wrong.
+        """Yield the problem of each partition whose stored snapshots lack a producer.
 
-        ``warn`` is called where that cannot be found out here.
+        ``warn`` is called where that cannot be determined here.
 
         Raises:
             ResnapError: the replay failed.
@@ -102,7 +102,7 @@ class HeldCheck:
                 yield self._problem(order, wrong)
 
     def _closed(self, order: TierOrder) -> ConfigurationError | None:
-        """Return what keeps the stored snapshots from being opened: who ships need not have the key to read."""
+        """Return why the stored snapshots cannot be decrypted: shipping does not need the private key."""
         try:
             self.engine.reading.sources.read(_locator(order, order.doubted[0]))
         except ConfigurationError as error:
@@ -136,7 +136,7 @@ class HeldCheck:
         )
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
-        """Return how what is stored was made otherwise than by this run."""
+        """Return how the rules of the stored segments differ from this run's."""
         origins = [one.origin for one in segments if one.origin is not None]
         first = first_offset(order.selected.inventory.partition)
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
@@ -180,7 +180,7 @@ def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: Partition
 
 
 def _offsets(segments: Iterable[ShippedSegment]) -> str:
-    """Return the ranges of offsets, those that adjoin joined."""
+    """Return ranges of offsets, with adjoining ones joined."""
     ranges: list[tuple[int, int]] = []
     for start, end in sorted((one.base_offset, one.next_base_offset) for one in segments):
         if ranges and ranges[-1][1] >= start:

@@ -1,4 +1,4 @@
-"""A replica that lost its producer state: what it has answered wrongly if it led, and how leadership is moved away."""
+"""A replica that lost its producer state: what it did wrong as leader, and how to move leadership away."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _STAGED: Final = "/var/tmp/healed"  # noqa: S108 - in commands that are printed
 
 
 def heal_commands(log_dirs: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield the commands that give replicas in ``log_dirs``, of one broker that is stopped, their producer state back.
+    """Yield the commands that restore the producer state of replicas in ``log_dirs`` of one stopped broker.
 
-    With each comes the URL of its remote part, where that is known.
+    Each comes with the URL of its remote part, if that is known.
     """
     places = " ".join(map(shlex.quote, log_dirs))
     remote = next((shlex.quote(one) for one in log_dirs.values() if one is not None), "URL")
@@ -46,14 +46,14 @@ def heal_commands(log_dirs: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def log_dirs_of(replicas: Iterable[SelectedPartition]) -> dict[str, str | None]:
-    """Return the log dirs that ``replicas`` lie in, for ``heal_commands``."""
+    """Return the log dirs of ``replicas``, for ``heal_commands``."""
     return {str(one.log_dir.path): one.log_dir.remote for one in replicas}
 
 
 def move_commands(
     orders: Mapping[TopicPartition, Sequence[int | str]], bootstrap_server: str | None, command_config: Path | None
 ) -> tuple[str, ...]:
-    """Return Kafka's own commands that make the first of the replicas of each partition its leader."""
+    """Return Kafka's commands that make the first replica of each partition its leader."""
     wanted = [{"topic": one.topic, "partition": one.partition, "replicas": [*order]} for one, order in orders.items()]
     server = f"--bootstrap-server {bootstrap_server or 'HOST:PORT'}"
     reassign, elect = (
@@ -74,8 +74,8 @@ class LostLeader:
     """One replica that has lost its producer state, and may lead.
 
     Attributes:
-        leads: whether it leads now; None where no cluster was asked.
-        replicas: how they are to be ordered so that another one leads; empty where that is not known.
+        leads: whether it is the leader now; None if no cluster was asked.
+        replicas: the order in which another one leads; empty if unknown.
 
     """
 
@@ -88,16 +88,16 @@ class LostLeader:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Whose replica it is."""
+        """The partition of the replica."""
         return self.selected.topic_partition
 
     def move_commands(self, bootstrap_server: str | None, command_config: Path | None) -> tuple[str, ...]:
-        """Return Kafka's own commands that make another replica the leader."""
+        """Return Kafka's commands that make another replica the leader."""
         orders = {self.topic_partition: self.replicas or ("ANOTHER", "THE REST")}
         return move_commands(orders, bootstrap_server, command_config)
 
     def row(self, bootstrap_server: str | None, command_config: Path | None) -> Row:
-        """Return it as a program wants it."""
+        """Return it as a row for programs."""
         return {
             "offset": self.lost.offset,
             "producers": list(self.lost.producers),
@@ -128,7 +128,7 @@ class LostLeader:
         return self.leads is None or (self.leads and bool(self.replicas))
 
     def lines(self, bootstrap_server: str | None, command_config: Path | None) -> Iterator[str]:
-        """Yield it in words, with what to do."""
+        """Yield it as text, with what to do."""
         lost = some(len(self.lost.producers), "producer")
         yield f"{self.topic_partition}: this replica lost the state of {lost}: {self.lost.detail}."
         yield "It leads, and answers wrongly:" if self.leads else "While it leads or has led, it answers wrongly:"
@@ -175,7 +175,7 @@ def lost_leader(
     connect: Connect | None,
     warn: Callable[[str], None],
 ) -> LostLeader:
-    """Return what is to be said of a replica whose remote part proves that it lost its state; reads the whole log.
+    """Return the report on a replica whose remote part proves that it lost its state; reads the whole log.
 
     Raises:
         FormatError: a segment is damaged.
@@ -198,7 +198,7 @@ def lost_leader(
 
 
 def _place(connect: Connect, topic_partition: TopicPartition, warn: Callable[[str], None]) -> PartitionReplicas | None:
-    """Return where the partition's replicas are; None where the cluster does not say, which is warned of."""
+    """Return where the partition's replicas are; None, with a warning, if the cluster does not say."""
     try:
         with connect() as cluster:
             brokers = LiveBrokers(cluster=cluster, wants=topic_partition.__eq__, warn=warn)

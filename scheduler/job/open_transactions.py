@@ -1,10 +1,10 @@
-"""Transactions that are open in a log: who holds each, whether anybody will end it, and the command that does.
+"""Open transactions in a log: whose each is, whether it hangs, and the command that aborts it.
 
-A transaction hangs where its coordinator does not go on with it: its marker was lost, or the coordinator never heard of
-the partition. Then nothing ends it but an operator; until then readers of committed records stop there, and nothing
-above it is tiered or compacted.
+A transaction hangs if its coordinator does not complete it: its marker was lost, or the coordinator never knew of the
+partition. Then only an operator can end it; until then readers of committed records stop there, and nothing above it is
+tiered or compacted.
 
-Source: KIP-664; ``TransactionsCommand`` in Kafka's tools, of which ``find-hanging`` judges in the same way.
+Source: KIP-664; ``TransactionsCommand`` in Kafka's tools, whose ``find-hanging`` decides in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Led(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """Who holds producer ids, as far as that is known."""
+    """The transactional ids that use producer ids, as far as known."""
 
     by_producer_id: dict[int, TransactionMetadata]
     is_complete: bool
@@ -52,7 +52,7 @@ class Holders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One transaction that is open in the log of a partition."""
+    """One open transaction in the log of a partition."""
 
     topic_partition: TopicPartition
     producer_id: int
@@ -67,12 +67,12 @@ class OpenTransaction:
 
     @property
     def transactional_id(self) -> str | None:
-        """Whose it is; None where that is not known."""
+        """Its transactional id; None if unknown."""
         return None if self.holder is None else self.holder.transactional_id
 
     @property
     def is_hanging(self) -> bool | None:
-        """Whether its coordinator will not end it; None where it is not known whose it is."""
+        """Whether its coordinator will not end it; None if its transactional id is unknown."""
         if self.holder is None:
             return True if self.is_holder_known else None
         is_its_own = self.topic_partition in self.holder.partitions and self.holder.state in _GOING_ON
@@ -80,7 +80,7 @@ class OpenTransaction:
 
     @classmethod
     def of_entry(cls, topic_partition: TopicPartition, entry: ProducerEntry) -> Self:
-        """Return the one that an entry of a producer snapshot has open."""
+        """Return the open transaction of a producer snapshot's entry."""
         return cls(
             topic_partition=topic_partition,
             producer_id=entry.producer_id,
@@ -91,7 +91,7 @@ class OpenTransaction:
 
     @property
     def what(self) -> str:
-        """What is open, and since when."""
+        """What is open, and since when, as text."""
         since = "" if self.since_ms is None else f", {instant(self.since_ms)}"
         return (
             f"{self.topic_partition}: producer {self.producer_id} (epoch {self.producer_epoch}) has a transaction open"
@@ -99,7 +99,7 @@ class OpenTransaction:
         )
 
     def abort_command(self, bootstrap_server: str | None) -> str:
-        """Return the command that ends it."""
+        """Return the command that aborts it."""
         topic, partition = self.topic_partition
         return (
             f"kafka-transactions.sh --bootstrap-server {bootstrap_server or 'HOST:PORT'} abort --topic {topic}"
@@ -108,14 +108,14 @@ class OpenTransaction:
 
     @property
     def instead_of_offset(self) -> str:
-        """Return what brokers before 3.0 want to hear in place of ``--start-offset``."""
+        """Return what brokers before 3.0 need in place of ``--start-offset``."""
         return (
             f"brokers before 3.0: --producer-id {self.producer_id} --producer-epoch {self.producer_epoch}"
             f" --coordinator-epoch {max(self.coordinator_epoch, 0)} instead of the offset"
         )
 
     def row(self, bootstrap_server: str | None) -> Row:
-        """Return it as a program wants it."""
+        """Return it as a row for programs."""
         return {
             "topic": self.topic_partition.topic,
             "partition": self.topic_partition.partition,
@@ -131,7 +131,7 @@ class OpenTransaction:
         }
 
     def text(self, bootstrap_server: str | None) -> str:
-        """Return it in words, with what to do."""
+        """Return it as text, with what to do."""
         what = self.what
         end = f"{self.abort_command(bootstrap_server)} ({self.instead_of_offset})"
         if self.is_hanging is None:
@@ -150,10 +150,10 @@ def holders_of(
     warn: Callable[[str], None],
     led: Led | None = None,
 ) -> Holders:
-    """Return who holds ``producer_ids``, by the running cluster, where one is named, else by ``log_dir``.
+    """Return the transactional ids of ``producer_ids``, from the running cluster if configured, else from ``log_dir``.
 
-    What cannot be read or asked is warned of: it is about names alone. The leader of the partition ``led`` is asked
-    what is open now, since a log dir may be a copy.
+    A failure only causes a warning: the names are only informative. The leader of the partition ``led`` is asked which
+    transactions are open now, because a log dir may be a copy.
     """
     if not producer_ids:
         return Holders(by_producer_id={}, is_complete=False)

@@ -1,4 +1,4 @@
-"""Results of jobs as rows: plain mappings under Kafka's own names, the same for people and for programs."""
+"""Turns results of jobs into rows: plain mappings under Kafka's own names, for people and programs alike."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes"
 
 
 def identity(topic_partition: TopicPartition) -> Identity:
-    """Return what names a partition in every row."""
+    """Return the fields that identify a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
 def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
-    """Yield that a snapshot that was made lacks producers, if it does."""
+    """Yield a warning if a snapshot lacks producers."""
     if left_out:
         ids = ", ".join(str(pid) for pid, _ in left_out[:_MOST_NAMED])
         yield (
@@ -46,7 +46,7 @@ def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Seq
 
 
 def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str]:
-    """Yield which segments of the store at ``url`` lack objects, if any does, and what to do next."""
+    """Yield a warning if segments of the store at ``url`` lack objects, with the next step."""
     if segments:
         named = [f"{one.topic_partition} from offset {one.base_offset} ({one.missing_key})" for one in segments]
         yield (
@@ -58,22 +58,22 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
 
 
 def cost_row(cost: Cost) -> CostRow:
-    """Return what a replay would read."""
+    """Return what a replay would read, as a row."""
     return {"segments": cost.segments, "bytes": cost.size_bytes}
 
 
 def bytes_of(cost: object) -> str:
-    """Return the bytes of what ``cost_row`` made, for a cell of a table."""
+    """Return the bytes in a row of ``cost_row``, for a table cell."""
     return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
 
 
 def count_of(value: object) -> str:
-    """Return how many there are in a list, for a cell of a table; nothing for none."""
+    """Return the length of a list, for a table cell; empty for none."""
     return str(len(value)) if isinstance(value, list) and value else ""
 
 
 def sizes_row(sizes: TieringSizes) -> SizesRow:
-    """Return what comes of the bytes of closed segments with tiering on."""
+    """Return the bytes of closed segments by their outcome with tiering on."""
     return {
         "tierableBytes": sizes.tierable,
         "blockedBytes": sizes.blocked,
@@ -83,7 +83,7 @@ def sizes_row(sizes: TieringSizes) -> SizesRow:
 
 
 def refusal_row(refusal: Refusal) -> RefusalRow:
-    """Return why a segment is not shipped."""
+    """Return the refusal of a segment as a row."""
     return {
         "baseOffset": refusal.base_offset,
         "nextBaseOffset": refusal.next_base_offset,
@@ -94,12 +94,12 @@ def refusal_row(refusal: Refusal) -> RefusalRow:
 
 
 def refusal_row_if(refusal: Refusal | None) -> RefusalRow | None:
-    """Return why a segment is not shipped; None where nothing stops."""
+    """Return the refusal of a segment as a row; None if there is none."""
     return None if refusal is None else refusal_row(refusal)
 
 
 def chain_row(chain: Chain) -> Row:
-    """Return what the segments of one partition make together."""
+    """Return the chain of one partition's segments as a row."""
     return {
         **identity(chain.topic_partition),
         "clusterId": chain.cluster_id,
@@ -146,7 +146,7 @@ def batch_row(batch: Batch) -> dict[str, object]:
 
 
 def show_time(value: object) -> str:
-    """Return a timestamp for people; -1 means that there is none, and stays what it is."""
+    """Return a timestamp for people; -1, which means none, is shown as -1."""
     return instant(value) if isinstance(value, int) and value >= 0 else plain_text(value)
 
 

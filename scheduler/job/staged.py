@@ -1,4 +1,4 @@
-"""Snapshots as `resnap regenerate` has left them, before they are relied on."""
+"""Checks the snapshots that `resnap regenerate` has left, before they are used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCheck:
-    """What a look at regenerated snapshots showed."""
+    """The result of checking staged snapshots."""
 
     broken: tuple[VerificationError, ...]
     """Those that no broker could load."""
@@ -33,7 +33,7 @@ class StagedCheck:
 
 
 def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -> dict[int, str]:
-    """Return the snapshots below ``root`` that are of boundaries of a partition, locator by offset.
+    """Return the staged snapshots below ``root`` at boundaries of a partition, locator by offset.
 
     Raises:
         UsageError: ``root`` is no directory.
@@ -52,7 +52,7 @@ def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -
 
 
 def check_staged(selection: Selection, root: str, sources: Sources) -> StagedCheck:
-    """Look at the snapshots below ``root`` before they are compared.
+    """Check the snapshots below ``root`` before they are compared.
 
     Raises:
         UsageError: ``root`` is no directory, or has no snapshot of any boundary in scope.

@@ -1,4 +1,4 @@
-"""The steps of reading a store back: its objects, the chains they make, and its snapshots against a replay."""
+"""The steps of verifying a store: its objects, its chains of segments, and its snapshots against a replay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ READ_AT_ONCE: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class StoreCheck:
-    """One verification of a store; what its steps find is kept for those after them."""
+    """One verification of a store; later steps use the results of earlier ones."""
 
     part: TieredPart
     """What is read."""
@@ -104,14 +104,14 @@ class StoreCheck:
         return self._listing
 
     def list_again(self) -> None:
-        """Have the next to ask for ``listing`` see what has been written since."""
+        """Make the next use of ``listing`` list the store again."""
         self._listing = None
 
     def segments(self, progress: Progress) -> Iterator[VerifiedSegment]:
-        """Read back the objects of every segment, and yield a word on each, by key.
+        """Read back the objects of every segment, and yield the result of each, by key.
 
         Raises:
-            ConfigurationError: a segment is encrypted, and its key is not at hand.
+            ConfigurationError: a segment is encrypted, and its key is missing.
             StoreError: the store itself failed.
 
         """
@@ -159,10 +159,10 @@ class StoreCheck:
                 yield verified
 
     def _executors(self, to_read: Collection[str]) -> AbstractContextManager[TaskPool[StoredManifest, Contents]]:
-        """Return the executors of other machines that read segments back.
+        """Return the executors on other machines that read segments back.
 
         Raises:
-            UsageError: they do not reach the store.
+            UsageError: they cannot reach the store.
 
         """
         url = self.part.store.url
@@ -171,14 +171,14 @@ class StoreCheck:
 
     @property
     def judged_beside(self) -> set[str]:
-        """Keys of what another layout of the store, which was read before, names, or of a store below."""
+        """Keys in manifests of another layout of the store, verified before, or of a store below."""
         if self.beside is None:
             return set()
         named, is_key = self.beside.named_logs, self.part.layout.is_key
         return {key for key in self.listing.manifests if key in named or not is_key(key)}
 
     def partitions_beside(self, unread: str) -> set[TopicPartition]:
-        """Return the partitions of which segments lie in the folder of the manifest ``unread``; after ``segments``."""
+        """Return the partitions with segments in the folder of the manifest ``unread``; after ``segments``."""
         folder, folder_of = self.listing.folder(unread), self.listing.folder
         there = (one for key, one in self.manifests.items() if folder_of(key) == folder)
         return {TopicPartition(one.topic, one.partition) for one in there}
@@ -186,7 +186,7 @@ class StoreCheck:
     def chains(self) -> list[Chain]:
         """Return the chains of all segments whose manifests could be read; after ``segments``.
 
-        Beside another layout, those of partitions of which something is judged here, with what is judged there.
+        If there is another layout, only the chains of partitions with segments here, joined with the segments there.
         """
         judged = self.manifests.keys() - self.judged_beside
         here = {_log_of(self.manifests[key]) for key in judged}
@@ -194,7 +194,7 @@ class StoreCheck:
         return [replace(one, layout=self.part.layout.name) for one in chains]
 
     def joined(self) -> set[Log]:
-        """Return the partitions of which something is judged here, and something beside: their chains are these."""
+        """Return the partitions with segments both here and in another layout: their chains join both."""
         if self.beside is None:
             return set()
         there = self.judged_beside & self.manifests.keys()
@@ -203,7 +203,7 @@ class StoreCheck:
         }
 
     def snapshots(self, progress: Progress) -> Iterator[SnapshotCheck]:
-        """Replay the stored segments, and yield a word on each snapshot that is asked for; after ``segments``.
+        """Replay the stored segments, and yield the result of each selected snapshot; after ``segments``.
 
         Raises:
             ResnapError: the replay failed.
@@ -227,7 +227,7 @@ class StoreCheck:
         return snapshots.compared(progress)
 
     def _note_unreadable(self, key: str, manifest: ManifestFacts) -> None:
-        """Note the log and the snapshot of a segment, of which it is said what is wrong, that cannot be read at all."""
+        """Record the log and the snapshot of a faulty segment that cannot be read at all."""
         found = self.listing.read(key)
         for path in read_of(found, self.part.store.url):
             try:
@@ -239,7 +239,7 @@ class StoreCheck:
 
 
 class Log(NamedTuple):
-    """A partition of one topic, whatever says that something of it is stored."""
+    """A partition of one topic that has something stored."""
 
     topic_partition: TopicPartition
     topic_id: str | None
@@ -250,14 +250,14 @@ def _log_of(manifest: ManifestFacts) -> Log:
 
 
 def fault_of(problem: str, remedy: str) -> ResnapError:
-    """Return the error of a ``problem`` of a segment that was read back, with what to do about it."""
+    """Return the error for a ``problem`` of a segment that was read back, with what to do."""
     if NOT_READABLE in problem:
         return StoreAccessError(problem, hint=_LET_READ)
     return VerificationError(problem, hint=remedy)
 
 
 def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
-    """Return the chains of what lies in a store in several layouts, each once."""
+    """Return the chains of a store's segments in several layouts, each once."""
     joined: set[Log] = set()
     found: list[Chain] = []
     for check in reversed(checks):  # the first names what the others find, too
@@ -269,7 +269,7 @@ def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
 def store_checks(
     planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
 ) -> list[StoreCheck]:
-    """Return ``store_check`` for each layout in which something lies in ``store``; raises as it does.
+    """Return ``store_check`` for each layout with objects in ``store``; raises as it does.
 
     Segments shipped before ``since_ms``, by the store's clock, are not read.
     """
@@ -281,9 +281,9 @@ def store_checks(
 
 
 def store_check(planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal) -> StoreCheck:
-    """Return the verification of what lies in ``store``, in the layout of the first segment that is met.
+    """Return the verification of ``store``, in the layout of its first segment.
 
-    ``journal`` says how far an earlier one came. Of ``scope`` the topics count; ``store`` may be a part of one.
+    ``journal`` has the progress of an earlier one. ``scope`` selects the topics; ``store`` may be a part of one.
 
     Raises:
         StoreError: the store failed.

@@ -1,8 +1,8 @@
-"""The steps of repairing what is tiered: what a replay proves wrong, and the right parts in its place.
+"""The steps of repairing a store: find the parts that a replay proves wrong, and replace them.
 
-A snapshot is replaced where no broker could load it, where it has no entries though the replay found producers, or
-where a replay that left no producer out contradicts it. A transaction index is replaced where the batches contradict
-it, and all is known of what was open before them. Whatever else is wrong is named, and stays.
+A snapshot is replaced if no broker could load it, if it has no entries although the replay found producers, or if a
+replay without omitted producers contradicts it. A transaction index is replaced if the batches contradict it, and all
+transactions that were open before them are known. Any other problem is reported, and stays.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Repair:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What the names of the objects that are replaced end in."""
+        """The file name suffixes of the replaced objects."""
         parts = {".snapshot": self.check, ".txnindex": self.index}
         return tuple(suffix for suffix, part in parts.items() if part is not None)
 
     @property
     def verdict(self) -> str | None:
-        """What the snapshot is; None where it stays."""
+        """The verdict on the snapshot; None if it stays."""
         if self.check is None or self.check.replayed is None:
             return None
         comparison = self.check.replayed.result.comparison
@@ -88,7 +88,7 @@ _RIGHT = {Verdict.PROVEN, Verdict.UNPROVEN}
 
 @dataclass(slots=True, kw_only=True)
 class RepairedPartition:
-    """One partition of the store, and what was or would be replaced of it so far."""
+    """One partition of the store, and what was or would be replaced in it so far."""
 
     topic_partition: TopicPartition
     topic_id: str | None
@@ -133,11 +133,11 @@ class StoreRepair:
     _held: tuple[str, Tenure] | None = None
 
     def run(self, reading: Progress, replaying: Progress) -> None:
-        """Judge all that is stored, whose batches are read for their transactions and replayed; replace what is wrong.
+        """Check and replay all stored segments, and replace what is wrong.
 
         Raises:
             ConfigurationError: a segment is encrypted, and its key is not at hand.
-            VerificationError: the store keeps other bytes than it is sent.
+            VerificationError: the store holds other bytes than it was sent.
             StoreError: the store failed.
             ResnapError: the replay failed.
 
@@ -154,7 +154,7 @@ class StoreRepair:
             self._lease.close()
 
     def read_back(self, progress: Progress) -> None:
-        """Read all segments back, of what unfinished runs have left put back; before ``run``.
+        """Read all segments back, after undoing what unfinished runs have replaced; before ``run``.
 
         Raises:
             ConfigurationError: a segment is encrypted, and its key is not at hand.
@@ -175,7 +175,7 @@ class StoreRepair:
         self.check.with_problems.clear()
 
     def _put_back_unfinished(self) -> None:
-        """Put back what a run that was killed has replaced of a segment: this one then does all of it."""
+        """Undo what a killed run has replaced in a segment: this run then does all of it."""
         for folder in folders_in(self.check.part.store) if self.replacer is not None else ():
             if not folder.is_unfinished:
                 continue
@@ -189,7 +189,7 @@ class StoreRepair:
             self.check.list_again()
 
     def _judged(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:
-        """Judge the transaction indexes of a partition, and return what was aborted in its segments."""
+        """Check the transaction indexes of a partition, and return the transactions aborted in its segments."""
         inventory = selected.inventory.partition
         topic_partition = inventory.topic_partition
         progress.expect(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
@@ -224,7 +224,7 @@ class StoreRepair:
         return {one.segment.path: one.known for one in judged if one.known is not None}
 
     def _name_the_rest(self) -> None:
-        """Name what is wrong with segments and neither repaired nor named yet."""
+        """Report problems of segments that are neither repaired nor reported yet."""
         of = {self._manifests[path]: partition for path, partition in self._at.items() if path in self._manifests}
         for key, problems in self._problems.items():
             partition = of.get(key)
@@ -241,7 +241,7 @@ class StoreRepair:
         return next((one for one in of_name if (one.topic_id, one.lease) == (topic_id, lease)), None)
 
     def _name_gaps(self) -> None:
-        """Name the offsets that no log has: nothing below them says what is open, or who is alive, above."""
+        """Report offsets that no log has: above them, open transactions and live producers are unknown."""
         for chain in self.check.chains():
             at = chain.topic_partition
             if (at, chain.topic_id) in self.joined:
@@ -285,7 +285,7 @@ class StoreRepair:
             partition.open_at[result.boundary.offset] = _open_in(made.body)
 
     def _take_indexes(self, partition: RepairedPartition) -> None:
-        """Replace the indexes that are wrong where the snapshots stay."""
+        """Replace the wrong indexes of segments whose snapshots stay."""
         right = {one.segment.path: one for one in judge_indexes(partition.read, partition.open_at)}
         for key, index in partition.indexes.items():
             judged = right.get(index.segment.path, index)
@@ -295,7 +295,7 @@ class StoreRepair:
                     partition.warnings.append(f"{index.segment.sibling('txnindex')}: {_AS_FAR_AS_KNOWN}")
 
     def _refusal(self, found: SnapshotCheck) -> ResnapError | None:
-        """Return why a snapshot that seems wrong is not replaced; None if it is."""
+        """Return why a seemingly wrong snapshot is not replaced; None if it is."""
         replayed = found.replayed
         if replayed is None or replayed.result.outcome is not Outcome.REBUILT:
             return found.problem
@@ -312,7 +312,7 @@ class StoreRepair:
         return None
 
     def _is_corrupt(self, locator: str) -> bool:
-        """Whether no broker could load a snapshot, since it is damaged or was never shipped."""
+        """Whether no broker could load a snapshot, because it is damaged or was never shipped."""
         try:
             read_snapshot_array(self.check.engine.reading.sources.read(locator))
         except (FormatError, *GONE):
@@ -327,7 +327,7 @@ class StoreRepair:
         index: JudgedIndex | None,
         key: str = "",
     ) -> None:
-        """Replace what is wrong with a segment; what is wrong with that is named, and the others are gone on with."""
+        """Replace the wrong parts of a segment; a failure is reported, and the next segment follows."""
         manifest_key = self._manifests[key if found is None else found.key]
         facts = self.check.manifests[manifest_key]
         parts = RightParts(
@@ -367,7 +367,7 @@ class StoreRepair:
                 )
 
     def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
-        """Replace the parts, and return whether they were not there already; in a dry run as if they were not."""
+        """Replace the parts; return False if they were replaced already; a dry run returns True."""
         store, keys = self.check.part.store, self.check.engine.reading.sources.keys
         versions = Versions(store=store)
         rewritten = self.check.part.layout.rewritten(versions.body, repair.manifest_key, parts, keys)
@@ -385,7 +385,7 @@ class StoreRepair:
         return self._hold(partition.lease).replace(record, rewritten, versions) is not None
 
     def _hold(self, place: str) -> Replacer:
-        """Return what replaces objects under the lease of ``place``; any other lease is let go of."""
+        """Return a replacer that holds the lease of ``place``; any other lease is released."""
         if self.replacer is None:
             raise AssertionError("a dry run replaces nothing")
         if self._held is None or self._held[0] != place:

@@ -1,4 +1,4 @@
-"""In whom a stored snapshot differs from what a replay gives, and who may be missing for a reason that is known."""
+"""Compares a stored snapshot with a replay: which producers differ, and which may be missing for a known reason."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
 def lacking(
     found: BoundaryResult, comparison: Comparison, plan: PartitionPlan, origin: SnapshotOrigin | None
 ) -> Producers:
-    """Return who is missing of a stored snapshot, but for those of whom its origin says why.
+    """Return the producers that a stored snapshot lacks, except those whose absence its origin explains.
 
-    Where it was made from a shorter log, what was in doubt there is settled now. What Resnap has made was swept by no
-    broker. Beyond the window it was made from evidence alone, so that those may be missing whose transaction was
-    committed later.
+    If it was made from a shorter log, doubts of that time are settled now. No broker has expired producers of a
+    snapshot that Resnap made. Beyond the window it was made from evidence alone, so producers may be missing whose
+    transaction was committed later.
     """
     is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
     lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
@@ -42,10 +42,10 @@ def lacking(
 
 
 def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOrigin | None) -> Producers:
-    """Return in whom a stored snapshot differs.
+    """Return the producers whose entries in a stored snapshot differ.
 
-    A log without its beginning may not show that a broker had forgotten a producer in between: the coordinator epoch is
-    kept then, which does no harm. Nor does what older brokers left in snapshots of their own.
+    A log without its beginning may not show that a broker had forgotten a producer in between: then the coordinator
+    epoch is kept, which is harmless. So are the differences in snapshots that older brokers wrote.
     """
     harmless = NO_PRODUCERS
     if origin is None:
@@ -57,13 +57,13 @@ def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOri
 
 
 def rules_made_under(origin: SnapshotOrigin) -> str:
-    """Return in words which rules a stored snapshot was made under."""
+    """Return the rules of a stored snapshot as text."""
     at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
     return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
 
 
 def named(producers: Producers) -> str:
-    """Return who they are, the first of them by their ids."""
+    """Return the first of these producers by their ids, as text."""
     ids = producers.named[:MOST_SHOWN]
     more = producers.total - len(ids)
     return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")

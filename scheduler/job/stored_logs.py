@@ -1,6 +1,6 @@
-"""What of a store is replayed together: one log of a partition at a time, each of them without a gap.
+"""Divides the segments of a store into logs without gaps, which are replayed one at a time.
 
-What lies above a gap is a log that begins there. A source has one cluster, and one topic of a name.
+The segments above a gap are a log that begins there. A source has one cluster, and one topic of a name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StoredLog(NamedTuple):
-    """Segments of one partition in a store, with no gap between them."""
+    """Segments of one partition in a store, without a gap."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -28,14 +28,14 @@ class StoredLog(NamedTuple):
 
 
 class StoredLogs(NamedTuple):
-    """What is replayed together."""
+    """Logs that are replayed together."""
 
     folder: str
     """In the store."""
     together: Sequence[StoredLog]
 
     def scope(self, store_url: str, manifests: Collection[str]) -> Scope:
-        """Return the scope that has these logs alone; ``manifests`` are the keys of all in the store."""
+        """Return the scope with only these logs; ``manifests`` are the keys of all in the store."""
         others = set(manifests).difference(*(log.keys for log in self.together))
         others |= {key.removeprefix(f"{self.folder}/") for key in others}
         topic_ids = {log.topic_partition.topic: log.topic_id for log in self.together}
@@ -50,7 +50,7 @@ class StoredLogs(NamedTuple):
 def stored_logs(
     found: Mapping[str, ManifestFacts], listing: Listing, asked_for: Collection[str]
 ) -> Iterator[StoredLogs]:
-    """Yield what is to be replayed for those of the segments ``found`` that are asked for, by keys of manifests."""
+    """Yield the logs to replay for the selected segments of ``found``, by keys of manifests."""
     keys: dict[tuple[str, TopicPartition, str], list[str]] = {}
     ids: dict[tuple[str, str], set[str]] = {}
     for key, one in found.items():
@@ -68,7 +68,7 @@ def stored_logs(
 
 
 def _without_gaps(keys: Sequence[str], found: Mapping[str, ManifestFacts]) -> list[list[str]]:
-    """Return ``keys``, of segments of one partition, cut wherever there is a gap between them."""
+    """Return ``keys``, of segments of one partition, split at each gap."""
     logs: list[list[str]] = []
     reached = -1
     for key in sorted(keys, key=lambda key: found[key].base_offset):

@@ -1,11 +1,11 @@
-"""The snapshots of a store, each held against a replay of the segments as they are stored.
+"""Compares the snapshots of a store with a replay of the stored segments.
 
-The replay has the rules that the manifest of a snapshot names, if it does: one under others would miss, or keep, other
+The replay uses the rules in the manifest of a snapshot, if it has any: other rules would drop, or keep, other
 producers. So a partition that was shipped by several runs is replayed once for each moment T.
 
-How much lies above a segment must not matter. What lies above says how far back a replay reads, so that of a boundary
-beyond the window more may come to light here than the run that shipped it was asked to know. Its snapshot must have the
-transactions that span it and were aborted later; those that were committed may be missing.
+The segments above a segment must not matter. They decide how far back a replay reads, so this replay may find more at a
+boundary beyond the window than the run that shipped it had to. The snapshot must have the transactions that span it and
+were aborted later; those that were committed may be missing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _UNREADABLE: Final = "its batches cannot be read"
 
 
 class SnapshotCheck(NamedTuple):
-    """What a replay says of a shipped snapshot."""
+    """The result of comparing a shipped snapshot with a replay."""
 
     key: str
     problem: ResnapError | None
@@ -69,7 +69,7 @@ class SnapshotCheck(NamedTuple):
 
 
 class ReplayedBoundary(NamedTuple):
-    """What a replay gave at the end of a stored segment."""
+    """The replay's result at the end of a stored segment."""
 
     plan: PartitionPlan
     result: BoundaryResult
@@ -79,7 +79,7 @@ class ReplayedBoundary(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSnapshots:
-    """The snapshots of a store, or of a part of it; ``StoreCheck`` says what the fields are."""
+    """The snapshots of a store, or of a part of it; the fields are as in ``StoreCheck``."""
 
     store: ObjectStore
     listing: Listing
@@ -96,7 +96,7 @@ class StoredSnapshots:
     with_problems: set[TopicPartition]
 
     def compared(self, progress: Progress) -> Iterator[SnapshotCheck]:
-        """Replay the segments, and yield a word on each snapshot that is asked for.
+        """Replay the segments, and yield the result of each selected snapshot.
 
         Raises:
             ResnapError: the replay failed.
@@ -110,7 +110,7 @@ class StoredSnapshots:
     def _compared(
         self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
-        """Compare the snapshots of ``logs``; where a segment is broken, those of what lies below and above it."""
+        """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
         held = {f"{self.store.url}/{one.snapshot_key}": one for one in asked.values()}
         selection = look(logs.scope(self.store.url, self.listing.manifests), self.engine.reading.sources)
         for one in selection.partitions:
@@ -137,7 +137,7 @@ class StoredSnapshots:
             yield from self._compared(below_or_above, left, progress)
 
     def _around_broken(self, logs: StoredLogs, unread: Collection[TopicPartition | None]) -> dict[str, ManifestFacts]:
-        """Return what is whole of those of ``logs`` that are ``unread`` since some of their segments are not."""
+        """Return the intact parts of those ``logs`` that are ``unread`` because of some broken segments."""
         found: dict[str, ManifestFacts] = {}
         for log in logs.together:
             whole = [key for key in log.keys if self._is_whole(key)] if log.topic_partition in unread else log.keys
@@ -145,7 +145,7 @@ class StoredSnapshots:
         return found
 
     def _is_whole(self, key: str) -> bool:
-        """Whether all objects are there of the segment whose manifest is at ``key``, and its log can be read."""
+        """Whether all objects of the segment with the manifest at ``key`` exist, and its log can be read."""
         try:
             found = self.listing.read(key)
         except (FormatError, ObjectNotFoundError):
@@ -156,7 +156,7 @@ class StoredSnapshots:
         return all(length_of(store, one.key) == one.size_bytes for one in found.objects)
 
     def _count_unusable(self, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
-        """Count the snapshots that are missing at the end of a segment, or that no broker could load."""
+        """Count the snapshots at ends of segments that are missing, or that no broker could load."""
         at = selected.topic_partition
         ends = {one.next_base_offset: one for one in asked.values() if (one.topic, one.partition) == at}
         unusable = [one for one in selected.inventory.boundaries if one.offset in ends and not one.state.is_usable]
@@ -192,7 +192,7 @@ class StoredSnapshots:
                 yield plan
 
     def _rules(self, held: ManifestFacts) -> ReplayRules:
-        """Return the rules to hold a snapshot against."""
+        """Return the rules with which to compare a snapshot."""
         origin = held.snapshot_origin
         return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
 
@@ -218,7 +218,7 @@ class StoredSnapshots:
                 yield check._replace(rebuilt=rebuilt, replayed=replayed)
 
     def _torn(self, plan: PartitionPlan, result: PartitionResult) -> str | None:
-        """Return the log at which a replay of some of the snapshots ended; None where none is to blame."""
+        """Return the log at which a replay of some of the snapshots ended; None if no log caused it."""
         error = result.error
         if error is None or all(one.outcome is Outcome.REBUILT for one in result.boundaries):
             return None
@@ -263,7 +263,7 @@ class StoredSnapshots:
 
 
 def read_of(found: StoredManifest, store_url: str) -> set[str]:
-    """Return the locators of what a comparison reads of a segment: its log and its snapshot, and what holds them."""
+    """Return the locators that a comparison reads for a segment: its log, its snapshot, and their objects."""
     read = {f"{store_url}/{one.key}" for one in found.objects if one.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
     return read if found.files is None else read | {found.files.segment.path}
 

@@ -1,4 +1,4 @@
-"""Tiering, run by run: what is left to ship, and shipping it once its replay is done."""
+"""``TierRun``: finds what is left to ship of each partition, and ships it as soon as its replay is done."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _JOIN_REMOTE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploading:
-    """How objects go up."""
+    """Settings for uploading objects."""
 
     parallel: int = 1
     """Partitions, segments of all of them together, and objects of a segment, at once."""
@@ -76,7 +76,7 @@ class Uploading:
     complain: Callable[[str], None] = lambda _: None
 
     def delivery(self, store: ObjectStore) -> Delivery:
-        """Return what delivers to ``store`` for one run."""
+        """Return the delivery to ``store`` for one run."""
         return Delivery(
             store=store,
             verification=self.verification,
@@ -88,7 +88,7 @@ class Uploading:
 
 @dataclass(frozen=True, slots=True)
 class TierRun:
-    """One run of ``tier`` into one store, under the rules of its planner, which go into manifests."""
+    """One run of ``tier`` into one store, under the rules of its planner, which manifests record."""
 
     planner: Planner
     store: ObjectStore
@@ -96,11 +96,11 @@ class TierRun:
     now_ms: Callable[[], int]
 
     def orders(self, selection: Selection, saved: SavedPlan | None, high_watermark: int | None) -> list[TierOrder]:
-        """Return what is left to ship, of the partitions that ``saved`` names if it is given.
+        """Return what is left to ship, of the partitions in ``saved`` if it is given.
 
         Raises:
             StoreError: the store cannot be listed.
-            UsageError: the store lies in one of the log dirs.
+            UsageError: the store is inside one of the log dirs.
 
         """
         destination_url(self.store.url, selection)
@@ -160,13 +160,13 @@ class TierRun:
     def ship(
         self, orders: Sequence[TierOrder], planned: list[Planned], *, replaying: Progress, shipping: Progress
     ) -> Iterator[PartitionShipment]:
-        """Ship what is eligible of each partition as soon as its replay is through.
+        """Ship the eligible segments of each partition as soon as its replay is done.
 
-        Several partitions are on their way at once, and come as they are done. Where the store has failed those that
-        were begun come to their end, and no others are begun.
+        Several partitions are shipped at once, and yielded as they are completed. If the store fails, the started ones
+        are completed, and no others are started.
 
         Raises:
-            UsageError: executors do not reach the segments, or the store.
+            UsageError: executors cannot reach the segments, or the store.
             ResnapError: the replay failed.
 
         """
@@ -205,7 +205,7 @@ class TierRun:
 
     @contextmanager
     def _executors(self, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:
-        """Give the executors that copy segments; a limit on bytes per second is divided among their tasks."""
+        """Yield the executors that copy segments; a limit on bytes per second is divided among their tasks."""
         engine, uploading = self.planner.engine, self.uploading
         asked = uploading.parallel if uploading.is_parallel_asked else None
         most_tasks, bytes_per_s = engine.shares(asked, uploading.bytes_per_s)
@@ -247,9 +247,9 @@ class TierRun:
 def _copy_by(
     pool: TaskPool[CopyOrder, CopiedSegment], said: set[str], order: CopyOrder, delivery: Delivery
 ) -> CopiedSegment:
-    """Have executors copy a segment, unless ``delivery`` is stopped before; raises what ``copy_segment`` does.
+    """Let executors copy a segment, unless ``delivery`` is stopped before; raises what ``copy_segment`` does.
 
-    What several of them find out about the store is said once.
+    A finding of several executors about the store is reported once.
     """
     size_bytes = order.listed.segment.size_bytes
     copied = pool.result(order, size_bytes, lambda: not delivery.is_stopped)
@@ -276,12 +276,12 @@ class _Work:
     _has_failed: bool = False
 
     def until_failure(self, replays: Iterator[Replayed]) -> Iterator[Replayed]:
-        """Yield ``replays``, none any more once the store has failed."""
+        """Yield ``replays``, and stop once the store has failed."""
         while not self._has_failed and (replayed := next(replays, None)) is not None:
             yield replayed
 
     def ship(self, replayed: Replayed) -> PartitionShipment:
-        """Ship what is eligible of a partition, unless another run is at it: the others need not wait for that."""
+        """Ship the eligible segments of a partition, unless another run does: the others need not wait for it."""
         order = self.orders[replayed.result.topic_partition]
         now_ms = self.shipper.now_ms()
         place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
@@ -296,13 +296,13 @@ class _Work:
         return shipment
 
     def stop(self) -> None:
-        """Let go of all that is on its way, in all threads and on all executors."""
+        """Drop all work in progress, in all threads and on all executors."""
         self.shipper.delivery.stop()
         if self.executors is not None:
             self.executors.close()
 
     def look(self) -> None:
-        """Report what is under way, though nothing of it is done: the listener may have it end."""
+        """Report the work in progress although nothing is completed: the listener may end it."""
         self._note(0)
 
     def _note(self, more: int) -> None:
@@ -313,7 +313,7 @@ class _Work:
 
 
 def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
-    """Yield who is left out of snapshots that were made and shipped."""
+    """Yield the producers missing from snapshots that were made and shipped."""
     own = {SnapshotHow.KEPT, SnapshotHow.PROVEN}
     made = {one.next_base_offset for one in shipment.shipped if one.snapshot not in own}
     for found in replayed.result.boundaries:
@@ -322,21 +322,21 @@ def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
 
 
 def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
-    """Return the log dirs of this machine in which there is something to do."""
+    """Return the local log dirs of partitions with something to do."""
     busy = [order.selected.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
     return sorted({path for path in busy if isinstance(path, Path)})
 
 
 def this_run() -> str:
-    """Return what to call this run where others see it."""
+    """Return the name of this run for others."""
     return f"{gethostname()}, process {os.getpid()}"
 
 
 @contextmanager
 def staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
-    """Give the URL of the place where a run's snapshots wait to be shipped, and empty it afterwards.
+    """Yield the URL of the staging area for a run's snapshots, and empty it afterwards.
 
-    A directory of this machine, or, where other machines write, a part of the destination.
+    It is a directory of this machine, or, if other machines write, a part of the destination.
     """
     if not is_remote:
         with scratch_directory("staging") as directory:

@@ -1,4 +1,4 @@
-"""Keeps how topics are configured beside what is shipped of them, as far as a cluster or its metadata log says it."""
+"""Stores the configuration of shipped topics beside their segments, from a cluster or its metadata log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def keep_topics(store: ObjectStore, partitions: Iterable[SelectedPartition], scope: Scope, key_prefix: str) -> None:
-    """Put the settings of the topics of ``partitions`` into ``store``: of those with an id, as far as they are known.
+    """Write the settings of the topics of ``partitions`` to ``store``, for topics with an id, as far as known.
 
     Raises:
         StoreError: the store failed.

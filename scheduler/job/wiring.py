@@ -1,4 +1,4 @@
-"""The composition root: from settings to what jobs work with. The only place that picks implementations."""
+"""The composition root: builds what jobs work with from settings; the only place that chooses implementations."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
-    """Return the engine that the settings ask for, which the caller must close.
+    """Return the engine for the settings; the caller must close it.
 
-    It outlives services: a process that runs again and again makes one, and gives it to the service of each run (see
-    ``Engine``). ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
+    A long-running process makes one for all its runs (see ``Engine``). ``ahead`` is whether a replay follows as soon as
+    there is a plan, so that Spark may start before.
     """
     return Engine(
         kind=settings.engine,
@@ -60,16 +60,16 @@ def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
 def planner_of(
     context: Context, rules: ReplayRules | None = None, *, replays: bool = True, cached: bool = False
 ) -> Planner:
-    """Return what plans and replays for one run: T is fixed here.
+    """Return the planner of one run; its T is fixed here.
 
     Args:
         context: of the run.
-        rules: those of a saved plan, where there is one.
-        replays: whether whatever is planned is replayed, so that Spark may start meanwhile.
-        cached: whether what earlier runs found out counts.
+        rules: those of a saved plan, if there is one.
+        replays: whether every plan is replayed, so that Spark may start during planning.
+        cached: whether to use results of earlier runs.
 
     Raises:
-        UsageError: the directory that is to keep it is not on this machine, or lies in a broker's log dir.
+        UsageError: the state directory is not on this machine, or is inside a broker's log dir.
 
     """
     planner = Planner(
@@ -81,7 +81,7 @@ def planner_of(
 
 
 def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploading:
-    """Return how objects go up; what a run should know of the store goes to ``complain``."""
+    """Return the upload settings; findings about the store are passed to ``complain``."""
     return Uploading(
         parallel=settings.parallel,
         is_parallel_asked=settings.origin("parallel") != DEFAULT_ORIGIN,
@@ -93,7 +93,7 @@ def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploadi
 
 
 def _asked(settings: Settings) -> Asked:
-    """Return which of the rules a flag, or the request of a run, asks for."""
+    """Return which of the rules a flag, or the request of a run, sets."""
     return Asked(
         expiry=settings.origin("producer_id_expiration_ms").startswith(FLAG_ORIGIN),
         as_of=settings.origin("as_of").startswith(FLAG_ORIGIN),
@@ -102,7 +102,7 @@ def _asked(settings: Settings) -> Asked:
 
 
 def _run_cache(planner: Planner, context: Context) -> RunCache | None:
-    """Return what earlier runs found out, and where this run leaves what it finds; a dry run leaves nothing."""
+    """Return the run cache for this run; a dry run writes nothing to it."""
     settings = context.settings
     directory = _state_directory(settings, context.warn)
     if directory is None:
@@ -122,10 +122,10 @@ def _run_cache(planner: Planner, context: Context) -> RunCache | None:
 
 
 def journal_of(settings: Settings, clock: Clock, url: str, complain: Callable[[str], None]) -> VerificationJournal:
-    """Return what an interrupted verification of the store at ``url`` has left, and where this one leaves its own.
+    """Return the journal of the verification of the store at ``url``, with an interrupted run's entries.
 
     Raises:
-        UsageError: what is to keep it is no directory of this machine, or lies in a broker's log dir.
+        UsageError: the state directory is not a directory of this machine, or is inside a broker's log dir.
 
     """
     directory = _state_directory(settings, complain)
@@ -133,7 +133,7 @@ def journal_of(settings: Settings, clock: Clock, url: str, complain: Callable[[s
 
 
 def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Path | None:
-    """Return the state directory; the usual place is left alone where it lies in a broker's log dir."""
+    """Return the state directory; the default one is not used inside a broker's log dir."""
     directory = state_directory(settings, process_environment())
     log_dir = None if directory is None else log_dir_around(directory)
     if log_dir is None:
@@ -147,7 +147,7 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
 
 
 def reading_of(settings: Settings) -> Reading:
-    """Return how segments are read."""
+    """Return the options for reading segments."""
     return Reading(
         sources=Sources(
             s3=settings.s3(),
@@ -163,7 +163,7 @@ def reading_of(settings: Settings) -> Reading:
 
 
 def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
-    """Return the times that the settings ask for; T is fixed here, once.
+    """Return the replay rules of the settings; T is fixed here, once.
 
     Raises:
         UsageError: T is in the future.
@@ -189,7 +189,7 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
 
 
 def metadata_log_of(settings: Settings, place: str | None) -> Path:
-    """Return where the cluster's metadata log lies: at ``place``, or where the settings or ``log.dirs`` say.
+    """Return the directory of the cluster's metadata log: ``place``, or from the settings or ``log.dirs``.
 
     Raises:
         UsageError: nothing says.
@@ -205,10 +205,10 @@ def metadata_log_of(settings: Settings, place: str | None) -> Path:
 
 
 def cluster_of(settings: Settings) -> AbstractContextManager[Cluster]:
-    """Give a connection to the running cluster: that of the command, or else one that ends with the context.
+    """Yield a connection to the running cluster: that of the command, or else one that ends with the context.
 
     Raises:
-        ConfigurationError: no cluster is named, or what it is to be reached by cannot be used.
+        ConfigurationError: no cluster is configured, or its connection settings are invalid.
         ClusterError: it does not answer.
 
     """
@@ -218,7 +218,7 @@ def cluster_of(settings: Settings) -> AbstractContextManager[Cluster]:
 
 
 def remote_of(settings: Settings) -> str | None:
-    """Return the URL of the remote storage that is read with log dirs, the folders of the key prefix included."""
+    """Return the URL of the remote storage that is read with log dirs, including the folders of the key prefix."""
     if settings.remote is None:
         return None
     url = settings.remote if is_store_url(settings.remote) else Path(settings.remote).absolute().as_uri()
@@ -227,10 +227,10 @@ def remote_of(settings: Settings) -> str | None:
 
 
 def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None) -> Scope:
-    """Return what a saved plan, the SOURCE arguments, or else ``log.dirs``, and the settings point at.
+    """Return the scope from a saved plan, the SOURCE arguments, or else ``log.dirs``, and the settings.
 
     Raises:
-        UsageError: neither names anything.
+        UsageError: none of them names a source.
 
     """
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))

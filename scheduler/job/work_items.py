@@ -1,4 +1,4 @@
-"""What jobs take and give, partition by partition: what a look showed, what is planned, what came of it."""
+"""Inputs and outputs of jobs by partition: the scan, the plan, and the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_COST: Final = Cost(segments=0, size_bytes=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionScan:
-    """What a look at one partition showed."""
+    """The result of scanning one partition."""
 
     selected: SelectedPartition
     blockers: BrokerBlockers
@@ -50,7 +50,7 @@ class PartitionScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One partition and what would be done."""
+    """One partition and its plan."""
 
     selected: SelectedPartition
     plan: PartitionPlan
@@ -61,18 +61,18 @@ class Planned:
 
     @property
     def is_settled(self) -> bool:
-        """Whether an earlier run has made all that is wanted."""
+        """Whether an earlier run has made everything that is wanted."""
         return bool(self.still_valid) and not self.plan.boundaries
 
     @property
     def cost(self) -> Cost:
-        """What would be read."""
+        """What the replay would read."""
         return cost_of(self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One partition and what its replay gave."""
+    """One partition and the result of its replay."""
 
     planned: Planned
     result: PartitionResult

@@ -1,1 +1,1 @@
-"""The verbs of Resnap, one module each: what is asked for, the run, and how its results are shown (see ``job``)."""
+"""The jobs of Resnap, one module per verb: its request, its run, and the view of its results (see ``job``)."""

@@ -1,6 +1,6 @@
-"""`resnap producer census`: who holds producer ids, how old they are, what memory they take, and when they expire.
+"""`resnap producer census`: whose producer ids are active, their age, memory and expiration.
 
-Counted from the newest producer snapshot of each partition, or from a replay (``census_count``).
+It counts the newest producer snapshot of each partition, or a replay (``census_count``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Counts the producers of partitions: from their newest snapshots, or from a replay where these do not serve.
+"""Counts the producers of partitions: from their newest snapshots, or from a replay if these cannot be used.
 
-Where the newest snapshot is missing, broken, or older than the active segment, the newest boundary is replayed, as
-``plan --as-of now`` would. What the active segment holds is in neither, and its bytes are named.
+If the newest snapshot is missing, broken, or older than the active segment, the newest boundary is replayed, as ``plan
+--as-of now`` would. The active segment is in neither, and its bytes are reported.
 """
 
 from __future__ import annotations

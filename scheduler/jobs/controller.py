@@ -1,4 +1,4 @@
-"""`resnap controller image|producer-ids|config`: what a cluster's metadata log says, which is never written to."""
+"""`resnap controller image|producer-ids|config`: shows what a cluster's metadata log holds, and never writes to it."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

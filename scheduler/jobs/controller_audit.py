@@ -1,4 +1,4 @@
-"""`resnap controller audit`: whether every producer id of a log dir lies in exactly one block that was allocated."""
+"""`resnap controller audit`: checks that every producer id of a log dir is in exactly one allocated block."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""`resnap doctor`: is everything there that a run needs? One finding per question, each with a remedy.
+"""`resnap doctor`: checks everything that a run needs; one finding per question, each with a remedy.
 
-Nothing is changed: a broker's lock is asked about and not taken, and what a probe of a store wrote it deletes again.
+Nothing is changed: a broker's lock is tested and not taken, and the probe of a store deletes its own objects.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What `resnap doctor` finds: one answer to one question, with what to do about it."""
+"""Findings of `resnap doctor`: one answer to one question, with what to do about it."""
 
 from __future__ import annotations
 

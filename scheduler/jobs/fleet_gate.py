@@ -1,4 +1,4 @@
-"""The job ``fleet gate``: may a broker be stopped now? To be asked again and again, until the answer is yes."""
+"""The job ``fleet gate``: may a broker be stopped now? Meant to be repeated until the answer is yes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resnap gc`: list or delete what runs that were killed have left in a store."""
+"""`resnap gc`: lists or deletes what killed runs have left in a store."""
 
 import shlex
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`resnap install`: put regenerated snapshots beside the segments of a stopped broker, or take that back."""
+"""`resnap install`: installs regenerated snapshots beside the segments of a stopped broker, or undoes that."""
 
 import shlex
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`resnap install --undo`: take an installation back."""
+"""`resnap install --undo`: undoes an installation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

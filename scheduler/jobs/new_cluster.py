@@ -1,4 +1,4 @@
-"""What `resnap restore` gives a new cluster besides logs, in its metadata: topics, their settings, producer ids."""
+"""What `resnap restore` writes to a new cluster's metadata: topics, their settings, and producer ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job ``plan``: what a replay would read and make, partition by partition."""
+"""The job ``plan``: shows what a replay would read and write, partition by partition."""
 
 from __future__ import annotations
 

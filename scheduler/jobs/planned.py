@@ -1,4 +1,4 @@
-"""What would be replayed, as ``plan`` and the dry runs of other jobs show it."""
+"""Shows planned replays, for ``plan`` and the dry runs of other jobs."""
 
 from __future__ import annotations
 

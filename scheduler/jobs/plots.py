@@ -1,4 +1,4 @@
-"""Pictures of a simulated quota, and of a census of producers."""
+"""Draws a simulated quota, and a census of producers."""
 
 from __future__ import annotations
 

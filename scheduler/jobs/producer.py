@@ -1,4 +1,4 @@
-"""`resnap producer simulate`: what a broker answers to a script of appends, bumps, expiries and restarts."""
+"""`resnap producer simulate`: shows a broker's responses to a script of appends, bumps, expiries and restarts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`resnap quota advise`: the rate that would have left most principals alone, and what it would have stopped."""
+"""`resnap quota advise`: finds the rate that would have left most principals unthrottled, and how it throttles others."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

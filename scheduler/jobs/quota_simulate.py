@@ -1,4 +1,4 @@
-"""`resnap quota simulate`: whom a quota would have throttled, when, and for how long."""
+"""`resnap quota simulate`: shows which principals a quota would have throttled, when, and for how long."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

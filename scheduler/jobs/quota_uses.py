@@ -1,7 +1,8 @@
-"""What `resnap quota simulate` and `advise` have in common: a log's uses of producer ids, by principal, and rules.
+"""Shared by `resnap quota simulate` and `advise`: a log's uses of producer ids by principal, and the quota's rules.
 
-Headers are read where replays read them: by Spark's executors, or by this process. A time and an id for each use,
-thinned to one a second, stay there; so does the quota, principal by principal, and what comes back is its outcome.
+Headers are read where replays read them: by Spark's executors, or by this process. The uses, a time and an id each,
+thinned to one per second, stay there; the quota also runs there, principal by principal, and only its outcome is
+returned.
 """
 
 from __future__ import annotations

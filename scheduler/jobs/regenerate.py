@@ -1,6 +1,6 @@
 """The job ``regenerate``: rebuilds producer snapshots as files, ``<topic>-<partition>/<offset, 20 digits>.snapshot``.
 
-With the snapshots goes what they were made for, so that `resnap install` sees whether it is still that.
+It also writes the fingerprint of the log, so that `resnap install` can check that the log is unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`resnap remote status`: what brokers know to be in remote storage, compared with their disks and the store."""
+"""`resnap remote status`: compares brokers' metadata of remote storage with their disks and the store."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext

@@ -1,6 +1,6 @@
-"""The job ``repair``: right snapshots and transaction indexes in the place of wrong ones, in what is tiered already.
+"""The job ``repair``: replaces wrong snapshots and transaction indexes of tiered segments with correct ones.
 
-Originals are kept in the store, below ``.resnap/repaired/<run>/``, and ``--undo`` puts them back.
+Originals are saved in the store, below ``.resnap/repaired/<run>/``, and ``--undo`` restores them.
 """
 
 from __future__ import annotations

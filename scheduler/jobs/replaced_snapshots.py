@@ -1,7 +1,7 @@
-"""Which snapshots of a store without digests are not restored as they are stored, and what takes their place.
+"""Finds the wrong snapshots of a store without digests, and rebuilds them for a restore.
 
-No manifest there has a digest of them, and brokers wrote them: one that ``verify --store`` refuses would make a broker
-refuse good producers, or serve aborted records. A replay of the stored segments makes it again.
+No manifest there has a digest of them, and brokers wrote them: a snapshot that ``verify --store`` refuses would make a
+broker refuse good producers, or serve aborted records. A replay of the stored segments rebuilds it.
 """
 
 from __future__ import annotations

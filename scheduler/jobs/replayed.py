@@ -1,4 +1,4 @@
-"""What replays gave, boundary by boundary, as ``regenerate``, ``verify`` and ``plan --prove`` show it."""
+"""Shows the results of replays, boundary by boundary, for ``regenerate``, ``verify`` and ``plan --prove``."""
 
 from __future__ import annotations
 

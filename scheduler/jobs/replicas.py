@@ -1,4 +1,4 @@
-"""The job ``replicas``: which replicas of a running cluster lack producer state that others have; reads no log."""
+"""The job ``replicas``: finds replicas of a running cluster that lack producer state that others have; reads no log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resnap restore`: make partition directories, which a broker opens, of what was shipped to a store."""
+"""`resnap restore`: makes partition directories, which a broker can open, from shipped segments."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

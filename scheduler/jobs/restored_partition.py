@@ -1,4 +1,4 @@
-"""What `resnap restore` says of each partition, and how it is shown."""
+"""The results of `resnap restore` for each partition, and their view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies the files that `resnap restore` writes: threads of this process, or the executors of other machines."""
+"""Chooses what copies the files of `resnap restore`: threads of this process, or executors on other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resnap retain`: apply a retention to what was shipped."""
+"""`resnap retain`: applies retention to shipped segments."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The job ``scan``: which boundaries have no usable snapshot, what blocks each partition, and what a replay would cost.
+"""The job ``scan``: finds boundaries without a usable snapshot, what blocks each partition, and the cost of a replay.
 
 It reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
 not cover, the first batch header of a few.

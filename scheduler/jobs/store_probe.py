@@ -1,4 +1,4 @@
-"""What `resnap doctor --store` finds: does a store do what shipping needs, and what is done where it does not?"""
+"""The findings of `resnap doctor --store`: does a store do what shipping needs, and how does Resnap handle the rest?"""
 
 from __future__ import annotations
 

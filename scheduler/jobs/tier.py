@@ -1,6 +1,7 @@
 """The job ``tier``: ships every eligible segment with its indexes, leader epochs and aligned snapshot into a store.
 
-What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named.
+Segments that were shipped before are unchanged; if their snapshots lack producers that this run would keep, these are
+reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The job ``verify``: compares snapshots with a replay, or reads a store back; any difference is an error.
 
-Of a store every object is compared with its manifest, what the segments are together is judged, and every snapshot is
-compared with a replay of what is stored (``job.store_check``).
+In a store every object is compared with its manifest, the chains of segments are checked, and every snapshot is
+compared with a replay of the stored segments (``job.store_check``).
 """
 
 from __future__ import annotations

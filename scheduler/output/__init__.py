@@ -1,1 +1,1 @@
-"""How results are shown: as rows, as tables or JSON, and as progress."""
+"""Renders results: rows as tables or JSON, and progress."""

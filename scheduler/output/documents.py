@@ -1,7 +1,7 @@
-"""What programs read of the answers of commands, as types: ``docs/schemas/`` is made of them (``tests/schemas.py``).
+"""The JSON documents that commands print for programs, as types: ``docs/schemas/`` is generated from them.
 
-A key is always there, unless it is ``NotRequired``; keys may be added. The functions that make rows return these types,
-or a test holds what they return against the schema.
+A key always exists, unless it is ``NotRequired``; keys may be added. The functions that make rows return these types,
+or a test checks their results against the schema (``tests/schemas.py``).
 """
 
 from typing import NotRequired

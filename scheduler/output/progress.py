@@ -1,7 +1,7 @@
-"""How far a long piece of work has come, in segments and bytes: a bar on a terminal, a line now and then elsewhere.
+"""Progress of long work, in segments and bytes: a bar on a terminal, else a line at intervals.
 
-Work calls ``advance`` with what is newly done, from any thread; what is shown, or sent elsewhere, is a
-``ProgressState``. Progress goes to standard error, so that it never mixes with the answer.
+Work calls ``advance`` with newly finished amounts, from any thread; a ``ProgressState`` is shown, or sent elsewhere.
+Progress goes to standard error, so that it never mixes with the output.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ProgressState:
     """How far a piece of work has come at one moment.
 
     Attributes:
-        task: what it is, such as ``replay``.
-        phase: what is going on.
-        tasks_running: how many tasks of the engine run.
+        task: its name, such as ``replay``.
+        phase: the current phase.
+        tasks_running: number of running tasks of the engine.
         segments: done, of ``segments_expected``.
         size_bytes: of segments done, of ``bytes_expected``; those of a segment count as done whatever of it is read.
         elapsed_s: since the work began.
         rate_bytes_s: since work on segments, or the first after machine code was made, began; None until then.
-        left_s: at that rate; None where it is not known.
+        left_s: at that rate; None if unknown.
 
     """
 
@@ -57,20 +57,20 @@ class ProgressState:
 
 
 class Progress:
-    """What work reports to; this one ignores it all."""
+    """Receives the progress of work; this one ignores it."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
-        """Add to what there is to do in all."""
+        """Add to the total amount of work."""
 
     def advance(self, segments: int, size_bytes: int) -> None:
-        """Add to what is done."""
+        """Add to the finished amount."""
 
     def at_work(self, phase: Phase, tasks: int) -> None:
-        """Hear what is going on, and how many tasks run."""
+        """Receive the current phase, and the number of running tasks."""
 
 
 class CountedProgress(Progress):
-    """Counts the segments that are done, and passes everything on."""
+    """Counts the finished segments, and passes everything on."""
 
     def __init__(self, heard: Progress) -> None:
         self._heard, self._lock = heard, threading.Lock()
@@ -92,7 +92,7 @@ class CountedProgress(Progress):
 
 
 class TrackedProgress(Progress):
-    """Adds up, and gives the state after each report to ``report``, which is called by one thread at a time."""
+    """Sums up, and passes the state after each report to ``report``, which one thread at a time calls."""
 
     def __init__(self, task: str, clock: Clock, report: Callable[[ProgressState], None]) -> None:
         self._task, self._clock, self._report = task, clock, report
@@ -106,14 +106,14 @@ class TrackedProgress(Progress):
         """What was done by then: all that was read while machine code was made."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
-        """Add to what there is to do in all."""
+        """Add to the total amount of work."""
         with self._lock:
             self._all_segments += segments
             self._all_bytes += size_bytes
             self._report(self._state())
 
     def advance(self, segments: int, size_bytes: int) -> None:
-        """Add to what is done."""
+        """Add to the finished amount."""
         with self._lock:
             if self._first_s is None:
                 self._first_s = self._began_s
@@ -124,7 +124,7 @@ class TrackedProgress(Progress):
             self._report(self._state())
 
     def at_work(self, phase: Phase, tasks: int) -> None:
-        """Hear what is going on, and how many tasks run."""
+        """Receive the current phase, and the number of running tasks."""
         with self._lock:
             if self._first_s is None:
                 self._first_s = self._clock.monotonic_s()
@@ -132,7 +132,7 @@ class TrackedProgress(Progress):
             self._report(self._state())
 
     def state(self) -> ProgressState:
-        """Return how far it has come by now."""
+        """Return the current state."""
         with self._lock:
             return self._state()
 
@@ -156,7 +156,7 @@ class TrackedProgress(Progress):
 
 
 class LineProgress(TrackedProgress):
-    """A line at intervals, and one at the end; as JSON objects where the answer is JSON."""
+    """A line at intervals, and one at the end; as JSON objects if the output is JSON."""
 
     def __init__(self, task: str, stream: TextIO, clock: Clock, *, as_json: bool = False) -> None:
         super().__init__(task, clock, self._write_sometimes)
@@ -166,7 +166,7 @@ class LineProgress(TrackedProgress):
         self._has_said_compiling = False
 
     def finish(self) -> None:
-        """Say how far it came; nothing where there was nothing to do."""
+        """Print the final state; nothing if there was nothing to do."""
         state = self.state()
         if state.segments_expected or state.segments:
             self._write(state)
@@ -206,7 +206,7 @@ class BarProgress(TrackedProgress):
 
 
 def progress_row(state: ProgressState) -> dict[str, object]:
-    """Return ``state`` as it is shown in JSON; rate and time left only where they are known."""
+    """Return ``state`` in its JSON form; rate and time left only if known."""
     row: dict[str, object] = {
         "task": state.task,
         "phase": state.phase,
@@ -241,7 +241,7 @@ def _line(state: ProgressState) -> str:
 def show_progress(
     tasks: Sequence[str], stream: TextIO, clock: Clock, *, quiet: bool, as_json: bool
 ) -> Iterator[list[Progress]]:
-    """Give what to report to while ``tasks`` last, one for each, in the form that suits ``stream``."""
+    """Yield a progress receiver for each of ``tasks``, in the form that suits ``stream``."""
     if quiet:
         yield [Progress() for _ in tasks]
     elif stream.isatty() and not as_json:

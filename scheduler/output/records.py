@@ -1,4 +1,4 @@
-"""Values of ours as records of JSON: fields in camel case, as Kafka names them, and nothing that JSON cannot hold."""
+"""Converts our values to JSON records: fields in camel case, as Kafka names them, and only JSON's types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def camel_case(name: str) -> str:
 
 
 def plain(value: object) -> object:
-    """Return ``value`` in JSON's own types; what is none of them becomes its text."""
+    """Return ``value`` in JSON's types; values of other types become strings."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool | int | float | str):

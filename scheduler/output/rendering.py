@@ -1,8 +1,8 @@
-"""One answer in several forms: a table for people, a JSON document, a JSON object per line, or Kafka's own dump.
+"""Renders an answer in several forms: a table for people, a JSON document, JSON lines, or Kafka's dump format.
 
 An answer is a head (facts about the whole), rows that may be very many and come one at a time, and a tail that is known
-only once the rows have been seen. Rows are plain mappings under Kafka's own camelCase names; a ``Column`` says how a
-person sees one of them. Should the rows end in an error, what came before it is printed, whole, in every form.
+only after the rows. Rows are plain mappings under Kafka's own camelCase names; a ``Column`` defines how a table shows
+one value. If the rows end with an error, everything before it is printed completely, in every form.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """Return ``8000`` as ``2 h 13 m``: two units at most, seconds with a tenth only where there are few."""
+    """Return ``8000`` as ``2 h 13 m``: at most two units, with tenths only for few seconds."""
     if seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -79,7 +79,7 @@ def human_duration(seconds: float) -> str:
 
 
 def plain_text(value: object) -> str:
-    """Return a value as a cell of a table: nothing for None, JSON's words for truth, one line always."""
+    """Return a value as a table cell: empty for None, JSON's words for booleans, always one line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -90,7 +90,7 @@ def plain_text(value: object) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return ``text`` with what would steer a terminal, or cannot be written, as escapes: names come from files."""
+    """Return ``text`` with control and unprintable characters escaped, because names come from files."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
@@ -98,7 +98,7 @@ def harmless(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """How a person sees one value of each row."""
+    """How a table shows one value of each row."""
 
     key: str
     title: str | None = None
@@ -111,7 +111,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above the column."""
+        """The heading of the column."""
         return self.key if self.title is None else self.title
 
     def cell(self, row: Row) -> str:
@@ -130,7 +130,7 @@ BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=lambda value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a command has to say, apart from its form."""
+    """The output of a command, independent of its form."""
 
     head: Row = field(default_factory=dict)
     name: str | None = None
@@ -148,7 +148,7 @@ class Answer:
 
 
 class OutputClosedError(Exception):
-    """The reader of our output has gone; not an ``OSError``, which would be taken for one of the file being read."""
+    """The reader has closed our output; not an ``OSError``, which would look like one of the file being read."""
 
 
 class Output:
@@ -160,10 +160,10 @@ class Output:
         self._is_terminal = self._stream.isatty() if is_terminal is None else is_terminal
 
     def write(self, answer: Answer) -> None:
-        """Print ``answer``; an error that its rows end in passes through after what came before it is printed.
+        """Print ``answer``; an error at the end of its rows is raised after everything before it was printed.
 
         Raises:
-            OutputClosedError: the reader has gone.
+            OutputClosedError: the reader has closed it.
             ResnapError: the output cannot be written.
 
         """
@@ -221,7 +221,7 @@ class Output:
             raise errors[0]
 
     def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> bool:
-        """Print a table unless it is wider than the terminal, which would fold its cells beyond recognition."""
+        """Print a table unless it is wider than the terminal, which would wrap its cells unreadably."""
         # Most commands print no table to a terminal, and need not wait for rich.
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415
         from rich.console import Console  # noqa: PLC0415
@@ -242,7 +242,7 @@ class Output:
         return True
 
     def _write_json(self, answer: Answer) -> None:
-        """Print one document without ever holding all rows."""
+        """Print one document without holding all rows in memory."""
         if answer.name is None:
             self._print(_json(answer.head))
             return
@@ -272,7 +272,7 @@ class Output:
 
 
 def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]) -> Iterator[str]:
-    """Yield a heading and a line per row; the widths come from the heading and ``first``."""
+    """Yield a heading and a line per row; widths come from the heading and ``first``."""
     cells = [[column.cell(row) for column in columns] for row in first]
     headings = [column.heading for column in columns]
     widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
@@ -286,7 +286,7 @@ def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]
 
 
 def _until_error(rows: Iterable[Row], errors: list[Exception]) -> Iterator[Row]:
-    """Yield rows up to their end, or to an error, which is kept in ``errors`` until what came before is printed."""
+    """Yield rows up to their end, or to an error, which is stored in ``errors`` until the rows are printed."""
     try:
         yield from rows
     except Exception as error:  # noqa: BLE001 - raised again
@@ -295,7 +295,7 @@ def _until_error(rows: Iterable[Row], errors: list[Exception]) -> Iterator[Row]:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Distinguish errors of our output from those of the files that the rows are read from meanwhile."""
+    """Distinguish errors of our output from those of the files that the rows are read from."""
     try:
         yield
     except BrokenPipeError as error:

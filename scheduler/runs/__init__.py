@@ -1,1 +1,1 @@
-"""Runs of the service: what was asked for, how far it came, what came of it, kept in one SQLite file."""
+"""Runs of the service: their requests, progress and results, stored in one SQLite file."""

@@ -1,4 +1,4 @@
-"""The settings of runs: the service's own, read again on request, and what a request puts on top of them."""
+"""The settings of runs: the service's own, reloaded on request, overridden by a request's settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Carries out what a run asks for, by the jobs that the shell commands are, too.
+"""Executes runs, with the same jobs as the shell commands.
 
-The engine, with Spark once it runs, belongs to the service, for all runs.
+The engine, with Spark if it was started, belongs to the service and is shared by all runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Carries runs out, one by one.
+    """Executes runs, one by one.
 
     Attributes:
-        saved_plan: gives the text of a kept plan by its id, or None if there is none.
+        saved_plan: returns the text of a stored plan by its id, or None if there is none.
 
     """
 
@@ -42,10 +42,10 @@ class Execution:
     shared: Shared
 
     def carry_out(self, run: Run, report: RunReport) -> Row:
-        """Do what ``run`` asks for, and return what it came to.
+        """Execute ``run``, and return its totals.
 
         Raises:
-            ResnapError: it could not be done, or not to its end; ``CancelledError`` where it was asked to end.
+            ResnapError: it failed, or was not completed; ``CancelledError`` if it was cancelled.
 
         """
         settings = self.configuration.of(run.request)

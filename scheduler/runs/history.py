@@ -1,6 +1,6 @@
-"""The history of runs: kept from the moment they are asked for, one transaction per step.
+"""The history of runs, from the moment they are requested, with one transaction per step.
 
-The columns of the table are what lists filter and sort by; all else is JSON.
+The table has columns for the fields by which lists filter and sort; everything else is JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ORPHANED: Final = ReportedError(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs a list is of; empty means all."""
+    """Selects the runs of a list; empty means all."""
 
     kinds: tuple[RunKind, ...] = ()
     states: tuple[RunState, ...] = ()
@@ -61,7 +61,7 @@ class History:
     """Hear of each event once it is kept, in the thread that keeps it; must not wait, since the next one does."""
 
     def add(self, run: Run) -> None:
-        """Keep a run that was just asked for."""
+        """Store a newly requested run."""
         with self.database.write() as connection:
             inserted(
                 connection,
@@ -106,30 +106,30 @@ class History:
             return [_run(row) for row in connection.execute(query, (*values, limit))]
 
     def newest_id(self) -> str | None:
-        """Return the last id that was given to a run or a plan; None if there is neither."""
+        """Return the last id of a run or a plan; None if there is none."""
         query = "SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM runs UNION SELECT MAX(id) FROM plans)"
         with self.database.read() as connection:
             newest: str | None = connection.execute(query).fetchone()[0]
         return newest
 
     def open_runs(self) -> list[Run]:
-        """Return the runs that are not over, oldest first."""
+        """Return the runs that are not finished, oldest first."""
         return self.page(RunFilter(states=OPEN), limit=-1)[::-1]
 
     def began(self, run_id: str) -> bool:
-        """Note that a run is at work; False if it was cancelled before."""
+        """Record that a run has started; False if it was cancelled before."""
         return self._step(run_id, RunState.RUNNING, (RunState.QUEUED,), {"started_ms": self.now_ms()})
 
     def cancelling(self, run_id: str) -> bool:
-        """Note that a run shall end; False if it is not at work."""
+        """Record that a run is being cancelled; False if it is not running."""
         return self._step(run_id, RunState.CANCELLING, (RunState.RUNNING,), {})
 
     def cancelled_before_it_began(self, run_id: str) -> bool:
-        """Note that a run will not begin; False if it has."""
+        """Record that a run will not start; False if it has started."""
         return self._step(run_id, RunState.CANCELLED, (RunState.QUEUED,), {"finished_ms": self.now_ms()})
 
     def ended(self, run_id: str, end: RunEnd) -> None:
-        """Note how a run ended."""
+        """Record how a run ended."""
         kept = {
             "finished_ms": self.now_ms(),
             "totals": json.dumps(plain(end.totals)),
@@ -138,7 +138,7 @@ class History:
         self._step(run_id, end.state, OPEN, kept)
 
     def progressed(self, run_id: str, progress: Mapping[str, Row]) -> None:
-        """Keep how far a run has come, and report it."""
+        """Store the progress of a run, and report it."""
         text = json.dumps(plain(progress))
         with self.database.write() as connection:
             connection.execute("UPDATE runs SET progress = ? WHERE id = ?", (text, run_id))
@@ -147,7 +147,7 @@ class History:
             self._report(connection, run_id, "progress", progress)
 
     def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
-        """Keep the outcome of one partition."""
+        """Store the outcome of one partition."""
         with self.database.write() as connection:
             inserted(
                 connection,
@@ -185,16 +185,16 @@ class History:
             after = page[-1].topic, page[-1].partition
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 500) -> list[RunEvent]:
-        """Return what was reported of a run behind the event ``after``."""
+        """Return the events of a run after the event ``after``."""
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
         with self.database.read() as connection:
             found = connection.execute(query, (run_id, after, limit))
             return [loaded(RunEvent, row, data=json.loads(row["data"])) for row in found]
 
     def fail_orphans(self) -> list[Run]:
-        """Mark what a service that ended left at work as failed, and return those runs; called before any work.
+        """Mark runs that a previous service left running as failed, and return them; called before any work.
 
-        What waited is left alone: nothing of it was begun, and the caller was promised that it would be done.
+        Waiting runs are kept: they were not started, and were promised to the caller.
         """
         orphans = [run for run in self.open_runs() if run.state is not RunState.QUEUED]
         for run in orphans:
@@ -207,14 +207,14 @@ class History:
         return orphans
 
     def prune(self, older_than_ms: int) -> int:
-        """Forget runs that ended before ``older_than_ms``, with all that belongs to them; return how many."""
+        """Delete runs that ended before ``older_than_ms``, with everything that belongs to them; return how many."""
         with self.database.write() as connection:
             marks = ", ".join("?" * len(FINAL))
             query = f"DELETE FROM runs WHERE state IN ({marks}) AND finished_ms < ?"  # noqa: S608
             return connection.execute(query, (*FINAL, older_than_ms)).rowcount
 
     def _step(self, run_id: str, state: RunState, since: Sequence[RunState], values: Mapping[str, object]) -> bool:
-        """Bring a run from one of the states ``since`` into ``state``; False if it is in another."""
+        """Move a run from one of the states ``since`` to ``state``; False if it is in another one."""
         sets = "".join(f", {column} = ?" for column in values)
         query = f"UPDATE runs SET state = ?{sets} WHERE id = ? AND state IN ({', '.join('?' * len(since))})"  # noqa: S608
         with self.database.write() as connection:
@@ -224,12 +224,12 @@ class History:
             return bool(cursor.rowcount)
 
     def publish(self, event: RunEvent) -> None:
-        """Report an event that is kept."""
+        """Report a stored event."""
         for hear in tuple(self.listeners):
             hear(event)
 
     def _report(self, connection: sqlite3.Connection, run_id: str, kind: str, data: Row) -> None:
-        """Add an event, of which listeners hear once it is kept, in the order of its number."""
+        """Store an event, and notify listeners afterwards, in the order of its number."""
         count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
         seq = int(connection.execute(count, (run_id,)).fetchone()[0])
         event = RunEvent(run_id=run_id, seq=seq, at_ms=self.now_ms(), kind=kind, data=data)

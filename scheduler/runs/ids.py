@@ -1,4 +1,4 @@
-"""Ids that sort by the time they were made, so that a cursor over them is a cursor over time."""
+"""Ids that sort by creation time, so that a cursor over them is a cursor over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ids:
         self._last = 0 if newest is None else _decoded(newest)
 
     def make(self) -> str:
-        """Return an id that sorts behind all that were made before."""
+        """Return an id that sorts after all earlier ones."""
         with self._lock:
             made = (self._now_ms() << 50) | self._random_bits(50)
             self._last = max(made, self._last + 1)

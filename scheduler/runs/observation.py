@@ -1,4 +1,4 @@
-"""What happens in the service, as metrics and log lines. Called from any thread."""
+"""Records events of the service as metrics and log lines. Called from any thread."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Observation:
 
     @property
     def stores(self) -> str:
-        """The worst of how runs fared with their stores: a good run into one store hides no other that is down."""
+        """The worst outcome of runs with their stores: a success with one store hides no other that is down."""
         with self._lock:
             said = [*self._stores.values()]
         return next((one for one in said if one != _REACHED), _REACHED) if said else "unknown"
 
     def schedules_are(self, names: Collection[str]) -> None:
-        """Forget how schedules fared that are gone."""
+        """Drop the outcomes of deleted schedules."""
         with self._lock:
             self._stores = {name: said for name, said in self._stores.items() if name is None or name in names}
 
     def run_began(self, run: Run) -> None:
-        """Log that a run is at work."""
+        """Log that a run has started."""
         _log.info("run began", run=run.id, kind=run.kind.value, origin=run.origin, principal=run.principal)
 
     def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
@@ -65,26 +65,26 @@ class Observation:
         _log.error("a bug in resnap", exc_info=error)
 
     def warn(self, text: str) -> None:
-        """Log what may lead to trouble."""
+        """Log a warning."""
         _log.warning(text)
 
     def note(self, text: str, **values: object) -> None:
-        """Log what is as it should be."""
+        """Log an information."""
         _log.info(text, **values)
 
     def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
-        """Count and log what kept a schedule: its time was missed, its last run is at work, an error, a full queue."""
+        """Count and log a problem of a schedule: missed time, last run still active, an error, a full queue."""
         self.metrics.scheduler_event(event)
         _log.warning("schedule could not run", schedule=schedule, event_kind=event, detail=detail)
 
     def orphaned(self, runs: Sequence[Run]) -> None:
-        """Count and log runs that the last service left unfinished."""
+        """Count and log runs that the previous service left unfinished."""
         self.metrics.orphaned(len(runs))
         for run in runs:
             _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
 
     def load_last_successes(self, history: History) -> None:
-        """Take from the history when runs last succeeded, oldest first, so that the newest of all counts."""
+        """Load the times of the last successful runs from the history, oldest first."""
         origins = [f"schedule:{name}" for name in self.metrics.schedules]
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
         found = [run for one in wanted for run in history.page(one, limit=1)]
@@ -92,7 +92,7 @@ class Observation:
             self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
 
     def event_stream(self, change: int) -> None:
-        """Count a stream of events that begins, or one less."""
+        """Count a starting event stream, or an ending one."""
         with self._lock:
             self._streams += change
             self.metrics.event_streams(self._streams)

@@ -1,4 +1,4 @@
-"""Details of one partition that was scanned: its boundaries, the entries of a snapshot, what made them."""
+"""Details of one scanned partition: its boundaries, a snapshot's entries, and the batches that made them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that are kept, to be carried out later: the same text that ``resnap plan --save`` writes."""
+"""Stored plans, to be executed later: the same text that ``resnap plan --save`` writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPlan:
-    """A plan, what it would do partition by partition, and what it comes to."""
+    """A stored plan, its effect by partition, and its totals."""
 
     id: str
     request: RunRequest
@@ -53,7 +53,7 @@ class Plans:
     reads: DiskReads = field(default_factory=DiskReads)
 
     def make(self, request: RunRequest, principal: str) -> KeptPlan:
-        """Plan what ``request`` asks for, and keep it; reads small files and index tails only.
+        """Plan what ``request`` asks for, and store the plan; reads only small files and ends of indexes.
 
         Raises:
             ResnapError: a source cannot be read, or there is nothing in scope.
@@ -100,7 +100,7 @@ class Plans:
         return None if row is None else _plan(row)
 
     def text(self, plan_id: str) -> str | None:
-        """Return a plan as it is saved, or None if there is none of this id."""
+        """Return a plan in its saved form, or None if there is none of this id."""
         plan = self.get(plan_id)
         return None if plan is None else plan.text
 
@@ -111,10 +111,10 @@ class Plans:
             return [_plan(row) for row in connection.execute(query, (before or "~", limit))]
 
     def check_fresh(self, plan: KeptPlan) -> None:
-        """Make sure that what ``plan`` depends on is still as it was.
+        """Check that nothing that ``plan`` depends on has changed.
 
         Raises:
-            StalePlanError: it is not.
+            StalePlanError: something has changed.
             ResnapError: a source cannot be read.
 
         """
@@ -125,7 +125,7 @@ class Plans:
         self.reads.run(lambda: planner.plan(scope, boundaries=settings.boundaries, saved=saved), LONG_READ_S)
 
     def prune(self, older_than_ms: int) -> int:
-        """Forget plans made before ``older_than_ms``; return how many."""
+        """Delete plans made before ``older_than_ms``; return how many."""
         with self.database.write() as connection:
             return connection.execute("DELETE FROM plans WHERE created_ms < ?", (older_than_ms,)).rowcount
 

@@ -1,7 +1,7 @@
-"""What a run says while it works: progress at most once a second, partitions as they are done, errors.
+"""Receives the reports of a run: progress at most once a second, finished partitions, errors.
 
-Work reports from any thread. A run that shall end learns so by the next thing it reports: an error that no
-part of the work takes for a failure of its own.
+Work reports from any thread. A cancelled run is notified by its next report, which raises an error that no part of the
+work treats as a failure of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_ERRORS: Final = 100
 
 
 class RunReport:
-    """Takes what one run reports."""
+    """Receives the reports of one run."""
 
     def __init__(self, run_id: str, history: History, clock: Clock) -> None:
         self._run_id, self._history, self._clock = run_id, history, clock
@@ -45,25 +45,25 @@ class RunReport:
         """Failures that are none of a partition that is known by name."""
 
     def cancel(self) -> None:
-        """Let the run end at the next thing it reports."""
+        """Cancel the run at its next report."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise if the run shall end.
+        """Raise if the run was cancelled.
 
         Raises:
-            CancelledError: it shall.
+            CancelledError: it was.
 
         """
         if self._cancelled.is_set():
             raise CancelledError("the run was asked to end")
 
     def progress(self, task: str) -> Progress:
-        """Return what ``task`` of this run reports to."""
+        """Return the progress receiver for ``task`` of this run."""
         return TrackedProgress(task, self._clock, self._report)
 
     def partition(self, outcome: PartitionOutcome) -> None:
-        """Keep the outcome of a partition."""
+        """Store the outcome of a partition."""
         self._history.partition_done(self._run_id, outcome)
         log = _log.warning if outcome.state is PartitionState.FAILED else _log.debug
         name = f"{outcome.topic}-{outcome.partition}"
@@ -75,20 +75,20 @@ class RunReport:
         self.check()
 
     def error(self, error: BaseException) -> None:
-        """Keep an error that concerns a part of the work."""
+        """Store an error that concerns a part of the work."""
         if len(self._errors) < MOST_ERRORS:
             self._errors.append(reported(error))
         else:
             self._unkept += 1
 
     def failure(self, error: BaseException) -> None:
-        """Keep an error that concerns no partition that is known by name, and fails the run in part."""
+        """Store an error without a known partition, which makes the run fail in part."""
         self.failed_apart += 1
         self.error(error)
 
     @property
     def errors(self) -> tuple[ReportedError, ...]:
-        """All errors so far, and how many were too many."""
+        """All errors so far, and the number of errors beyond the limit."""
         if not self._unkept:
             return tuple(self._errors)
         more = ReportedError(
@@ -97,7 +97,7 @@ class RunReport:
         return (*self._errors, more)
 
     def flush(self) -> None:
-        """Keep the last word on progress."""
+        """Store the final progress."""
         with self._lock:
             progress = dict(self._progress)
         if progress:
@@ -116,7 +116,7 @@ class RunReport:
 
 
 def reported(error: BaseException) -> ReportedError:
-    """Return an error as others may see it; of a bug nothing but its kind, since the log has the rest."""
+    """Return an error as others may see it; of a bug only its kind, because the log has the rest."""
     error = limit_met(error) or error
     if isinstance(error, ResnapError):
         hint = None if error.hint is None else redacted(error.hint)

@@ -1,4 +1,4 @@
-"""A run of the service as values: what was asked for, the states it goes through, what is reported of it."""
+"""A run of the service as values: its request, its states, and its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last scan of each day has counted in each source, so that a picture can show whether it gets less."""
+"""The counts of the last scan of each day in each source, for the picture of their trend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_MS: Final = 86_400_000
 
 
 class ScannedDay(NamedTuple):
-    """A day, over all sources; where one was not scanned that day, as the last scan before has counted."""
+    """One day over all sources; a source without a scan that day has the counts of the previous scan."""
 
     start_ms: int
     missing: int
@@ -29,7 +29,7 @@ class ScannedDay(NamedTuple):
 
 
 def scanned_days(database: Database, until_ms: int, most: int) -> list[ScannedDay]:
-    """Return the days from the first that is known to that of ``until_ms``, at most the last ``most`` of them."""
+    """Return the days from the first known one to that of ``until_ms``, at most the last ``most``."""
     last = until_ms // DAY_MS
     query = "SELECT * FROM scan_days WHERE day > ? AND day <= ? ORDER BY day"
     with database.read() as connection:
@@ -41,13 +41,13 @@ def scanned_days(database: Database, until_ms: int, most: int) -> list[ScannedDa
 
 
 def prune_days(database: Database, older_than_ms: int) -> None:
-    """Forget days that ended before ``older_than_ms``."""
+    """Delete days that ended before ``older_than_ms``."""
     with database.write() as connection:
         connection.execute("DELETE FROM scan_days WHERE day < ?", (older_than_ms // DAY_MS,))
 
 
 def keep_day(connection: sqlite3.Connection, source: str, at_ms: int) -> None:
-    """Keep what is known of a source now as the count of this day."""
+    """Store the current counts of a source as those of this day."""
     connection.execute(
         """INSERT OR REPLACE INTO scan_days SELECT ?, ?, TOTAL(missing), TOTAL(blocked_bytes) FROM partitions
            WHERE source = ? AND readiness != ?""",

@@ -1,4 +1,4 @@
-"""What the last scan of each source showed, partition by partition, with the answer that follows from it."""
+"""The result of the last scan of each source, by partition, with the verdict that follows from it."""
 
 from __future__ import annotations
 

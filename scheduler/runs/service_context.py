@@ -1,4 +1,4 @@
-"""What jobs have at hand when the service runs them, and how their results are kept."""
+"""``ServiceContext``: the context of jobs in the service, which stores their results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Takes runs, carries them out one after the other, and keeps their outcomes.
+"""Executes queued runs one after the other, and stores their outcomes.
 
 There are two lanes: a scan, of sources or replicas, takes seconds and must not wait for replays, which take hours.
-Within a lane runs go in the order in which they were asked for, so that there are never two over one log dir; the
-locks of the shipping code keep other processes away.
+Within a lane runs are executed in the order of their requests, so that two never work on one log dir; the locks of the
+shipping code exclude other processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STOPPED: Final = ReportedError(
 
 
 class QueueFullError(ResnapError):
-    """No more runs are taken for now."""
+    """The queue of runs is full."""
 
     transient = True
 
@@ -52,7 +52,7 @@ class _Lane:
 
 
 class Worker:
-    """Runs what it is given; ``start`` it, and ``stop`` it at the end."""
+    """Executes runs; ``start`` it, and ``stop`` it at the end."""
 
     def __init__(
         self, history: History, execution: Execution, ids: Ids, clock: Clock, observer: Observation, *, queue_size: int
@@ -68,16 +68,16 @@ class Worker:
         self._is_stopping = False
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start to work."""
         for name, lane in self._lanes.items():
             lane.thread = threading.Thread(target=self._work, args=(lane,), name=f"resnap-{name}", daemon=True)
             lane.thread.start()
 
     def submit(self, request: RunRequest, *, origin: str, principal: str, retry_of: str | None = None) -> Run:
-        """Take a run.
+        """Queue a run.
 
         Raises:
-            QueueFullError: as many as may wait do so already, or the service is about to end.
+            QueueFullError: the queue is full, or the service is stopping.
 
         """
         run = Run(
@@ -106,13 +106,13 @@ class Worker:
         return run
 
     def take_up(self, run: Run) -> None:
-        """Take a run that an earlier service has taken and not begun, whatever the bound."""
+        """Queue a run that a previous service has accepted and not started, beyond any limit."""
         with self._lock:
             self._awaited[run.id] = Future()
         self._lane(run.request).waiting.put(run.id)
 
     def wait(self, run_id: str) -> RunState:
-        """Return how a run ended, once it has."""
+        """Wait until a run has ended, and return how."""
         with self._lock:
             future = self._awaited.get(run_id)
         if future is not None:
@@ -121,10 +121,10 @@ class Worker:
         return RunState.CANCELLED if run is None else run.state
 
     def cancel(self, run_id: str) -> bool:
-        """Let a run end, or not begin; False if it is over already.
+        """Cancel a run, running or queued; False if it has already ended.
 
         Raises:
-            StateError: that could not be kept; a run that is at work ends all the same.
+            StateError: that could not be stored; a running run is cancelled nevertheless.
 
         """
         report = None
@@ -142,18 +142,18 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for their turn."""
+        """Number of queued runs."""
         with self._lock:
             return len(self._awaited) - len(self._at_work)
 
     @property
     def running(self) -> int:
-        """How many runs are at work."""
+        """Number of running runs."""
         with self._lock:
             return len(self._at_work)
 
     def begin_to_stop(self) -> None:
-        """Take no more, and ask what is at work to end; does not wait."""
+        """Accept no more runs, and cancel the running ones; does not wait."""
         with self._lock:
             self._is_stopping = True
             reports = list(self._at_work.values())
@@ -161,9 +161,9 @@ class Worker:
             report.cancel()
 
     def stop(self, grace_s: float) -> bool:
-        """Take no more, let what is at work end at its next word, and leave what waits; False if that took too long.
+        """Accept no more runs, wait for the running ones to end, and keep the queued ones; False after a timeout.
 
-        What waits stays in the history as it is, and is taken up at the next start.
+        Queued runs stay in the history, and are executed after the next start.
         """
         self.begin_to_stop()
         for lane in self._lanes.values():
@@ -179,7 +179,7 @@ class Worker:
         return not any(thread.is_alive() for thread in threads)
 
     def keep_ends(self) -> None:
-        """Keep the ends that could not be kept when they came: the disk was full, and may have room again.
+        """Store the ends of runs that could not be stored at first: the disk was full, and may have space again.
 
         Raises:
             StateError: it has not.
@@ -227,7 +227,7 @@ class Worker:
         self._observer.run_ended(run, end, self._clock.monotonic_s() - began_s)
 
     def _could_not_keep(self, run_id: str, error: Exception, end: RunEnd | None = None) -> None:
-        """Note the end of a run that the history does not take, for later; it has failed if it did not even begin."""
+        """Remember the end of a run that the history did not accept; a run that was not started has failed."""
         if isinstance(error, StateError):
             self._observer.warn(f"the end of run {run_id} is kept as soon as there is room: {error}")
         else:
@@ -237,7 +237,7 @@ class Worker:
         self._settle(run_id, RunState.FAILED)
 
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
-        """Carry a run out, and return how it ended; where the service ends, that is the first error."""
+        """Execute a run, and return how it ended; if the service is stopping, that is the first error."""
         first: tuple[ReportedError, ...] = ()
         try:
             totals = self._execution.carry_out(run, report)

@@ -1,1 +1,1 @@
-"""What the parts of the service share: services, schedules, observation, and what is checked before it starts."""
+"""What the parts of the service share: services, schedules, and the checks before it starts."""

@@ -1,7 +1,7 @@
-"""The whole cluster as the service knows it: collected in the background while it is asked for, and no longer.
+"""Collects the status of the whole cluster in the background, as long as it is requested.
 
-What was collected is given as it is, with its time. Before there is anything, and where the last collection is too long
-ago, every broker is not known.
+The last collection is returned with its time. Before the first one, and if the last one is too old, every broker is
+unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIRST_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What was collected, and when."""
+    """A collection, and its time."""
 
     status: FleetStatus
     at_ms: int | None
@@ -43,7 +43,7 @@ class Collected:
 
 @dataclass(slots=True, kw_only=True)
 class FleetWatch:
-    """Collects the state of the cluster as long as it is asked for. Thread-safe."""
+    """Collects the status of the cluster as long as it is requested. Thread-safe."""
 
     settings: Callable[[], Settings]
     """Those in force."""
@@ -62,7 +62,7 @@ class FleetWatch:
         self._collector = Collector(now_ms=self.clock.now_ms)
 
     def collected(self) -> Collected:
-        """Return what was collected last, and have it collected again and again from now on."""
+        """Return the last collection, and keep collecting from now on."""
         with self._lock:
             self._asked_s = self.clock.monotonic_s()
             known = self._known()
@@ -76,7 +76,7 @@ class FleetWatch:
         return known or Collected(status=self._nothing("not asked yet"), at_ms=None)
 
     def stop(self) -> None:
-        """Collect no more."""
+        """Stop collecting."""
         self._is_over.set()
 
     def _known(self) -> Collected | None:

@@ -1,4 +1,4 @@
-"""What an operator learns before the service starts: what cannot work is refused, what does nothing is warned of."""
+"""Checks before the service starts: invalid settings are refused, useless ones cause a warning."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MEMORY = "memory:"
 
 
 def check_places(settings: Settings, state_directory: Path) -> None:
-    """Make sure that nothing is kept where it does harm, or is lost.
+    """Check that nothing is stored where it does harm, or is lost.
 
     Raises:
-        ConfigurationError: the state directory lies in a log dir, or a schedule names no place that can be.
+        ConfigurationError: the state directory is inside a log dir, or a schedule names an impossible place.
 
     """
     inner = Path(realpath(state_directory))
@@ -51,7 +51,7 @@ def _check_url(name: str, place: str, settings: Settings) -> None:
 
 
 def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
-    """Yield what keeps the service from being of use."""
+    """Yield what makes the service useless."""
     if settings.auth == "token" and not has_tokens:
         yield "signing in is not possible: there is no token yet; `resnap token create NAME --role admin` makes one"
     if not settings.log_dirs and not settings.schedules:

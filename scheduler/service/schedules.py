@@ -1,8 +1,8 @@
-"""When scheduled runs are due. APScheduler keeps the time; the schedules themselves come from the configuration.
+"""Runs schedules: APScheduler keeps the time; the configuration defines the schedules.
 
-A run that is late is made late, never left out; several that were missed are made as one; while one is at work its
-schedule waits. A schedule counts from the last run that the history knows, so a service that starts again goes on where
-it was. Only pausing is kept, in the service's file.
+A late run is executed late, never skipped; several missed ones become one; while a run is active its schedule waits. A
+schedule counts from the last run in the history, so a restarted service continues where it was. Only pauses are stored,
+in the service's file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EVENTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule as it stands."""
+    """A schedule and its current state."""
 
     spec: ScheduleSpec
     next_ms: int | None
@@ -61,12 +61,12 @@ class ScheduleView:
 
     @property
     def request(self) -> RunRequest:
-        """What its runs are to do."""
+        """The request of its runs."""
         return request_of(self.spec)
 
 
 def request_of(spec: ScheduleSpec) -> RunRequest:
-    """Return what the runs of a schedule are to do."""
+    """Return the request of a schedule's runs."""
     topics = {"topics": list(spec.topics)} if spec.topics else {}
     return RunRequest(
         kind=RunKind(spec.run), sources=spec.sources, destination=spec.to, settings={**topics, **spec.settings}
@@ -74,7 +74,7 @@ def request_of(spec: ScheduleSpec) -> RunRequest:
 
 
 class Schedules:
-    """The schedules of the configuration, at work; ``start`` it, and ``stop`` it at the end."""
+    """The active schedules of the configuration; ``start`` it, and ``stop`` it at the end."""
 
     def __init__(
         self, worker: Worker, history: History, database: Database, clock: Clock, observer: Observation
@@ -93,20 +93,20 @@ class Schedules:
         self._scheduler.add_listener(self._hear, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
 
     def start(self, specs: Iterable[ScheduleSpec]) -> None:
-        """Begin to keep the time."""
+        """Start the clock."""
         self.load(specs)
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Make no more runs due; those that are at work are not waited for."""
+        """Start no more runs; running ones are not waited for."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
     def load(self, specs: Iterable[ScheduleSpec]) -> None:
-        """Take these schedules instead of those before; one that is as it was keeps its time.
+        """Replace the schedules by these; an unchanged one keeps its next time.
 
         Raises:
-            ConfigurationError: a ``cron`` that is none.
+            ConfigurationError: a ``cron`` is invalid.
 
         """
         wanted = {spec.name: (spec, trigger_of(spec)) for spec in specs}
@@ -120,13 +120,13 @@ class Schedules:
                     self._arm(name, trigger, makes_up=name not in before)
 
     def clock_was_set(self) -> None:
-        """Count every schedule again after the machine's clock was set: a time that was near may be far away now."""
+        """Recompute every schedule after the machine's clock was set: a near time may be far away now."""
         with self._lock:
             for name, spec in self._specs.items():
                 self._arm(name, trigger_of(spec), makes_up=True)
 
     def make_up(self) -> None:
-        """Make what was due while the service's file took nothing.
+        """Execute what was due while the service's file could not be written.
 
         Raises:
             StateError: it takes nothing yet.
@@ -152,7 +152,7 @@ class Schedules:
             return None if spec is None else self._view(spec)
 
     def pause(self, name: str, by: str) -> None:
-        """Make no more runs of a schedule due until it is resumed, also after a new start."""
+        """Start no more runs of a schedule until it is resumed, also after a restart."""
         with self._lock, self._database.write() as connection:
             connection.execute(
                 """INSERT INTO schedules (name, paused_ms, paused_by) VALUES (?, ?, ?) ON CONFLICT (name)
@@ -169,7 +169,7 @@ class Schedules:
             self._arm(name, trigger_of(self._specs[name]), makes_up=True)
 
     def run_now(self, name: str, principal: str) -> Run:
-        """Make a run of a schedule now, whatever its time.
+        """Start a run of a schedule now, whatever its time.
 
         Raises:
             QueueFullError: no more runs are taken for now.
@@ -179,7 +179,7 @@ class Schedules:
         return self._worker.submit(request, origin=f"schedule:{name}", principal=principal)
 
     def _due(self, name: str) -> None:
-        """Make a run, and wait for its end, so that the schedule knows that it is at work."""
+        """Execute a run, and wait for its end, so that the schedule knows that it is active."""
         try:
             run = self.run_now(name, BY_SCHEDULE)
         except QueueFullError as error:
@@ -202,7 +202,7 @@ class Schedules:
     def _first_time(
         self, spec: ScheduleSpec, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool
     ) -> datetime | None:
-        """Return when a schedule is due next; now, if it was since its last run, while there was no service."""
+        """Return when a schedule is due next; now, if that time passed while there was no service."""
         now = _at(self._clock.now_ms())
         last = self._last(spec.name)
         # A last run in the future was made before the clock was set back.
@@ -239,10 +239,10 @@ class Schedules:
 
 
 def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
-    """Return when a schedule is due.
+    """Return the trigger of a schedule.
 
     Raises:
-        ConfigurationError: ``cron`` is none.
+        ConfigurationError: ``cron`` is invalid.
 
     """
     if spec.every is not None:

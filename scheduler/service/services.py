@@ -1,4 +1,4 @@
-"""What the parts of the service share, put together once. API, pages, schedule and command line all go through this."""
+"""``Services``: everything that the API, the pages, the schedules and the command line share, built once."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _LAST_RUNS: Final = 20
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Everything that a request, a page or a schedule may need; ``stop`` it at the end.
+    """Everything that a request, a page or a schedule needs; ``stop`` it at the end.
 
     Attributes:
-        settings: those in force; replaced as one when the configuration is read again.
-        is_ending: whether the service was asked to end; open event streams end then.
+        settings: the current settings; replaced as a whole when the configuration is read again.
+        is_ending: whether the service was asked to stop; open event streams end then.
 
     """
 
@@ -97,7 +97,7 @@ class Services:
         self.fleet = FleetWatch(settings=lambda: self.settings, clock=self.clock, warn=self.observation.warn)
 
     def start(self) -> None:
-        """Say what the last service left unfinished, take up what it left waiting, forget what is old, and work."""
+        """Report runs left unfinished, queue those left waiting, delete old ones, and start to work."""
         self.observation.orphaned(self.history.fail_orphans())
         for run in self.history.open_runs():
             self._take_up(run)
@@ -112,7 +112,7 @@ class Services:
         self.schedules.start(self.settings.schedules)
 
     def _take_up(self, run: Run) -> None:
-        """Have a run carried out that waited when the last service ended, if it may still be asked for."""
+        """Queue a run that waited when the previous service ended, if it is still allowed."""
         try:
             if run.origin == BY_API:
                 check_still_within_places(self.settings, run.request)
@@ -125,10 +125,10 @@ class Services:
             self.worker.take_up(run)
 
     def reload(self) -> tuple[str, ...]:
-        """Read the configuration again, and return the settings that wait for the next start.
+        """Read the configuration again, and return the settings that need a restart.
 
         Raises:
-            ResnapError: it cannot be used; the old one stays in force.
+            ResnapError: it is invalid; the old one is kept.
 
         """
         settings = self.configuration.load()
@@ -158,7 +158,7 @@ class Services:
         return self.reads.run(partial(of_scanned_sources, self.settings, asked))
 
     def catch_up(self) -> None:
-        """Do what could not be done while the service's file took nothing.
+        """Do what could not be done while the service's file could not be written.
 
         Raises:
             StateError: it takes nothing yet.
@@ -179,7 +179,7 @@ class Services:
     def unfit_stores(self) -> list[tuple[Run, int]]:
         """Return the last verification of each schedule that found unfit snapshots, and in how many partitions.
 
-        One that did not come to its end says nothing of what it has not read.
+        An unfinished one says nothing about what it has not read.
         """
         found = []
         for spec in self.settings.schedules:
@@ -191,14 +191,14 @@ class Services:
         return found
 
     def forget_old(self) -> None:
-        """Forget runs, plans and days that ended longer ago than ``history_retention``."""
+        """Delete runs, plans and days older than ``history_retention``."""
         older_than_ms = self.clock.now_ms() - int(self.settings.history_retention.total_seconds() * 1000)
         self.history.prune(older_than_ms)
         self.plans.prune(older_than_ms)
         prune_days(self.database, older_than_ms)
 
     def stop(self) -> bool:
-        """Take no more work and let what is at work end; False if that took longer than ``stop_grace``."""
+        """Accept no more work and let running work end; False if that took longer than ``stop_grace``."""
         self.schedules.stop()
         self.fleet.stop()
         if self.cleaner is not None:
@@ -211,7 +211,7 @@ class Services:
 
 
 def services_of(configuration: Configuration, clock: Clock) -> Services:
-    """Put the service together; nothing is at work yet.
+    """Build the services; nothing is started yet.
 
     Raises:
         ResnapError: the configuration cannot be used, another service has this state directory, or its file cannot be
@@ -270,7 +270,7 @@ def services_of(configuration: Configuration, clock: Clock) -> Services:
 
 
 def _check(settings: Settings, directory: Path) -> None:
-    """Make sure that a service may use ``settings``.
+    """Check that a service may use ``settings``.
 
     Raises:
         ConfigurationError: it may not.
@@ -282,7 +282,7 @@ def _check(settings: Settings, directory: Path) -> None:
 
 
 def watched(settings: Settings) -> Watched:
-    """Return what there is to be counted, as the configuration has it."""
+    """Return the names that metrics are counted for, from the configuration."""
     sources = {*map(str, settings.log_dirs), *(place for spec in settings.schedules for place in spec.sources)}
     return Watched(
         sources=tuple(sorted((cluster_of(source), source) for source in sources)),
@@ -292,7 +292,7 @@ def watched(settings: Settings) -> Watched:
 
 
 def cluster_of(source: str) -> str:
-    """Return the id of the cluster whose log dir ``source`` is, as far as this machine knows."""
+    """Return the id of the cluster that owns the log dir ``source``, as far as this machine knows."""
     try:
         return read_properties(read_whole(Path(source, META_PROPERTIES))).get("cluster.id", UNKNOWN_CLUSTER)
     except (OSError, ResnapError, ValueError):
@@ -313,10 +313,10 @@ def address_of(listen: str) -> tuple[str, int]:
 
 
 def state_directory_of(settings: Settings) -> Path:
-    """Return where the service keeps its file.
+    """Return the directory of the service's file.
 
     Raises:
-        ConfigurationError: nowhere.
+        ConfigurationError: none is configured.
 
     """
     directory = state_directory(settings, process_environment())

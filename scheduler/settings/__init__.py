@@ -1,1 +1,1 @@
-"""Settings, and where each comes from: flags, the environment, a file, the cluster, the broker."""
+"""Settings, and their sources: flags, the environment, a file, the cluster, the broker."""

@@ -1,7 +1,7 @@
-"""What is declared of a setting, once, and what follows from it: its flag, variable, Kafka property and default.
+"""Declares a setting once, which defines its flag, environment variable, Kafka property and default.
 
 A setting is a field of a group of settings: ``name: Annotated[type, Setting("description", "METAVAR")] = default``.
-From that are made its flag and the help of it, ``RESNAP_NAME``, the key in a file, its row in ``config show`` and in
+This generates its flag with help, ``RESNAP_NAME``, the key in a file, its row in ``config show`` and in
 ``docs/reference.md``, and what a schedule or a request may set. To add a setting, add its field here beside, in
 ``replay``, ``store``, ``shipping``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
 that take the whole group have its flag then; others name it (``scheduler.cli.flags``). A new group is a base of
@@ -26,7 +26,7 @@ FLAG_ORIGIN: Final = "flag"
 
 
 class Given(NamedTuple):
-    """A raw value and where it was given."""
+    """A raw value and its origin."""
 
     value: object
     origin: str
@@ -47,7 +47,7 @@ class SettingFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is declared of a setting beside its name, type and default.
+    """The declaration of a setting, besides its name, type and default.
 
     Attributes:
         description: the help of its flag; the default is added to it.

@@ -1,4 +1,4 @@
-"""The environment of this process: the one place where it is read, and cheap to import."""
+"""The environment of this process: the only place that reads it; cheap to import."""
 
 import os
 

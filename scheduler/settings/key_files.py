@@ -1,4 +1,4 @@
-"""RSA keys that encrypted segments are read and written by, from files, as the plugin's brokers have them."""
+"""Loads the RSA keys for encrypted segments from files, in the form that the plugin's brokers use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where settings come from: flags, the environment, a TOML file, and the broker's own ``server.properties``.
+"""The layers of settings: flags, the environment, a TOML file, and the broker's ``server.properties``.
 
 Each source becomes a layer, a mapping from the name of a setting to its raw value and its origin. Layers do not judge
 values; ``loading`` does, and says the origin when it refuses one.

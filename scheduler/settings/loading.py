@@ -1,4 +1,4 @@
-"""From flags, the environment, files and the cluster to the settings of one command."""
+"""Loads the settings of one command from flags, the environment, files and the cluster."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cluster's metadata log says of settings: a layer between the configuration file and ``server.properties``.
+"""Settings from a cluster's metadata log: a layer between the configuration file and ``server.properties``.
 
 Brokers use what was set at run time before they use their own file, and so does this. A metadata log is looked for
 where the brokers of KRaft keep it, in the log dirs that a command is pointed at; one that is found and cannot be used

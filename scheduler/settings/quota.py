@@ -1,4 +1,4 @@
-"""The settings of the quota of producer ids (KIP-936) that the service puts on those who call its API."""
+"""Settings of the producer id quota (KIP-936) that the service applies to callers of its API."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What others see never holds a secret: tokens, credentials in URLs, S3 keys.
+"""Removes secrets from what others may see: tokens, credentials in URLs, S3 keys.
 
 ``redacted`` is called at every edge where text leaves: problems, the audit, the log, the history of runs. It looks at
 form, not at place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each

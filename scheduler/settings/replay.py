@@ -1,4 +1,4 @@
-"""What is replayed, how far back, and by what: the settings of planning and of the engines."""
+"""Settings of planning and of the engines: what is replayed, how far back, and with what."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""The settings of ``resnap serve``, beside those that it shares with the shell command."""
+"""Settings of ``resnap serve``, besides those that it shares with the shell commands."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""What an operator can set: one frozen value, made once per command, in which every setting knows where it came from.
+"""``Settings``: all settings of one command as one frozen value, each with its origin.
 
 What lies below ``scheduler`` gets plain values out of it.
 """

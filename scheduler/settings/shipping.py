@@ -1,4 +1,4 @@
-"""How segments are shipped: checked how, read how eagerly, and in which layout, with what that shares with brokers."""
+"""Settings of shipping: how segments are checked and read, and their layout, with what it shares with brokers."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""How a store is reached, and by which keys what lies there is read; boto3 finds the rest by itself."""
+"""Settings of stores: how to connect, and the keys to decrypt what is stored; boto3 finds the rest itself."""
 
 from collections.abc import Mapping
 from pathlib import Path

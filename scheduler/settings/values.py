@@ -1,4 +1,4 @@
-"""Values of settings between text and meaning: durations, sizes, times, lists, and what of them may be shown."""
+"""Parses and formats values of settings: durations, sizes, times and lists; and hides secret parts."""
 
 from __future__ import annotations
 

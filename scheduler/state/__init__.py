@@ -1,1 +1,1 @@
-"""The one SQLite database of the service, and its schema."""
+"""The service's single SQLite database, and its schema."""

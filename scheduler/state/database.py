@@ -1,4 +1,4 @@
-"""The service's one file: SQLite with a write-ahead log, migrated when it is opened.
+"""The service's database file: SQLite with a write-ahead log, migrated when it is opened.
 
 One connection writes, under a lock, in transactions that are whole or not there. A reader takes a connection out
 of a pool, which sees the last commit and never waits for a writer; there are as many as read at once, however many

@@ -1,4 +1,4 @@
-"""The tables of the service's file. A migration, once released, is never changed: another is added below it.
+"""The tables of the service's file. A released migration is never changed: a new one is added below it.
 
 Times are milliseconds since 1970; what has a form of its own in the API (requests, rows, errors) is kept as JSON.
 """

@@ -1,1 +1,1 @@
-"""What the service says of itself while it works: numbers for Prometheus, and a log."""
+"""Telemetry of the service: metrics for Prometheus, a log, and traces."""

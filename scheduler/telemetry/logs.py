@@ -1,4 +1,4 @@
-"""The service's log: one event a line, on standard error, as JSON or to be read.
+"""The service's log: one event per line on standard error, as JSON or as text.
 
 An event is a constant sentence and values by name. While a run or a partition is worked on, its id is bound, and
 everything that is logged meanwhile has it, by libraries too: they log by Python's own ``logging``, of which what is a

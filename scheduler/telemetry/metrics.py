@@ -1,4 +1,4 @@
-"""The service's numbers: methods of plain values that its parts call, and what Prometheus reads.
+"""The service's metrics: methods with plain values that its parts call, and the output for Prometheus.
 
 Every series is there from the start, at 0, for each value of its labels that is known: an alert on a series that is
 absent never fires. A value that was not announced, such as a directory that was named in a request, counts as

@@ -1,4 +1,4 @@
-"""The series of ``/metrics``, declared: names, labels, and what each counts. ``metrics.py`` moves them.
+"""Declares the series of ``/metrics``: names, labels, and what each counts. ``metrics.py`` updates them.
 
 Names follow Prometheus' conventions (base units, ``_total``, one quantity each). No label takes its values from what a
 cluster or a caller holds: topics, partitions, producer ids, principals, paths of requests. Those are in the API.

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: a span per run, per partition that is replayed here or shipped, and per shipped segment.
+"""OpenTelemetry traces: a span per run, per partition replayed here or shipped, and per shipped segment.
 
 The standard variables ask for them: an endpoint for OTLP over HTTP. Without one nothing of OpenTelemetry is imported.
 """

@@ -1,1 +1,1 @@
-"""The pages: rendered here, read-only, and without anything from elsewhere."""
+"""The web pages: rendered on the server, read-only, and without external resources."""

@@ -1,4 +1,4 @@
-"""Schedules, the description of the API, and the audit for admins: what is due, and who changed what."""
+"""The pages of schedules, the API description, and, for admins, the audit log."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Can I turn tiering on yet? The answer in words, over any number of partitions, and the way there in four steps."""
+"""The verdict "can tiering be turned on yet?" as text, for any number of partitions, with the next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page shows, as a command to copy: the shell's, and the same question to the API.
+"""Commands to copy from a page: the shell command, and the same request to the API.
 
 A command does what the service would do: it names the service's configuration file and the flags that the service was
 started with, then what is asked for. The environment is the shell's own, as it was the service's.

@@ -1,4 +1,4 @@
-"""A problem as a page, where one was opened in a browser; programs get it as JSON."""
+"""Renders a problem as a page if a browser requested it; programs get JSON."""
 
 from __future__ import annotations
 

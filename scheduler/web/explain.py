@@ -1,4 +1,4 @@
-"""Why an entry of a snapshot is what it is: the batches that made it."""
+"""The page that explains a snapshot entry: the batches that made it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final

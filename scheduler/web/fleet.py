@@ -1,4 +1,4 @@
-"""The page of the whole cluster: topic by topic over all brokers, and which brokers are not known."""
+"""The page of the whole cluster: topic by topic over all brokers, and the unknown brokers."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""Signing in and out of a browser: a token begins a session, which may look and change nothing.
+"""Sign-in and sign-out of a browser: a token begins a session, which is read-only.
 
 The cookie goes only with requests that the service's own pages make. Who follows a link from elsewhere therefore
 comes without it: they get the form with a word to load it again, which the browser then does as a request of our own

@@ -1,4 +1,4 @@
-"""The first page: can tiering be turned on yet? In all, and topic by topic, or for what is asked for by partition."""
+"""The first page: can tiering be turned on yet? Overall, by topic, or by partition on request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

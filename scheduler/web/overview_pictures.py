@@ -1,4 +1,4 @@
-"""The pictures of the first page: the disk by topic, and missing snapshots over days."""
+"""The pictures of the first page: disk space by topic, and missing snapshots over days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page has: who looks, where they are, and a validator, so that what has not changed is not sent again."""
+"""Common parts of all pages: the principal, the navigation, and an ETag, so that unchanged pages are not sent again."""
 
 import socket
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The pictures of one partition: its boundaries in a row of cells, and its segments to scale.
+"""The pictures of one partition: its boundaries as a row of cells, and its segments to scale.
 
 A cell is a boundary, or so many of them, oldest first. A segment is as wide as the time it covers, as high as it is
 large, and coloured by the state of the snapshot at its end.

@@ -1,4 +1,4 @@
-"""One partition: why tiering can or cannot be turned on for it, its boundaries, and what snapshots hold."""
+"""The page of one partition: whether tiering can be turned on and why not, its boundaries, and its snapshots."""
 
 from typing import Annotated, Any
 

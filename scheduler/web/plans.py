@@ -1,4 +1,4 @@
-"""Plans that are kept: what each would read and make, whether the log is still as it was, and how to carry it out."""
+"""The pages of stored plans: what each would read and write, whether the log is unchanged, and how to execute it."""
 
 from typing import Final
 

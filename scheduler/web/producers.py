@@ -1,4 +1,4 @@
-"""Who holds producer ids: the last census, topic by topic, with what memory that is and what expires when."""
+"""The page of producers: the last census by topic, with memory and expirations."""
 
 from collections import Counter
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Turns templates into pages. Everything that is put into one is escaped; nothing in one comes from elsewhere."""
+"""Renders templates as pages. All inserted values are escaped; no page uses external resources."""
 
 from __future__ import annotations
 

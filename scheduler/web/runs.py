@@ -1,4 +1,4 @@
-"""Runs: the list, and one with its progress as it goes on, the outcomes of its partitions, and what went wrong."""
+"""The pages of runs: the list, and one run with its progress, the outcomes of its partitions, and its errors."""
 
 from typing import Annotated
 

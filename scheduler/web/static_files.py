@@ -1,4 +1,4 @@
-"""The style sheet, the script and the icon: without a token, since the form to sign in has them, too."""
+"""Serves the style sheet, the script and the icon, without a token, because the sign-in form needs them, too."""
 
 from fastapi import APIRouter, Request, Response
 

@@ -1,4 +1,4 @@
-"""Pictures as SVG: shapes made here, coloured by classes of the style sheet, which knows light and dark.
+"""Draws SVG pictures, coloured by classes of the style sheet, which supports light and dark.
 
 Every picture has a title, and what it shows stands in words or in a table beside it. Nothing is drawn by a script.
 """

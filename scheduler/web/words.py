@@ -1,4 +1,4 @@
-"""What pages call things, in words and with a sign: colour is never the only one."""
+"""The words and signs of pages: colour is never the only distinction."""
 
 from __future__ import annotations
 

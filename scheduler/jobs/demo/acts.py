@@ -1,7 +1,7 @@
-"""The demonstration: a log loses its producer snapshots, and gets them back, for all to check.
+"""The demonstration: a log loses its producer snapshots, and gets them back, verifiably.
 
-A log dir is made (``log``), its snapshots are lost as a broker before 2.8 loses them, and what is done for any log dir
-is done for this one. Then every snapshot in the store is compared with the one that was lost (``proof``).
+It makes a log dir (``log``), deletes its snapshots as a broker before 2.8 does, and runs the same jobs as for any log
+dir. Then it compares every snapshot in the store with the deleted one (``proof``).
 """
 
 from __future__ import annotations

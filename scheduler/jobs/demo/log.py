@@ -1,4 +1,4 @@
-"""A log dir for the demonstration: what a broker writes in three days, its producer snapshots, and their loss.
+"""Makes the log dir of the demonstration: three days of a broker's log with its snapshots, and their loss.
 
 The snapshots are made a batch at a time by ``replay.producer_state``, the readable specification, from the bytes that
 were written. The replay that has to bring them back shares no code with that, so that the two can be compared.

@@ -1,4 +1,4 @@
-"""Whether the demonstration came out right: what the store has for each boundary, beside what the broker had.
+"""Checks the demonstration's result: compares the store's snapshot at each boundary with the broker's.
 
 Snapshots are compared as maps, entry by entry, since a broker writes entries in the order of a hash table. Entries that
 a broker would drop on loading do not count: a replay as of now leaves them out.

@@ -1,4 +1,4 @@
-"""What the demonstration shows of a partition: what was written, and a timeline of its boundaries."""
+"""The demonstration's output for a partition: what was written, and a timeline of its boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resnap demo`: a log loses its producer snapshots, and gets them back; step by step, while it happens."""
+"""`resnap demo`: a log loses its producer snapshots, and gets them back; shown step by step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""`resnap inspect`: any one file of a log dir or a store, shown as what it is."""
+"""`resnap inspect`: shows any single file of a log dir or a store."""

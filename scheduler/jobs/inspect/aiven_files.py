@@ -1,4 +1,4 @@
-"""What there is to say about the objects of a segment in the layout ``aiven``."""
+"""Shows the objects of a segment in the layout ``aiven``: manifest and indexes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An inspected file line by line as Kafka's own dump tool prints it: for eyes, and scripts, that know that tool.
+"""Prints an inspected file line by line as Kafka's own dump tool does, for people and scripts that know that tool.
 
-What the tool says of entries that contradict the log it says on standard error, and is not repeated here.
+The tool's messages on standard error about entries that contradict the log are not repeated here.
 
 Source: ``kafka.tools.DumpLogSegments`` of Kafka 3.9 and 4.1, without its ``--print-data-log``.
 """

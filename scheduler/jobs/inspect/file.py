@@ -1,4 +1,4 @@
-"""`resnap inspect`: any one file of a log dir or a store, recognised by its name, else by its content."""
+"""`resnap inspect`: shows any single file of a log dir or a store, recognized by its name, else by its content."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

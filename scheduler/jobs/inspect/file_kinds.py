@@ -1,4 +1,4 @@
-"""What a file of a log dir or a store is: by its name, else by its content."""
+"""Recognizes the kind of a file in a log dir or a store: by its name, else by its content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is shown of each kind of file: facts about the whole, and a row per entry.
+"""Shows each kind of file: facts about the whole file, and a row per entry.
 
-Names of fields are those of Kafka's own dump tool. Of a damaged file everything before the damage is shown, and then
-the ``FormatError`` that says where and what.
+Field names are those of Kafka's own dump tool. For a damaged file everything before the damage is shown, and then the
+``FormatError`` with its place and cause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A file or an object that is open to be shown, with what its name and its neighbours say of it."""
+"""An inspected file or object, open, with the facts that its name and neighbouring files give."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A segment shown batch by batch, under the names that Kafka's own dump tool uses.
+"""Shows a segment batch by batch, under the names of Kafka's own dump tool.
 
 Only headers are read, and the one record of each control batch; never more than a block of the file, or one batch, is
-in memory. What does not follow from the batch before, or runs past the end, ends the rows in a ``FormatError``.
+in memory. A batch that does not continue the previous one, or runs past the end, ends the rows with a ``FormatError``.
 
 Source: ``DumpLogSegments`` in Kafka's tools.
 """

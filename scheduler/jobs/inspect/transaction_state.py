@@ -1,4 +1,4 @@
-"""A segment of ``__transaction_state``, record by record: what each transactional id has come to."""
+"""Shows a segment of ``__transaction_state`` record by record: the state of each transactional id."""
 
 from __future__ import annotations
 
