@@ -1,4 +1,4 @@
-"""`resnap quota advise`: finds the rate that would have left most principals unthrottled, and how it throttles others."""
+"""`resnap quota advise`: finds the rate that would have left most principals unthrottled, and its effect on others."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
