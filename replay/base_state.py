@@ -43,11 +43,11 @@ class Base(NamedTuple):
     shown: Array
     """The entries that were there (``evidence.SHOWN_DTYPE``), by producer id."""
     undecided: Array
-    """Entries of producers of which it is not known what was there."""
+    """Entries of producers whose state at that offset is unknown."""
     without_batch: Array
     """Entries that were there if the run has no batch of their producers before they were seen."""
     begun: Array
-    """Entries of which only the transaction was there: its producer went on with it in the run."""
+    """Entries of which only the transaction existed: its producer continued it in the run."""
 
     @property
     def rows(self) -> Array:

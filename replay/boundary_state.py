@@ -46,9 +46,9 @@ class Unexplained(StrEnum):
     BATCH = "marker-without-earlier-batch"
     TRANSACTION = "transaction-begun-before-the-window"
     BELOW = "last-seen-below-the-known-offset"
-    """Snapshots show that it was there, and do not settle what it had here."""
+    """Snapshots show that it existed, but do not settle its state here."""
     LATER = "first-seen-later-with-a-past"
-    """Its first batch that could be read is above the boundary, and goes on from one below that could not."""
+    """Its first readable batch is above the boundary, and continues from an unreadable one below."""
 
 
 class LeftOut(NamedTuple):

@@ -78,15 +78,15 @@ class Comparison:
     coordinator_lost: Producers = NO_PRODUCERS
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
     coordinator_kept: Producers = NO_PRODUCERS
-    """Of those that differ: equal but for a coordinator epoch that the broker had forgotten, and which stands there."""
+    """Of those that differ: equal except for a coordinator epoch that the broker had forgotten and the snapshot has."""
     older_rules: Producers = NO_PRODUCERS
     """Of those that differ: as a broker before 2.4.1, or before 1.0, left an entry at the marker of a transaction."""
     unrecorded: Producers = NO_PRODUCERS
     """There without any record left in what was read."""
     unread_since_ms: int | None = None
-    """Oldest timestamp of those that name a batch which is there and was not read; None if there are none."""
+    """Oldest timestamp of those whose batch exists but was not read; None if there are none."""
     sha256: str = ""
-    """SHA-256 of the file that was compared, which may be replaced meanwhile."""
+    """SHA-256 of the compared file, which may have been replaced since."""
 
     @property
     def is_sound(self) -> bool:
@@ -151,7 +151,7 @@ def compare(
     swept = (_is_idle(absent) | lacks_records) & (written_ms - absent["timestamp"] >= expiration_ms)
     extra = theirs[~np.isin(ids, rebuilt["producer_id"])]
     extra = extra[~_is_idle(extra) | (extra["timestamp"] > kept_after_ms)]
-    # What was left out is no contradiction to a snapshot that has it.
+    # An entry that was not rebuilt does not contradict a snapshot that has it.
     contradicted = np.isin(extra["producer_id"], seen) | (extra["last_offset"] >= read_from) | (not read_from)
     contradicted &= ~np.isin(extra["producer_id"], left_out) & (not lacks_records)
     missing, different = absent[~swept], np.concatenate((ours[~equal & ~ahead], extra[contradicted]))

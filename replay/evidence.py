@@ -81,7 +81,7 @@ class Evidence:
     newest_empty: int | None = None
     """Offset of the newest valid snapshot without entries."""
     is_whole: bool = True
-    """False where a transaction index could not be read: nothing then vouches for what is left unread."""
+    """False if a transaction index could not be read: then nothing is known of the unread segments."""
     below: Array = field(default_factory=lambda: NOTHING_SHOWN, compare=False, repr=False)
     """Entries (``SHOWN_DTYPE``) whose last batch lies below the first segment, each once."""
 
@@ -180,7 +180,7 @@ def load_evidence(
     below = []
     for snapshot, found in zip(snapshots, shown, strict=True):
         if found is not None:
-            if snapshot not in others:  # our own snapshots are no evidence
+            if snapshot not in others:  # our own snapshots are not evidence
                 newest[found.has_entries] = snapshot.offset
             seen_open |= dict.fromkeys(found.open, snapshot.offset)
             below.append(found.below)

@@ -36,7 +36,7 @@ _SLACK_MS: Final = TRANSACTION_MARGIN_MS
 _BLOCK_ENTRIES: Final = 1024
 """What is read of an offset index at once, 8 KiB."""
 _BLOCK_BYTES: Final = 8 << 10
-"""What is read of a segment at once: mostly the batch is there, and a store is asked once."""
+"""Bytes of a segment read at once: mostly they contain the batch, so that a store gets one request."""
 _HOPS: Final = 256
 """Batches that may follow the one in the offset index; a broker adds an entry every 4 KiB or so."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])

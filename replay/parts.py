@@ -113,7 +113,7 @@ def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> Split
     try:
         start = _part_start(located.locator, located.start, reading)
     except (FormatError, LogDirError, StoreError):
-        start = None  # the scan meets the same, and says what it is
+        start = None  # the scan finds the same error, and reports it
     return SplitScan(replace(split, range=located), certain_silence_ms, reading, start)
 
 
@@ -178,7 +178,7 @@ def _join_facts(left: ScanFacts, part: SplitSummary) -> ScanFacts:
     right = part.facts
     clocks = [clock for clock in (left.oldest_server_clock_ms, right.oldest_server_clock_ms) if clock is not None]
     newest = left.leader_epochs[-1][0] if left.leader_epochs else -1
-    # Offsets between two parts are gone as they are between two batches.
+    # Offsets may be missing between two parts, as between two batches.
     gap = part.start is not None and part.start.is_v2 and part.start.offset > left.end_offset
     return ScanFacts(
         batches=left.batches + right.batches,

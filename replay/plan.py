@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING_KNOWN: Final = BoundaryEvidence()
-"""Shared by the many boundaries of which no file says anything."""
+"""Shared by the many boundaries without any evidence."""
 
 
 class Coverage(StrEnum):
@@ -40,7 +40,7 @@ class Coverage(StrEnum):
     WINDOW = "window"
     """Every entry that survives."""
     BEYOND_WINDOW = "beyond-window"
-    """Idle producers have expired; transactions that evidence shows to span the boundary are there."""
+    """Idle producers have expired; transactions that span the boundary by evidence are included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Boundary:
     coverage: Coverage
     earliest_roll_ms: int
     existing: str | None = None
-    """Path of the snapshot that is there already and is to be compared with."""
+    """Path of the existing snapshot to compare with."""
     evidence: BoundaryEvidence = field(default_factory=BoundaryEvidence)
 
 
@@ -71,7 +71,7 @@ class Run:
     cut_through: frozenset[int] = frozenset()
     """Producers with a transaction that began below the run and was aborted in it."""
     last_chance: bool = False
-    """Nothing more can be read: what is unexplained now is left out instead of read further for."""
+    """Nothing more can be read: unexplained producers are omitted, without reading further."""
     anchor: Anchor | None = None
     """The state to begin with, of everything below ``start`` that matters."""
     unanchored: Run | None = None
@@ -96,7 +96,7 @@ class PartitionPlan:
     evidence: Evidence
     high_watermark: int | None
     moved: frozenset[int] = frozenset()
-    """Producers of which an earlier round has shown that what snapshots show was not the state where the run begins."""
+    """Producers whose state at the run's beginning an earlier round has shown to differ from the snapshots."""
     unmoved: frozenset[int] = frozenset()
     """Producers whose entry without a batch was."""
     keep_in: str | None = None

@@ -152,7 +152,7 @@ class ProducerStates:
         """Producer id -> offset of its first non-transactional batch inside an open transaction."""
         self._expiry = expiry
         self._clock_ms: list[int] = []
-        """What each event so far says of the server's clock; -1 if nothing."""
+        """The server clock of each event so far; -1 if it has none."""
         self._closed_at: dict[int, int] = {}
         """Producer id -> index of its last event, where that is a marker."""
 

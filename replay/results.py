@@ -59,7 +59,7 @@ class BoundaryResult:
     window_start_offset: int | None
     """Base offset of the first segment that was read for it; None if nothing was."""
     known_from_offset: int = 0
-    """First offset of the log that was at hand; of what lies below, only what snapshots show is known."""
+    """First available offset of the log; below it only what snapshots show is known."""
     entries: int = 0
     digest: SnapshotDigest | None = None
     """Digest of the snapshot as written; None if it was not."""
@@ -67,9 +67,9 @@ class BoundaryResult:
     comparison: Comparison | None = None
     unexplained_since_ms: int | None = None
     moved: frozenset[int] = frozenset()
-    """Producers of which the run has shown that they were not where it begins as snapshots show them."""
+    """Producers whose state at the run's beginning differed from the snapshots, as the run has shown."""
     unmoved: frozenset[int] = frozenset()
-    """Those of which it has shown that they were."""
+    """Those whose state was as in the snapshots."""
     reason: str | None = None
     """Why it was not rebuilt."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_settings import S3Settings
 
 DISCARD: Final = "discard:"
-"""URL of the sink for replays that only look."""
+"""URL of the sink for replays that write nothing."""
 _CHUNK: Final = 1 << 16
 
 

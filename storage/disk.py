@@ -188,7 +188,7 @@ def make_directories(disk: Disk, path: Path) -> None:
             try:
                 disk.make_directory(folder)
             except FileExistsError:
-                if not folder.is_dir():  # else another run has made it meanwhile
+                if not folder.is_dir():  # else another run has made it since
                     raise
             disk.sync_directory(folder.parent)
 

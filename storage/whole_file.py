@@ -33,7 +33,7 @@ def open_regular(path: str | Path) -> int:
         OSError: it does not exist, is not a regular file, or cannot be read.
 
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # else opening a pipe waits for who writes into it
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # else opening a pipe waits for a writer
     try:
         descriptor = os.open(path, flags | _NO_ACCESS_TIME)
     except PermissionError:

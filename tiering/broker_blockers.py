@@ -52,7 +52,7 @@ class BrokerBlockers:
     found: tuple[Refusal, ...]
     """The first segment of each reason for which tiering stops, ascending."""
     shipped_as_is: tuple[Refusal, ...]
-    """Useless snapshots that it ships without having looked into them, should it come that far."""
+    """Unusable snapshots that it ships without checking them, if it gets that far."""
     damaged: frozenset[int] = frozenset()
     """Base offsets of all segments that have lost records."""
 

@@ -47,7 +47,7 @@ class Candidates:
 
     inventory: PartitionInventory
     high_watermark: int | None
-    """As it was judged by; where it is unknown there is no candidate."""
+    """The one used for the decision; if it is unknown there are no candidates."""
     segments: Sequence[Segment]
     """Ascending."""
     refusals: tuple[Refusal, ...]
@@ -213,8 +213,8 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Foun
         return None
     detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
     if inventory.compaction is Compaction.NOT_COMPACTED:
-        # What the cleaner took before the topic's policy was changed would say how states stood: where a broker of
-        # 3.9.1 had snapshots of its own, none was what a replay gave.
+        # Batches that the cleaner removed before the topic's policy was changed would be needed: no snapshot that a
+        # broker of 3.9.1 had of its own equalled the replay's.
         return _Found(
             Reason.COMPACTED,
             f"{detail}; the topic was compacted once, so a replay cannot say what its producers had written",

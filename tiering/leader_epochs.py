@@ -39,7 +39,7 @@ class KnownEpochs:
     damage: str | None = None
     """What is wrong with a damaged checkpoint."""
     unread: LogDirError | None = None
-    """Why the checkpoint, which is there, could not be read; nothing is known then."""
+    """Why the existing checkpoint could not be read; nothing is known then."""
 
 
 ALL_KNOWN: Final = KnownEpochs(checkpointed_from=0, unknown_below=0)

@@ -51,7 +51,7 @@ class Judged:
 
     losses: tuple[Loss, ...] = ()
     distrusted: frozenset[str] = frozenset()
-    """Locators of snapshots that are no evidence, and of logs whose transaction indexes are none."""
+    """Locators of snapshots that are not evidence, and of logs whose transaction indexes are not."""
     without_entries: frozenset[str] = frozenset()
     """Locators of snapshots without an entry."""
     unread: frozenset[str] = frozenset()
@@ -174,9 +174,9 @@ class LostState:
     offset: int
     """Where the log dir begins, or the first of its snapshots that shows it."""
     is_proven: bool
-    """Whether a snapshot below has producers that it lacks; else it only looks so."""
+    """Whether a snapshot below has producers that it lacks; else it only seems so."""
     producers: tuple[int, ...]
-    """Those that are known to be lost."""
+    """Producers that are known to be lost."""
     detail: str
 
 

@@ -21,7 +21,7 @@ PLUGIN_CLASS: Final = "remote.log.storage.manager.class.name"
 METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
 METADATA_LISTENER: Final = "remote.log.metadata.manager.listener.name"
 ASKED: Final = (SYSTEM, PLUGIN_CLASS, METADATA_CLASS, METADATA_LISTENER)
-"""What is asked of brokers."""
+"""The settings that are requested from brokers."""
 _BY_TOPIC: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 
 

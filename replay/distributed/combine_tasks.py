@@ -84,7 +84,7 @@ class Combining:
                 for number, stored in groupby(spool.ordered(), key=lambda one: one.place[0]):
                     yield from self._combine_share(self.shares[number], _without_first(stored))
         except ResnapError as error:
-            # A full disk is reported as what it is, and not as a failed job with a stack trace of the JVM's.
+            # A full disk is reported as such, and not as a failed job with a JVM stack trace.
             yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
 
     def _combine_share(self, share: Share, stored: Iterator[Stored]) -> Iterator[Made]:

@@ -135,7 +135,7 @@ def _note_clock(scan: Record, clock_ms: int) -> None:
 @inlined
 def note(header: BatchHeader, scan: Record) -> None:
     """Record the batch's facts of the segment, and advance past it."""
-    # What comes before the first batch of a part of a segment stands in the part before.
+    # What precedes the first batch of a part of a segment is in the previous part.
     has_gap = header.base_offset > scan.end_offset and (scan.batches > 0 or scan.start == 0)
     lacks_records = header.records_count != header.last_offset_delta + 1
     if has_gap or lacks_records or header.attributes & DELETE_HORIZON:

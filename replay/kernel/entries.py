@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.machine import Record
 
 ORDER_DTYPE: Final = np.dtype([("row", "i8")])
-"""The number of the row that stands at a place."""
+"""The number of the row at a place."""
 IN_DOUBT: Final = -1
 _NOBODY: Final = -1
 _order_at = record_at(ORDER_DTYPE)

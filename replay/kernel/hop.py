@@ -30,7 +30,7 @@ _FIRST_BYTES: Final = 4096
 _MARKER_BYTES: Final = 78
 """Size of a control batch as every coordinator writes it."""
 _HEADER_READ_BYTES: Final = _MARKER_BYTES + HEADER_BYTES
-"""What is read for a header: a marker is whole then, and the header after it is there too, without another call."""
+"""Bytes read for a header: enough for a whole marker and the header after it, without another call."""
 IN_BLOCKS: Final = 0
 IF_CACHED: Final = 1
 BY_HEADER: Final = 2

@@ -33,7 +33,7 @@ scan_at = record_at(SCAN_DTYPE)
 leader_epoch_at = record_at(LEADER_EPOCH_DTYPE)
 
 TAKEN: Final = -1
-"""Nothing speaks against it."""
+"""There is no objection."""
 END: Final = 0
 """The end of the stretch."""
 MORE: Final = 1
@@ -49,7 +49,7 @@ PAUSED: Final = 5
 FAILED: Final = 6
 """The system refused to read."""
 LEGACY: Final = 7
-"""At ``position`` stands a message of magic 0 or 1, or zeros."""
+"""At ``position`` is a message of magic 0 or 1, or zeros."""
 
 NEVER: Final = np.iinfo(np.int64).max
 """A size, offset or clock that none reaches."""

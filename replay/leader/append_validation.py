@@ -55,7 +55,7 @@ class AppendOrigin(Enum):
 
 
 TRANSACTIONS_V2: Final = 2
-"""What ``WriteTxnMarkers`` says of a transaction whose marker brings the next epoch; brokers before 4.2 do not look."""
+"""The version in ``WriteTxnMarkers`` of a transaction whose marker has the next epoch; brokers before 4.2 ignore it."""
 
 
 class EmptiedControl(NamedTuple):
@@ -158,7 +158,7 @@ class Verification:
 
     started_ms: int
     lowest_sequence: int
-    """The lowest seen in ``epoch``: a batch above it would overtake one that is to be sent again."""
+    """The lowest seen in ``epoch``: a batch above it would overtake one that will be sent again."""
     epoch: int
     supports_epoch_bump: bool = False
     """Whether the producer takes part in transactions v2."""

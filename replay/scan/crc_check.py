@@ -55,7 +55,7 @@ def _continue(reader: RangeReader, checksum: int, position: int, length: int) ->
     while length > 0:
         chunk = reader.read(position, min(_CHUNK_BYTES, length))
         if not chunk:
-            break  # cut short meanwhile: the checksum will show it
+            break  # truncated in between: the checksum will show it
         checksum = crc32c(chunk, checksum)
         position += len(chunk)
         length -= len(chunk)

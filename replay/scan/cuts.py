@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 BLOCK_ENTRIES: Final = 1024
-"""What is read of an index at a time, 8 KiB: mostly one look is enough."""
+"""Bytes of an index read at a time, 8 KiB: mostly one read is enough."""
 _RANGE_BYTES: Final = BLOCK_ENTRIES * OFFSET_ENTRY.size
-"""What is asked of a store at a time, and nothing of it ahead."""
+"""Bytes requested from a store at a time, without prefetching."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 

@@ -28,11 +28,11 @@ class ProducerTable(FoldArrays):
         super().__init__(certain_silence_ms)
         self._joined = np.zeros(len(self._rows), dtype=combine.JOINED_DTYPE)
         self._order = np.zeros(0, dtype=np.int64)
-        """Numbers of the rows by producer id, but for those that came after the last look."""
+        """Numbers of the rows by producer id, without those added since the last update."""
         self._ids = np.zeros(0, dtype=np.int64)
         """Producer ids in that order."""
         self._in_order = True
-        """Whether the rows themselves stand in that order."""
+        """Whether the rows themselves are in that order."""
         self._shown: Array | None = None
 
     def append(self, piece: Piece) -> None:
@@ -89,7 +89,7 @@ class ProducerTable(FoldArrays):
         self._take_up_new()
         rows = self._rows[: len(self)]
         if not self._in_order:
-            # This leaves in the order what it now is: each row at its place.
+            # Afterwards the order is the identity: each row is at its place.
             combine.reorder(rows.ctypes.data, len(rows), self._order.ctypes.data)
             self._hold()
             self._in_order = True

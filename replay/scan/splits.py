@@ -93,5 +93,5 @@ class SplitSummary:
 
 
 ANCHOR_PART: Final = -1
-"""Number of the part that is no part of its segment, but the state below it."""
+"""Number of the split that is not a part of its segment, but the state below it."""
 NOTHING: Final = Piece(empty(), -1)

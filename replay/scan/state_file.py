@@ -57,7 +57,7 @@ class Anchor:
     read_from: int
     """Where the run began that this state is of, or the first of a chain of runs that anchored in each other."""
     known_from: int
-    """First offset of the log that the run which began there had at hand."""
+    """First available offset of the log for the run that began there."""
     seen_since_ms: int | None
     """As in ``plan.Run``, of the run that began there; so are the next two."""
     touched_until_ms: int | None
@@ -71,7 +71,7 @@ class Anchor:
     certain_silence_ms: int
     """Under which rebirth was judged (``producer_state.Expiry``)."""
     pruned_ms: int | None
-    """Idle producers up to this timestamp may have been left out; None: none was."""
+    """Idle producers up to this timestamp may have been pruned; None: none was."""
     states: tuple[StateFile, ...]
     """The rows; several files where several tasks combined the run, each of other producers."""
 

@@ -35,7 +35,7 @@ _R = TypeVar("_R")
 JOBS: Final = 3
 """Under way at once."""
 TASKS_PER_SLOT: Final = 2
-"""Under way at once: one that runs, and one that is there when it ends."""
+"""Jobs at once: one that runs, and one that is ready when it ends."""
 MOST_ITEMS: Final = 512
 """Asked for at once, however many slots there are now: others may come. A thread waits for each."""
 TASK_ITEMS: Final = 16

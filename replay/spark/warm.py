@@ -77,7 +77,7 @@ class WarmSpark:
         self.begin()
         context = self._result()
         if has_ended(context):
-            # It died while it was not in use, which is no reason to fail.
+            # It died while it was not in use, which is not an error.
             self._drop()
             self.begin()
             context = self._result()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resnap.tiering.quota.token_bucket import QuotaConfig
 
 REFRESH_S: Final = 5.0
-"""How long limits that were set meanwhile may go unnoticed."""
+"""How long changed limits may go unnoticed."""
 REREAD_S: Final = 2.0
 """So long a call waits for what came into a metadata log since, if its disk has gone."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BURST: Final = 10
 REFILL_S: Final = 6.0
 ALL: Final = 10
-"""Times as much all addresses may together: who has many, or says so as the proxy that they are not, gains no more."""
+"""All addresses together may have this many times as much: a client with many addresses gains no more than that."""
 ADDRESSES: Final = 4096
 """Remembered at most; the one that was heard of least lately makes room, and begins again."""
 NO_ADDRESS: Final = "none"

@@ -32,8 +32,8 @@ class Principal:
 
 
 LOCAL: Final = Principal(name="local", role=Role.ADMIN)
-"""Every client, where the service listens on the loopback interface and asks for no token.
+"""Every client, if the service listens on the loopback interface and requires no token.
 
 An admin, since a principal that can start runs could do no more harm with the rest."""
 ANONYMOUS: Final = "anonymous"
-"""Stands in the audit where the principal is not known."""
+"""The name of an unknown principal in the audit log."""

@@ -57,7 +57,7 @@ async def identified(
             session=request.cookies.get(SESSION_COOKIE),
             address=address_in(request.scope),
         )
-        # Where there are no tokens nothing is looked up, and no thread is needed.
+        # Without tokens nothing is looked up, and no thread is needed.
         context.principal = identify() if access.auth == "none" else await run_in_threadpool(identify)
     for role in roles.scopes:
         require(context.principal, Role(role))

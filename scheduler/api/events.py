@@ -41,7 +41,7 @@ AT_ONCE: Final = 500
 PACE_S: Final = 1.0
 """What happens within it is sent together: many small partitions are done in a second, and each would wake all."""
 BEAT_S: Final = 10.0
-"""A comment after so long of silence, so that what stands between does not take the connection for dead."""
+"""Seconds without an event until a comment is sent, so that no proxy considers the connection dead."""
 TICK_S: Final = 1.0
 """How often it is checked whether the service is about to end."""
 LARGEST_ID: Final = (1 << 63) - 1

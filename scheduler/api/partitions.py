@@ -31,7 +31,7 @@ from resnap.tiering.readiness import Readiness
 
 router = APIRouter(prefix="/v1", tags=["partitions"], route_class=TaggedRoute)
 _one = APIRouter(prefix="/partitions/{topic}/{partition}", route_class=TaggedRoute)
-"""What can be asked of one partition."""
+"""The details of one partition."""
 Topic = Annotated[str, Path(max_length=249)]
 Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1)]
 Offset = Annotated[int, Path(ge=0, le=(1 << 63) - 1)]

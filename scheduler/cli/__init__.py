@@ -49,7 +49,7 @@ def main() -> NoReturn:
         sys.exit(failures.exit_code())
     code = run(sys.argv[1:])
     _drop_what_finds_no_room()
-    # All that is left goes with the process; Python would look through it for cycles once more, for half a second.
+    # The process ends now; Python would search for cycles once more, for half a second.
     gc.freeze()
     forget_the_interrupt()
     sys.exit(code)

@@ -219,7 +219,7 @@ GROUPS: Final = {
     "runs": "Runs of the service, past and waiting.",
     "token": "Tokens for the HTTP API and the web page.",
 }
-"""Summaries of the words under which several commands stand."""
+"""Summaries of the words that group several commands."""
 
 
 class CommandGroup(TyperGroup):

@@ -46,7 +46,7 @@ class Invocation:
     """Set by a command that has done some of its work, so that an error elsewhere means exit code 3."""
 
     first_note: str | None = None
-    """What is to be said once, when the arguments are known to be right: before the answer."""
+    """A message to print once, before the answer, when the arguments are known to be valid."""
 
     at_end: ExitStack = field(default_factory=ExitStack)
     """Closed when the command ends, however it does."""

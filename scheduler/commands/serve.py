@@ -47,7 +47,7 @@ def serve(
 def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a service for given log dirs, unless its file says otherwise."""
     for one in log_dirs:
-        with suppress(PermissionError):  # the scan says who may read it
+        with suppress(PermissionError):  # the scan reports missing permissions
             if not Path(one).is_dir():
                 raise UsageError(f"{one}: no such directory", hint="LOG_DIR is one of log.dirs of this broker")
     made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}

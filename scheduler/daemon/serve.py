@@ -41,8 +41,8 @@ FILES: Final = 65_536
 """May be open at once, where the system lets the process have so many; by default it has 1,024 until it asks for more,
 and connections that arrive all together are taken before any can be turned away."""
 GONE_MS: Final = 60_000
-"""A client that does not take what is sent for so long is gone; by itself Linux tries for a quarter of an hour, and for
-ever with one that is there and does not read."""
+"""A client that accepts no data for so long is disconnected; Linux itself retries for a quarter of an hour, and for
+ever with one that is connected and does not read."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from others. A thread that answers lets go of it with each byte that is
 sent, and a replay then keeps it for so long: with Python's own 5 ms, 150 streams got theirs in a second."""

@@ -30,7 +30,7 @@ class FleetStatus:
     topics: Sequence[TopicAnswer]
     """By name."""
     unanswered: str | None
-    """Why the cluster has not answered, where it was asked."""
+    """Why the cluster has not answered, if it was asked."""
 
     @property
     def silent(self) -> list[str]:

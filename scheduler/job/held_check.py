@@ -172,7 +172,7 @@ def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
 def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan) -> _Lack | None:
     """Return what the snapshot of ``segment`` lacks, or why it was not compared."""
     if found is None or found.boundary.offset != segment.next_base_offset:
-        return None  # where no producer is alive, none is missing
+        return None  # if no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
     lacks = lacking(found, found.comparison, plan, segment.origin)

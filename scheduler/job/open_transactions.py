@@ -47,7 +47,7 @@ class Holders:
     is_complete: bool
     """Whether a producer id without a holder has none: the cluster was asked, which knows all."""
     open_now: frozenset[tuple[int, int]] | None = None
-    """What is open at the leader now, producer id and first offset; None where it was not asked."""
+    """Transactions open at the leader now, producer id and first offset; None if it was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

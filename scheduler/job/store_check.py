@@ -88,7 +88,7 @@ class StoreCheck:
     unfit: dict[TopicPartition, set[str]] = field(default_factory=dict)
     """Locators of stored snapshots of a partition that are missing, damaged, or not what a replay gives."""
     with_problems: set[TopicPartition] = field(default_factory=set)
-    """Partitions of which ``segments`` has named what is wrong with one: it is not said of the whole partition, too."""
+    """Partitions with a segment whose problem ``segments`` has reported: it is not reported for the partition, too."""
     _listing: Listing | None = None
 
     @property

@@ -170,7 +170,7 @@ class StoreRepair:
             if verified.manifest is not None and key in self.check.asked_for:
                 self._manifests[f"{self.check.part.store.url}/{verified.manifest.snapshot_key}"] = key
             self._problems[key] = verified.problems
-        # The repair itself says what it cannot read, by partition.
+        # The repair itself reports what it cannot read, by partition.
         self.check.unreadable.clear()
         self.check.with_problems.clear()
 

@@ -40,7 +40,7 @@ class PartitionScan:
     blockers: BrokerBlockers
     candidates: Candidates
     cost_now: Cost
-    """What it costs to make the lost boundaries with ``--as-of now``."""
+    """The cost of making the lost boundaries with ``--as-of now``."""
     cost_roll: Cost
     """With ``--as-of roll``."""
     sizes: TieringSizes
@@ -55,7 +55,7 @@ class Planned:
     selected: SelectedPartition
     plan: PartitionPlan
     cached: CachedPartition | None = None
-    """What is known from earlier runs; None where that is not asked."""
+    """The cached results of earlier runs; None if they are not used."""
     still_valid: tuple[CachedBoundary, ...] = ()
     """Boundaries that need not be made, since an earlier run has made them."""
 

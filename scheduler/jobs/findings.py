@@ -27,7 +27,7 @@ class Finding(Result):
 
     health: Health
     check: str
-    """What was asked about, in a word or two."""
+    """What was checked, in a word or two."""
     detail: str
     remedy: str | None = None
 

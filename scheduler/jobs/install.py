@@ -86,7 +86,7 @@ class InstallView(View[Installed]):
     def __init__(self, *, dry_run: bool, is_table: bool) -> None:
         self._dry_run, self._is_table = dry_run, is_table
         self._unasked: list[Decision] = []
-        """What is wrong, and stays because its replacement was not asked for."""
+        """Wrong files that stay because their replacement was not requested."""
 
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000
-"""S3 refuses requests whose clock is 15 minutes off; a third of it is worth a word."""
+"""S3 refuses requests whose clock is 15 minutes off; a third of that causes a warning."""
 _CONDITIONS: Final = {
     Condition.KEPT: "a conditional write does not replace what is there, and of several at once one wins",
     Condition.IGNORED: "the store ignores the condition of a write",

@@ -318,7 +318,7 @@ class TierView(View[TierResult]):
         self._to = to
         self._orders: tuple[TierOrder, ...] = ()
         self._already: dict[TopicPartition, int] = {}
-        """When the run was planned, by partition; another run may ship more meanwhile."""
+        """When the run was planned, by partition; another run may ship more after that."""
         self._totals = dict.fromkeys(("shipped", "bytes", "already", "refused"), 0)
         self._stops: dict[str, str] = {}
         self._unfinished = 0

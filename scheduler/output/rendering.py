@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = Mapping[str, object]
 SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
-"""Rows by which the widths of a table's columns are chosen; a longer table goes on in these widths."""
+"""Number of rows from which a table's column widths are chosen; a longer table keeps these widths."""
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
 _MINUTE_S: Final = 60
@@ -134,7 +134,7 @@ class Answer:
 
     head: Row = field(default_factory=dict)
     name: str | None = None
-    """What the rows are called, in the plural: the key of the array in JSON. None if there are no rows."""
+    """The name of the rows, in the plural: the key of the array in JSON. None if there are no rows."""
     kind: str = "row"
     """What one row is called: its ``type`` in lines of JSON."""
     rows: Iterable[Row] = ()

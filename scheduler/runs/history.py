@@ -95,7 +95,7 @@ class History:
         if wanted.origin is not None:
             clauses.append("origin = ?")
             values.append(wanted.origin)
-        if wanted.plan is not None:  # ids of both sort by time, which leaves out all that is older
+        if wanted.plan is not None:  # ids of both sort by time, which excludes all older ones
             clauses.append("id > ? AND json_extract(request, '$.plan') = ?")
             values += [wanted.plan] * 2
         if before is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = "Mapping[str, object]"
 BY_API: Final = "api"
-"""Origin of the runs that callers asked for."""
+"""Origin of the runs that callers requested."""
 
 
 OTHER_FAILURES: Final = "otherFailures"
@@ -34,7 +34,7 @@ class RunKind(StrEnum):
     CENSUS = "census"
     """Counts producers, for its page."""
     REPLICAS = "replicas"
-    """Asks the replicas of the running cluster for their producer state."""
+    """Queries the replicas of the running cluster for their producer state."""
 
 
 REPLAYS: Final = (RunKind.REGENERATE, RunKind.TIER)

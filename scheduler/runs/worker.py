@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Row, RunRequest
 
 RETRY_AFTER_S: Final = 30
-"""When to ask again where the queue is full."""
+"""When to try again if the queue is full."""
 STOPPED: Final = ReportedError(
     code="ServiceStopped",
     message="the service was stopped while the run was going on",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EVERY_S: Final = 60.0
 """From the end of a collection to the next."""
 LINGER_S: Final = 900.0
-"""How long it goes on after the last question."""
+"""How long it continues after the last request."""
 OLD_S: Final = 600.0
 """What was collected so long ago is not known any more."""
 FIRST_S: Final = 3.0
@@ -91,7 +91,7 @@ class FleetWatch:
             settings = self.settings()
             try:
                 status = fleet_status(settings, self._collector, self.warn)
-            except ResnapError as error:  # the cluster cannot be asked as the configuration says
+            except ResnapError as error:  # the cluster cannot be queried with this configuration
                 status = self._nothing(str(error))
             collected = Collected(status=status, at_ms=self.clock.now_ms())
             self._last = settings.fleet, self.clock.monotonic_s(), collected

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.state.database import Database
 
 BY_SCHEDULE: Final = "schedule"
-"""Who asks for the runs of schedules."""
+"""The principal of scheduled runs."""
 _MOST_AT_ONCE: Final = 64
 _EVENTS: Final = {
     EVENT_JOB_MISSED: "missed",

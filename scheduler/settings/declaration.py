@@ -57,7 +57,7 @@ class Setting:
         kafka: keys of ``server.properties`` that give it; the first wins, and is the name that is shown.
         for_runs: whether a schedule or a request may set it for its own runs.
         beside_file: whether a path in a configuration file is relative to that file.
-        at_start: whether a running service keeps its value until it is started anew.
+        at_start: whether a running service keeps its value until it is restarted.
 
     """
 
@@ -91,7 +91,7 @@ class SettingGroup(BaseModel):
     title: ClassVar[str]
     """Heading of their flags in ``--help``."""
     at_start: ClassVar[bool] = False
-    """Whether a running service keeps the values of all of them until it is started anew."""
+    """Whether a running service keeps the values of all of them until it is restarted."""
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Origin by setting, for those that were given."""
 

@@ -51,7 +51,7 @@ def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path 
                              hint="give a directory of this machine, or none")  # fmt: skip
         return None if settings.state_dir == NOWHERE else Path(settings.state_dir).absolute()
     states = environment.get("XDG_STATE_HOME", "")
-    if states.startswith("/"):  # other values are to be ignored, says the XDG Base Directory Specification
+    if states.startswith("/"):  # the XDG Base Directory Specification requires other values to be ignored
         return Path(states, "resnap")
     home = environment.get("HOME", "")
     return Path(home, ".local/state/resnap") if home.startswith("/") else None

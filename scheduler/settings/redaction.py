@@ -11,14 +11,14 @@ import re
 from typing import Final
 
 MASK: Final = "***"
-"""Stands where a secret stood."""
+"""Replaces a secret."""
 
 _NAMES: Final = (
     r"secret|password|passwd|token|signature|credential|access[._-]?key(?:[._-]?id)?"
     r"|account[._-]?key|passphrase|key[._-]?pass"
 )
 _RULES: Final = (
-    # Our own tokens, wherever they stand.
+    # Our own tokens, anywhere.
     (re.compile(r"\bresnap_[A-Za-z0-9_-]{43}"), f"resnap_{MASK}"),
     # s3://key:secret@bucket, where a secret may hold slashes: up to the last @ of the word.
     (re.compile(r"(?<=://)(?:[^/\s\"'<>@]{0,200}:[^\s\"'<>]{0,400}|[^/\s\"'<>]{1,400})(?=@)"), MASK),

@@ -66,7 +66,7 @@ class Settings(
     metadata: InstanceOf[ClusterMetadata] | None = Field(default=None, exclude=True)
     """The metadata log that the settings were read from, if there was one."""
     files: InstanceOf[SettingFiles] | None = Field(default=None, exclude=True)
-    """What was read of the files, for settings that are to be made of the same."""
+    """The content of the files, for further settings from the same files."""
     shared_cluster: InstanceOf[SharedCluster] | None = Field(default=None, exclude=True)
     """The one connection of a command to the running cluster, by which the settings were learned, too."""
 

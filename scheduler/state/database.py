@@ -150,7 +150,7 @@ class Database:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_service:
             self._lock.enter_context(_no_service_at(self.path.parent, _ONE_SERVICE))
-        # What is in it says who did what: no other user need read it.
+        # It records who did what, so other users must not read it.
         self.path.touch(mode=0o600)
         writer = self._connect()
         writer.execute("PRAGMA journal_mode = WAL")

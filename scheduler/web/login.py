@@ -48,7 +48,7 @@ async def log_in(request: Request) -> Response:
     access, context = access_of(request), context_of(request)
     try:
         body = await request.body()
-    except ClientDisconnect as error:  # as everywhere; it is no fault of the service
+    except ClientDisconnect as error:  # as everywhere; it is not a fault of the service
         raise HTTPException(400, "the client hung up before its request was whole") from error
     fields = _fields(body)
     secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))

@@ -141,7 +141,7 @@ def _partitions(
     groups = [
         {"topic": topics[name], "answer": answer_of(topics[name].counts), "partitions": list(partitions)}
         for name, partitions in groupby(shown, key=lambda one: one.topic)
-        if name in topics  # else a scan has replaced it meanwhile
+        if name in topics  # else a scan has replaced it since
     ]
     return {
         "groups": groups,

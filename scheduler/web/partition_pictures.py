@@ -33,14 +33,14 @@ BOUNDARIES: Final[Mapping[str, Word]] = {
     SnapshotState.EMPTY: Word("empty", "○", "good", "a snapshot without producers"),
     SnapshotState.PRESENT: Word("present", "•", "good", "a snapshot with producers"),
 }
-"""What can stand at a boundary, worst first."""
+"""The states of a boundary, the worst first."""
 ACTIVE: Final = Word("active", "…", "none", "a broker appends to it; it is not tiered yet")
 SHIPPED: Final = Word("shipped", "✓", "busy", "in a store already")
 _ORDER: Final = [*BOUNDARIES.values(), SHIPPED, ACTIVE]
 MOST_COLUMNS: Final = 240
 _SIZES: Final = {"wide": (1200, 230), "slim": (360, 230)}
 _TOP: Final = 3 * LINE_PX + 8
-"""Above it stand the names of the offsets that are marked, each in a line of its own."""
+"""The names of the marked offsets are above it, each on a line of its own."""
 _BOTTOM: Final = 22
 
 

@@ -123,7 +123,7 @@ class SnapshotOrigin:
 
     how: SnapshotHow
     as_of: str
-    """``now``, ``roll`` or a time in ISO 8601, as asked for."""
+    """``now``, ``roll`` or a time in ISO 8601, as requested."""
     as_of_ms: int | None
     """T: the time at which producers were judged expired or not."""
     window_start_offset: int | None

@@ -59,7 +59,7 @@ class Provenance:
     compaction_assumption: str | None
     resnap_version: str
     apart: frozenset[str] = frozenset()
-    """Manifests that were shipped without a topic id, and are known to be of another topic of this name."""
+    """Manifests shipped without a topic id that are known to belong to another topic of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class SegmentObjects:
     files: tuple[NewObject, ...]
     """Side by side."""
     beside: tuple[NewObject, ...] = ()
-    """When all of those are there: what is said of the segment, and no broker asks for."""
+    """Written when all of those exist: the record about the segment that no broker reads."""
     manifest_key: str
     manifest: bytes
     """Last of all: it makes the segment visible."""
@@ -275,7 +275,7 @@ class RightParts(NamedTuple):
     """Correct parts that are to replace wrong ones of a stored segment."""
 
     snapshot: bytes | None
-    """None where the one that is there stays."""
+    """None if the existing one stays."""
     transactions: bytes | None
     """Its transaction index, of no bytes where nothing was aborted; None likewise."""
     origin: SnapshotOrigin | None

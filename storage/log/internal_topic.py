@@ -81,7 +81,7 @@ def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:
     position, size = 0, os.fstat(file.fileno()).st_size
     while start := file.read(HEADER.size):
         length = int.from_bytes(start[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
-        there = min(LOG_OVERHEAD + length, size - position)  # memory is taken for what is asked for
+        there = min(LOG_OVERHEAD + length, size - position)  # a read allocates memory for the requested length
         batch = start + file.read(max(there - len(start), 0))
         is_whole = len(batch) >= HEADER.size and len(batch) == LOG_OVERHEAD + length
         if not is_whole and segment.is_active:

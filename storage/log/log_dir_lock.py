@@ -42,7 +42,7 @@ _TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 _HELD: Final[set[tuple[int, int]]] = set()
 """Device and inode of each log dir whose lock this process holds, or is taking."""
 _TURNS: Final[dict[tuple[int, int], threading.Lock]] = {}
-"""One for each log dir that was asked about: a disk that does not answer keeps no other waiting."""
+"""One for each tested log dir: a disk that does not answer blocks no other one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,7 @@ class _Segment:
         self.base_offset = base_offset
         self.size_bytes = 0
         self.aborted: list[AbortedTxn] = []
-        """Transactions whose abort marker lies in the segment."""
+        """Transactions whose abort marker is in the segment."""
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_last_entry = 0

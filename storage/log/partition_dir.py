@@ -91,7 +91,7 @@ class PartitionDir:
     segments: Sequence[Segment]
     """Ascending; the last is the active one, save for what has been shipped, of which all are closed."""
     snapshots: Sequence[SnapshotFile]
-    """Ascending, those that stand at no segment base among them."""
+    """Ascending, including those that are not at a segment's base offset."""
     unfinished: tuple[str, ...]
     """Names of ``.swap`` and ``.cleaned`` files: while there are any, the directory is in the middle of a change."""
     deleted: int
@@ -108,7 +108,7 @@ class PartitionDir:
     local_from: int | None = None
     """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
     without_log: tuple[int, ...] = ()
-    """Base offsets, ascending, of which only indexes are left; none of a directory without a segment."""
+    """Base offsets, ascending, that have only indexes left; empty for a directory without a segment."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ ENTRY_DTYPE: Final = np.dtype([
     ("coordinator_epoch", ">i4"),
     ("current_txn_first_offset", ">i8"),
 ])  # fmt: skip
-"""``ENTRY`` for numpy: big endian and packed, so that a file's bytes are an array as they stand."""
+"""``ENTRY`` for numpy: big-endian and packed, so that a file's bytes are an array without conversion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ def _checked_order(arrays: Iterable[npt.NDArray[np.void]]) -> Iterator[npt.NDArr
 
 
 def _digest(file: BinaryIO) -> SnapshotDigest:
-    # Read once more, since the patched checksum stands before everything that was already written.
+    # Read once more, because the patched checksum precedes everything that was already written.
     file.seek(0)
     checksum, sha256, size_bytes = 0, hashlib.sha256(), 0
     while block := file.read(READ_BLOCK_BYTES):

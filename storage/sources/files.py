@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STREAM_BYTES: Final = 1 << 20
 GONE: Final = (FileGoneError, ObjectNotFoundError)
-"""What is raised of a file that is not there, wherever that is."""
+"""The errors for a file that does not exist, local or in a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

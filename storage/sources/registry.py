@@ -26,7 +26,7 @@ READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (_LOCAL_TIERED, _AIVEN)
 READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
 READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
-"""Likewise, where nothing of the others is there: a manifest of ours may name the same objects."""
+"""Likewise, if there is nothing of the others: a manifest of ours may name the same objects."""
 
 TIERED: Final[tuple[Tiered, ...]] = (_FLAT, _AIVEN, _LOCAL_TIERED)
 """Those in which Resnap or brokers tier."""

@@ -226,7 +226,7 @@ class LocalObjectStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and its parents up to the root; each is durable before anything is put into it."""
-        if folder in self._durable_folders and folder.is_dir():  # the store may have been cleared meanwhile
+        if folder in self._durable_folders and folder.is_dir():  # the store may have been cleared since
             return
         if folder != self._root:
             self._make_folder(folder.parent)

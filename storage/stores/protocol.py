@@ -78,7 +78,7 @@ class Unfinished:
     """A write that was begun and not completed; no reader sees it, but it takes space."""
 
     key: str
-    """What it was to become, as far as that is known."""
+    """The key it was written for, as far as known."""
     begun_ms: int
     """By the store's own clock."""
     handle: str

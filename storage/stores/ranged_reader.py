@@ -127,7 +127,7 @@ class RangedReader:
         if position >= end:
             return b""
         if self._window and position < self._window[0].start:
-            return self._fetcher.fetch(position, end)  # a look back, which changes nothing
+            return self._fetcher.fetch(position, end)  # a read backwards, which changes nothing
         step, wanted = self._plan(position, end)
         while self._window and self._window[0].end <= position:
             self._window.popleft().data.cancel()

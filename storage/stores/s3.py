@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_settings import S3Settings
 
 PAGE_KEYS: Final = 1000
-"""What a listing asks for at once, and the most that S3 gives."""
+"""Keys requested per page of a listing, the most that S3 returns."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -248,7 +248,7 @@ class S3ObjectStore:
         """Stream the object, over a new connection if one breaks; see ``ObjectStore.open``."""
         check_range(start, end)
         chunks = self._chunks(key, start, end)
-        # The first chunk is asked for here, so that an absent object is reported on entering.
+        # The first chunk is requested here, so that a missing object is reported on entering.
         first = next(chunks)
         with closing(chunks):
             yield (chunk for part in ((first,), chunks) for chunk in part if chunk)

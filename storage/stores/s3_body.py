@@ -39,7 +39,7 @@ class S3Body(io.RawIOBase):
         self.sha256 = sha256
         """In hexadecimal digits, as the signature takes it."""
         self.error: Exception | None = None
-        """What reading it has raised, which botocore does not pass on as it is."""
+        """The error of reading it, which botocore does not pass on unchanged."""
         self._open_body, self._size_bytes, self._crc32c, self._key = open_body, size_bytes, crc32c, key
         self._chunks = self._read()
         self._chunk = b""

@@ -44,7 +44,7 @@ ATTEMPTS: Final = 6
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 20.0
 LONGEST_ASKED_S: Final = 120.0
-"""Of the times that stores ask for, the longest that is waited."""
+"""The longest ``Retry-After`` that is waited for."""
 
 _CONNECTIONS: Final = 64
 """Kept open at most; threads beyond that wait for one instead of making botocore throw connections away."""

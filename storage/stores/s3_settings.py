@@ -34,7 +34,7 @@ class S3Settings:
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     addressing_style: AddressingStyle | None = None
-    """``path`` puts the bucket into the path, which most stores other than AWS want."""
+    """``path`` puts the bucket into the path, which most stores other than AWS need."""
     request_checksum_calculation: ChecksumMode | None = None
     """``when_required`` sends no checksum of ours, for stores that choke on them."""
     response_checksum_validation: ChecksumMode | None = None

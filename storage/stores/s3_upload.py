@@ -86,7 +86,7 @@ class MultipartUpload:
                 claims=claimed is not None,
             )
         except BaseException:
-            # What the abort says matters less than why it is needed; what it leaves, `gc` finds.
+            # An error of the abort matters less than its cause; `gc` finds what it leaves.
             with suppress(ResnapError):
                 self._caller.once(self._key, lambda: abort_upload(client, self._bucket, self._name, upload_id))
             raise

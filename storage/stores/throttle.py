@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 LOOK_S: Final = 1.0
-"""How long a thread waits before it asks again whether the bytes are still wanted."""
+"""How long a thread waits before it checks again whether the bytes are still wanted."""
 
 
 @dataclass(slots=True, kw_only=True)

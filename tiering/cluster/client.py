@@ -33,7 +33,7 @@ _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
 _TRIES: Final = 5
-"""How often what any broker can answer is asked for, one after the other: some may have died since, or hang."""
+"""How many brokers are tried for a request that any can answer: some may have died since, or hang."""
 _HINT: Final = "look at --bootstrap-server and --command-config, and whether brokers answer"
 
 
@@ -41,7 +41,7 @@ class EpochEnd(NamedTuple):
     """The end offset of a leader epoch in the leader's log."""
 
     epoch: int
-    """The epoch asked for, or the largest one below it that the leader knows."""
+    """The requested epoch, or the largest one below it that the leader knows."""
     end_offset: int
 
 
@@ -68,7 +68,7 @@ class Cluster:
 
         """
         try:
-            import kafka  # optional, and asked for only where a cluster is named
+            import kafka  # optional, and imported only if a cluster is configured
         except ImportError as error:
             raise ConfigurationError(
                 "talking to a cluster needs kafka-python, which is not installed",
@@ -92,7 +92,7 @@ class Cluster:
         self._open.callback(self._admin.close)
         self._producer: Any = None
         self._answers: int | None = None
-        """Who has answered last what any broker can."""
+        """The broker that last answered a request that any can answer."""
 
     def __enter__(self) -> Self:
         return self

@@ -123,7 +123,7 @@ SETUP_TIMEOUT_S: Final = 5.0
 """How long a broker has to take a connection."""
 _FIRST_MS: Final = 3_000
 _ENOUGH: Final = 2
-"""Failures of one kind that settle the matter: the first may be for want of time alone."""
+"""Failures of one kind that are conclusive: the first may only be due to lack of time."""
 _FAILED: Final = re.compile(r"Bootstrap (?:connection|attempt) to \S+ failed: (.*?)(?: \(backoff .*)?$")
 """What the library logs of each attempt."""
 _SAYS_NOTHING: Final = "socket disconnected"

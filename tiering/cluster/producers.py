@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _TIMEOUT_MS: Final = 60_000
 _ATTEMPTS: Final = 30
 _PAUSE_S: Final = 1.0
-"""A broker that has no ids left asks the controller, and says so meanwhile."""
+"""A broker without ids requests a block from the controller, and returns this error until it has one."""
 
 
 class ActiveProducer(NamedTuple):
@@ -44,7 +44,7 @@ class ActiveProducer(NamedTuple):
     coordinator_epoch: int
     """Of the last marker; -1 where there was none."""
     current_transaction_start_offset: int | None
-    """Where its open transaction begins; None where none is open."""
+    """First offset of its open transaction; None if none is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

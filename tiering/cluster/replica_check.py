@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 PARTITIONS_A_REQUEST: Final = 50
 _PARTITIONS_AT_ONCE: Final = 4_000
-"""Whose answers are held in memory."""
+"""Number of partitions whose responses are held in memory."""
 _BROKERS_AT_ONCE: Final = 32
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 5.0
 _SETTLED_LAGS: Final = 2
-"""Who does not keep up is out of sync after one and a half times ``replica.lag.time.max.ms`` at the latest."""
+"""A replica that does not keep up is out of sync after at most one and a half times ``replica.lag.time.max.ms``."""
 _MOST_SETTLINGS: Final = 3
 
 

@@ -42,7 +42,7 @@ class Loss(StrEnum):
     SEQUENCE = "sequence"
     """Its newest batches: one that is sent again is appended again, or its next one is refused."""
     COORDINATOR_EPOCH = "coordinator-epoch"
-    """Who coordinates it: a marker of an older coordinator is accepted."""
+    """Its coordinator epoch: a marker of an older coordinator is accepted."""
     TRANSACTION = "transaction"
     """Its open transaction, or the beginning of it: records are served as committed if it is aborted."""
 
@@ -61,7 +61,7 @@ class DeletedRecords(NamedTuple):
     """The records that a new replica of a partition can no longer fetch."""
 
     below: int = 0
-    """Offset below which records are gone for good; 0 where a new replica gets what it needs from remote storage."""
+    """Offset below which records are deleted for good; 0 if a new replica gets what it needs from remote storage."""
     markers: bool = False
     """Whether the cleaner removes markers."""
 
@@ -119,7 +119,7 @@ def lost_producers(
     for then in before:
         now = late.get(then.producer_id)
         if now is None:
-            continue  # it has expired meanwhile
+            continue  # it has expired since
         other = there.get(then.producer_id)
         losses = tuple(_losses(then, other, now))
         if losses:
@@ -165,7 +165,7 @@ def _by_id(producers: Iterable[ActiveProducer]) -> dict[int, ActiveProducer]:
 
 
 _TRIES: Final = 2
-"""How often a replica is asked that answers with an error: its leader may just have changed."""
+"""How often a replica that answers with an error is queried: its leader may just have changed."""
 
 _Producers: TypeAlias = "tuple[ActiveProducer, ...]"
 _Losses: TypeAlias = "dict[tuple[int, int, Loss], LostProducer]"

@@ -99,7 +99,7 @@ _MODULES: Final = (
     "producer_ids.zookeeper_blocks", "transactions.client_errors", "transactions.client_sequences",
     "transactions.coordinator", "transactions.state_log",
 )  # fmt: skip
-"""Where the names are looked for, in this order."""
+"""The modules that are searched for the names, in this order."""
 
 
 def __getattr__(name: str) -> object:

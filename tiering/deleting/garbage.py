@@ -61,7 +61,7 @@ class Collected:
     key: str
     size_bytes: int
     problem: LockedError | None = None
-    """Why the partition of ``key`` was left as it is."""
+    """Why the partition of ``key`` was skipped."""
 
 
 def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = False) -> Garbage:

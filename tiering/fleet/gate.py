@@ -59,7 +59,7 @@ class GateFacts:
     findings: Sequence[ReplicaFinding]
     """What is not as it should be with replicas of the partitions that the broker leads."""
     wants: Callable[[str], bool] = field(default=lambda _: True)
-    """Whether snapshots of a topic are to be there."""
+    """Whether snapshots of a topic must exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class Change:
     old: OldFile | None
     """None: there was no such file."""
     new: FileDigest | None
-    """None: there is no such file any more."""
+    """None: the file no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class Remembering:
     max_bytes: int = 64 << 20
     """The bound for all layers of a principal together."""
     seed: int = 0
-    """Seed of the hash, 32 bits; each process has its own, so that clients cannot look for ids that collide."""
+    """Seed of the hash, 32 bits; each process has its own, so that clients cannot search for ids that collide."""
     store: Callable[[int], Store] = BloomStore
     """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
     times as much: for few ids, and to compare with."""

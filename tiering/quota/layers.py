@@ -43,7 +43,7 @@ DEFAULT_WINDOW_MS: Final = 3_600_000
 DEFAULT_LAYERS: Final = 4
 """Layers of P-L in one window."""
 MOST_LAYERS: Final = 24
-"""Each is looked at for each id."""
+"""Each look-up of an id reads each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def life_cycle(
 FIRST_SHARE: Final = 0.8
 """The first layer's share of a span's false positive rate; the others are a geometric series."""
 LEAST_ITEMS: Final = 1_000
-"""A smaller filter would save nothing worth having."""
+"""A smaller filter would not save noticeable memory."""
 MOST_ITEMS_AT_FIRST: Final = 1 << 20
 """However high the quota: what is needed beyond it, a burst adds."""
 _BITS_PER_BYTE: Final = 8

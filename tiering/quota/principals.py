@@ -44,7 +44,7 @@ class Rule:
     principal: str
 
     producers: tuple[int, ...] = ()
-    """Those that are known to have such a transactional id, where that is asked for."""
+    """Ids that are known to have such a transactional id, if the rule requires one."""
 
     def knowing(self, transactional_ids: Mapping[int, str]) -> Rule:
         """Return the rule with these transactional ids, if it uses any."""

@@ -56,7 +56,7 @@ class Outcome:
     principal: str
     rate: float
     uses: int = 0
-    """Uses that were asked about."""
+    """Uses that were checked."""
     new_ids: int = 0
     """Ids that were new when they came; one that is refused counts once until it is admitted."""
     charged: int = 0

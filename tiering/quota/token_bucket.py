@@ -207,7 +207,7 @@ class SampledRate:
 
 
 MOST_CALLERS: Final = 10_000
-"""Buckets that are kept at most: callers are brokers, and who else asks is not to fill the memory."""
+"""Maximum number of buckets: callers are brokers, and others must not fill the memory."""
 
 
 class RequestThrottle:

@@ -82,7 +82,7 @@ class QuotaFile:
 
         """
         if not self.path.parent.is_dir():
-            if not ClientQuotas().altered(changes):  # nothing comes of it, so no directory either
+            if not ClientQuotas().altered(changes):  # nothing is changed, so no directory is needed
                 return []
             make_directories(self._disk, self.path.parent)
         with self._alone():

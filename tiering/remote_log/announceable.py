@@ -50,9 +50,9 @@ class Announceable:
     created_at_ms: int
     cluster_id: str | None
     broker_id: int | None
-    """Whose log it is of; None where it is not known."""
+    """The broker whose log it comes from; None if unknown."""
     misplaced: str | None
-    """Why brokers would not find it; None where all lies where they look."""
+    """Why brokers would not find it; None if they would."""
 
 
 def announceable(key: str, found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:

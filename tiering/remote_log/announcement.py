@@ -133,7 +133,7 @@ class Situation:
     """A key that brokers know, and that the store does not have."""
     now_ms: int
     epoch_ends: Mapping[int, EpochEnd]
-    """Where the leader's epochs end, by the epoch asked for; empty if there is no leader."""
+    """Where the leader's epochs end, by the requested epoch; empty if there is no leader."""
 
 
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:

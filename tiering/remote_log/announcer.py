@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.records import TopicIdPartition
 
 _UNKNOWN_BROKER: Final = -1
-"""Stands for the broker that a record is from, where none leads and none is known."""
+"""The broker id of a record if no leader is known."""
 
 
 @dataclass(slots=True, kw_only=True)

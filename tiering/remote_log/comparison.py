@@ -96,7 +96,7 @@ class PartitionComparison:
     local: PartitionDir | None
     """Its directory; None where this log dir has none with its topic id."""
     stored: dict[str, StoredSegment] | None
-    """By segment id; None where no store was looked at."""
+    """By segment id; None if no store was listed."""
     before: RemoteLogMetadataCache | None
     """The cache as it was before the store was listed, where ``cache`` is from after it."""
 

@@ -63,7 +63,7 @@ class RemoteSegment:
     begun_at: int
     """Offset of its first record in the metadata partition."""
     custom_metadata: bytes | None
-    """What the plugin that copied it said of it last, in the plugin's own form."""
+    """The last custom metadata of the plugin that copied it, in the plugin's own form."""
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
         """Yield each leader epoch with its first and last offset in the segment."""

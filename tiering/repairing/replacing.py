@@ -81,7 +81,7 @@ class Replacer:
     store: ObjectStore
     run: str
     is_conditional: bool
-    """Whether the store replaces one version only, where that is asked for."""
+    """Whether the store supports replacing one version only."""
     hold_lease: Callable[[], None] = lambda: None
     """Called before each step, and raises if another run is, or may be, at work on the partition."""
     _numbers: Iterator[int] = field(default_factory=count)

@@ -42,7 +42,7 @@ class JudgedIndex(NamedTuple):
     problems: tuple[str, ...]
     """Sentences without a subject; none where nothing contradicts it."""
     right: tuple[AbortedTxn, ...] | None
-    """What it must name; None where its segment cannot be read."""
+    """What it must name; None if its segment cannot be read."""
     is_all_known: bool
     """Whether that is all; else what began below the log stays as the index has it."""
 

@@ -47,7 +47,7 @@ class ShippedFile(NamedTuple):
     size_bytes: int
     open: Callable[[], AbstractContextManager[Iterator[bytes]]]
     digest: FileDigest | None
-    """What its manifest says of it; None where no manifest does."""
+    """Its facts in the manifest; None if no manifest has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Restoration:
     log_start: int | None = None
     """Where the log starts, if that is inside one of the segments."""
     open_transactions: tuple[ProducerEntry, ...] = ()
-    """Those whose markers were not shipped."""
+    """Transactions whose markers were not shipped."""
     check: Callable[[Path], None] | None = None
     """Judges the directory of all files before it gets its name; raises an error of ours."""
 

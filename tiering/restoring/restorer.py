@@ -156,7 +156,7 @@ class Restorer:
         if not os.path.lexists(folder):
             return
         with writable(folder):
-            if folder.is_symlink():  # what it leads to is not ours to clear
+            if folder.is_symlink():  # the target of a link is not ours to clear
                 self.disk.remove(folder)
             else:
                 for path in folder.iterdir():

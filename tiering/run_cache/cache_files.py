@@ -54,7 +54,7 @@ class CacheFiles:
     """For runs that are to write nothing."""
     _complained: bool = field(default=False, init=False)
     _loaded: dict[Path, CachedResults] = field(default_factory=dict, init=False)
-    """One run sees the same results throughout, whatever other runs write meanwhile."""
+    """One run uses the same results throughout, whatever other runs write."""
 
     def directory(self, partition: PartitionDir) -> Path:
         """Return the directory for the results of ``partition``, by the location of its files."""

@@ -158,7 +158,7 @@ class CachedResults:
         later T requires, which does no harm: a loading broker drops expired entries.
         """
         if self.rules != rules_key(rules):
-            # Results of reading without checksums do not count if checksums are asked for.
+            # Results of reading without checksums do not count if checksums are requested.
             anchors = () if rules.verify_crc else self.anchors
             return replace(self, rules=rules_key(rules), boundaries={}, anchors=anchors, refused=None)
         as_of = rules.as_of

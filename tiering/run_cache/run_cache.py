@@ -58,7 +58,7 @@ class CachedPartition:
     stored: CachedResults
     """As it was found, for replacing it."""
     is_checked: bool = False
-    """Whether the boundaries have been held against the evidence that there is now."""
+    """Whether the boundaries have been compared with the current evidence."""
 
     @property
     def partition(self) -> PartitionDir:
@@ -113,7 +113,7 @@ def with_result(
         for one in (result.boundaries if result else ())
         if not _moves_on(one, rules) and (known := cached_boundary(one, now_ms))
     ]
-    # The directory kept with them from now on must not vouch for files that were not read.
+    # The directory stored with them from now on must not include files that were not read.
     kept = results.boundaries if cached.is_checked or cached.is_same_directory else {}
     boundaries = dict(kept) | {known.offset: known for known in made}
     anchors = nearest_and_farther([*results.anchors, *(result.anchors if result else ())])
@@ -180,7 +180,7 @@ class RunCache:
     fresh: bool = False
     """Use nothing of earlier runs; what is found is kept all the same."""
     states: bool = True
-    """Whether those who read segments see the files of states."""
+    """Whether the readers of segments can read the files of states."""
 
     def looks(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
         """Return the cached checks of the broker's snapshots of ``partition``."""

@@ -40,7 +40,7 @@ class SegmentMark(NamedTuple):
     mtime_ns: int
     inode: int
     headers: str
-    """Digest of the first and the last batch header; empty of an object that is no file."""
+    """Digest of the first and the last batch header; empty for an object that is not a file."""
 
 
 def mark_of(segment: Segment, sources: Sources) -> SegmentMark | None:

@@ -52,7 +52,7 @@ class _Proof:
     counts: bool | None = None
     """Whether its checks of what is written count."""
     copies: bool | None = None
-    """Whether it copies rightly what it holds."""
+    """Whether it copies objects that it holds correctly."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -67,7 +67,7 @@ class Delivery:
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
     complain: Callable[[str], None] = lambda _: None
-    """Called, once, with why the store does not copy by itself what it holds already."""
+    """Called, once, with why the store does not copy objects that it holds already."""
     _proof: _Proof = field(default_factory=_Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)

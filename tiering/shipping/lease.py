@@ -77,7 +77,7 @@ class Lease:
     holder: Holder
     lease_ms: int = LEASE_MS
     clock_ms: Callable[[], int] = uptime_ms
-    """Goes on while the machine is suspended, and is never set."""
+    """Runs on while the machine is suspended, and is never set."""
     _key: str = field(default="", init=False)
     _lost: Holder | None = field(default=None, init=False)
     _sure_until_ms: int = field(default=0, init=False)
@@ -228,7 +228,7 @@ class Tenure:
 
     def _keep(self) -> None:
         while not self._ended.wait(self.lease.lease_ms / 1000 / _RENEWALS):
-            # A store in trouble is noticed by those who work; the next renewal may go through.
+            # The working threads notice a failing store; the next renewal may succeed.
             with suppress(StoreError):
                 self.lease.renew()
 

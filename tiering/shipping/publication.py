@@ -45,7 +45,7 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
     try:
         store.put(key, body, if_absent=True)
     except ObjectExistsError:
-        # Another run, or our own attempt whose answer was lost: the key comes from the content.
+        # Another run, or our own attempt whose response was lost: the key is derived from the content.
         layout.check_same(key, store.get(key), body)
     else:
         delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))

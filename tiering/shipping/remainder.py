@@ -145,7 +145,7 @@ class _Judged(NamedTuple):
     apart: frozenset[str]
     shown: tuple[SnapshotFile, ...]
     has_torn: bool
-    """Whether a manifest names what is gone, and its segment is to be shipped again."""
+    """Whether a manifest names missing objects, so that its segment is shipped again."""
 
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
@@ -337,7 +337,7 @@ class _Lineage:
             is_same = (one.base_offset, one.next_base_offset) == span
             if is_same and one.log_bytes != segment.size_bytes:
                 return f"the store holds {one.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
-            # Not worth reading all headers for: what the store has of the same length is not shipped again anyway.
+            # Reading all headers is not worthwhile: a stored segment of the same length is not shipped again anyway.
             if (self._history.is_checkpointed or not is_same) and not self._has(one, span):
                 there = f"[{one.base_offset}, {one.next_base_offset})"
                 return f"{there} of the store was written under other leader epochs"

@@ -99,7 +99,7 @@ class SegmentBundle:
     next_base_offset: int
     files: tuple[SegmentFile, ...]
     indexes: SegmentIndexes
-    """As they were read, and what they were held against."""
+    """As they were read, and what they were compared with."""
     leader_epochs: tuple[LeaderEpoch, ...]
     """Those of the segment alone, clamped to it."""
     last_offset: int
@@ -219,7 +219,7 @@ class EpochHistory:
         self._sources = sources
         self._segments = partition.segments
         self._unread: LogDirError | None = None
-        """Why a checkpoint that is there says nothing."""
+        """Why an existing checkpoint has no epochs."""
         self._checkpointed = self._from_checkpoint(partition.leader_epochs)
         self._found: list[LeaderEpoch] = []
         self._read = 0

@@ -170,7 +170,7 @@ def _blaming_the_segment(listed: ListedSegment) -> Iterator[None]:
         listed.check_unchanged()
         raise unread_error(listed.segment.path, error, hint="check the disk") from error
     except (VerificationError, ObjectNotFoundError, ObjectChangedError):
-        # The body was not what it had been a moment ago: say so, if it is the segment that changed.
+        # The body has changed since it was read: report that if the segment has changed.
         listed.check_unchanged()
         raise
 

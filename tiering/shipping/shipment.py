@@ -87,7 +87,7 @@ class PartitionShipment:
     newest_snapshot: str | None = None
     """Locator of the snapshot of the highest offset that this run has shipped."""
     warnings: tuple[str, ...] = ()
-    """What is to be known of snapshots that were shipped all the same."""
+    """Warnings about snapshots that were shipped nevertheless."""
 
 
 class NotLedToError(LogDirError):
@@ -124,7 +124,7 @@ class Shipper:
     parallel: int = 1
     """Segments of a partition on their way at once; they become visible one after the other."""
     threads: Executor | None = None
-    """Who copies segments, of all partitions that are shipped at once; None for threads of each partition."""
+    """Copies segments of all partitions that are shipped at once; None for threads of each partition."""
     copy_elsewhere: Callable[[CopyOrder, Delivery], CopiedSegment] | None = None
     """Has a segment copied by another process, unless the delivery is stopped, and waits; None for the thread's own."""
     now_ms: Callable[[], int]

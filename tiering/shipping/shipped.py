@@ -40,7 +40,7 @@ class Neighbours(NamedTuple):
     """By base offset."""
     unreadable: list[Unreadable]
     is_all_below: bool
-    """Whether everything below the offsets was looked at."""
+    """Whether everything below the offsets was checked."""
 
 
 class ShippedTopic:
@@ -67,7 +67,7 @@ class ShippedTopic:
             if place is not None:
                 self._places[info.key] = place
         self._known: dict[str, ShippedSegment] = {}
-        """By key: what the manifests say that were read for the partition looked at last."""
+        """By key: the manifests that were read for the last partition."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
         """By partition: (base offset, key), ascending."""
         self._by_id: dict[tuple[int, str | None], list[tuple[int, str]]] = {}

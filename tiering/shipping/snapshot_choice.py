@@ -80,7 +80,7 @@ class _Own(NamedTuple):
     data: bytes
     entries: dict[int, ProducerEntry]
     is_proven: bool
-    """Whether batches speak for every entry, and not only none against it."""
+    """Whether batches prove every entry, instead of only contradicting none."""
 
 
 def _uncontradicted(result: BoundaryResult, sources: Sources) -> _Own | None:

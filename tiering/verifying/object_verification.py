@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.tiering.verifying.content_verification import PartitionSeen
 
 _BLOCK_BYTES: Final = 1 << 20
-"""Who scans headers reads no further back than this from where it has read last."""
+"""A scan of headers reads back no further than this from its last position."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def judge_objects(found: StoredManifest, contents: ObjectContents, seen: Partiti
         transaction_index=keys.get(ObjectKind.TXN_INDEX),
     )
     try:
-        # What is not known of transactions that began below is no doubt: the digest says that the index is as shipped.
+        # Unknown transactions from below cause no doubt: the digest proves that the index is as shipped.
         seen.transactions.check(segment, _Known(contents.transactions, contents.aborted))
     except IndexUnusableError as error:
         return Findings((*contents.problems, str(error)), ())

@@ -56,7 +56,7 @@ class VerifiedSegment:
     """Size of the objects that were read."""
     objects_read: int = 0
     is_retained_away: bool = False
-    """Whether the retention of brokers, who know nothing of manifests, has taken it; ``manifest`` is None then."""
+    """Whether brokers' retention, which does not know manifests, has deleted it; ``manifest`` is None then."""
     was_read: bool = True
     """Whether its objects were read; else its manifest alone."""
 
@@ -67,7 +67,7 @@ class ReadSegment:
 
     manifest: StoredManifest | None
     is_asked_for: bool
-    """Whether its objects were to be read."""
+    """Whether its objects were selected."""
     unread: str = ""
     """Why the manifest could not be read."""
     content: Contents | None = None
@@ -83,7 +83,7 @@ class StoreReader:
     sources: Sources = PLAIN
     """Which open what was encrypted, too."""
     read_elsewhere: Callable[[StoredManifest], Contents] | None = None
-    """Has the objects of a segment read by another process; None for the thread that asks."""
+    """Reads the objects of a segment in another process; None to read them in the calling thread."""
     first_at: dict[tuple[str, int], tuple[str, StoredManifest]] = field(default_factory=dict)
     """The first manifest of each segment that was met, by the folder it belongs into and base offset."""
     logs: set[str] = field(default_factory=set)

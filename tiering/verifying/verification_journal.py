@@ -29,7 +29,7 @@ class VerificationJournal:
     """The manifests of one store whose objects were found correct so far."""
 
     path: Path | None = None
-    """None where nothing is to be kept."""
+    """None if nothing is recorded."""
     complain: Callable[[str], None] = lambda _: None
     begun_ms: int = 0
     verified: set[tuple[str, str]] = field(default_factory=set)

@@ -45,7 +45,7 @@ class Tiered:
     """What one run shipped, and what it found shipped already."""
 
     shipments: tuple[PartitionShipment, ...]
-    """Shipments of partitions with something left to look at."""
+    """Shipments of partitions with something left to show."""
     already: int
     """Segments that an earlier run has shipped."""
 

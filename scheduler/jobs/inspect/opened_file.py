@@ -32,7 +32,7 @@ class OpenedFile:
     name: str
     verify_crc: bool
     shows_validity: bool = False
-    """Whether a wrong checksum is a fact to be shown, and not damage."""
+    """Whether a wrong checksum is shown as a fact, and is not damage."""
     is_active: bool = False
     """Whether this is the last segment of a directory, which a broker may be writing."""
     log_size: int | None = None

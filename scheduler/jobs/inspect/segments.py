@@ -181,7 +181,7 @@ class SegmentInspection:
         self._position += size_bytes
 
     def _check_offset(self, offset: int) -> None:
-        # No checksum covers the offset; that offsets rise is what vouches for it.
+        # No checksum covers the offset, so it is checked by offsets rising.
         if offset < self._next_offset:
             raise FormatError("record batch offset", position=self._position,
                               expected=f"at least {self._next_offset}", found=offset)  # fmt: skip

@@ -31,7 +31,7 @@ class AivenListing:
 
     store: ObjectStore
     infos: Mapping[str, ObjectInfo]
-    """All objects of the segments, and what is said of their snapshots, by key."""
+    """All objects of the segments, and the origins of their snapshots, by key."""
     manifests: Mapping[str, ObjectInfo]
     sizes: Mapping[str, int]
 

@@ -44,7 +44,7 @@ REMEDY: Final = (
     "brokers cannot read it either: `resnap remote status LOG_DIR --store` says whether they know it; if they do, only"
     " another copy of the object helps, else delete the three objects of the segment, and tier it again"
 )
-"""What to do about a segment that is damaged: without its manifest one that brokers believe in is lost for good."""
+"""What to do about a damaged segment: without its manifest a segment that brokers use is lost for good."""
 _URL_OF_ONE: Final = "<URL>/<topic>-<topic id>"
 
 

@@ -34,7 +34,7 @@ MARK: Final = "#."
 KEY_PARTS: Final = 3
 """Number of parts of a key without its prefix."""
 _KEPT_CHUNKS: Final = 2
-"""What looks back over the edge of a chunk finds the one before it."""
+"""A read back over the edge of a chunk finds the previous one cached."""
 
 
 class Member(NamedTuple):

@@ -60,7 +60,7 @@ def told_segment(values: object) -> SegmentMetadata | None:
         return None
 
 
-def _told_segment(values: Any) -> SegmentMetadata:  # noqa: ANN401 - whatever stood there
+def _told_segment(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSON value
     identity = values["remoteLogSegmentId"]
     place = identity["topicIdPartition"]
     topic_partition = place["topicPartition"]

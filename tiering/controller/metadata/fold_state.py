@@ -33,7 +33,7 @@ class Place(NamedTuple):
     offset: int | None
     """None in a checkpoint."""
     timestamp: int
-    """When it was appended, milliseconds; in a checkpoint, when the last record was that it stands for."""
+    """When it was appended, milliseconds; in a checkpoint, when the last record that it covers was."""
 
     def wrong(self, what: str) -> MetadataLogError:
         """Return the error for a record that contradicts the ones before it."""

@@ -154,9 +154,9 @@ class BlockSource(StrEnum):
     """How a block of producer ids is known."""
 
     ALLOCATED = "allocated"
-    """From the record of the request: who got it, and when."""
+    """From the record of the allocation: which broker got it, and when."""
     CHECKPOINT = "checkpoint"
-    """From a checkpoint, which only says where the next block begins: it stands for all before it."""
+    """From a checkpoint, which only records where the next block begins: it covers all blocks before it."""
     MIGRATION = "migration"
     """From the migration from ZooKeeper, which says the last block: it stands for all before it, too."""
 
@@ -168,13 +168,13 @@ class ProducerIdBlock:
     first_producer_id: int
     next_producer_id: int
     broker_id: int | None
-    """None where a checkpoint stands for it; after a migration, who had the last part of it."""
+    """None if it is from a checkpoint; after a migration, the owner of its last part."""
     broker_epoch: int | None
     source: BlockSource
     offset: int | None
     """Offset of the record; None in a checkpoint."""
     timestamp: int
-    """When the record was appended, milliseconds; of a checkpoint, when the last record it stands for was."""
+    """When the record was appended, milliseconds; of a checkpoint, when the last record it covers was."""
 
 
 class TransactionOutcome(StrEnum):

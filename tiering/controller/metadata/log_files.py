@@ -35,7 +35,7 @@ class Checkpoint(NamedTuple):
     """A complete snapshot of the metadata."""
 
     end_offset: int
-    """It stands for all records below this offset."""
+    """It covers all records below this offset."""
     epoch: int
     """Epoch of the leader that appended the last of them."""
     path: Path

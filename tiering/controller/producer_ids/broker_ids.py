@@ -36,7 +36,7 @@ FIRST_TO_ASK: Final = 3
 """``inter.broker.protocol.version`` of this major version and later: 3.0-IV0 is the first of all."""
 _PROTOCOL: Final = re.compile(r"(?P<major>\d+)\.\d+(\.\d+)*(-IV\d+)?")
 RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
-"""First and last release whose clients got REQUEST_TIMED_OUT when no block came, which made them give up."""
+"""First and last release whose clients got REQUEST_TIMED_OUT if no block came, and gave up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

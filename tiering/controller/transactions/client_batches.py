@@ -30,7 +30,7 @@ class ClientBatch:
     sequence: int = NO_SEQUENCE
     """Sequence of its first record."""
     attempts: int = 0
-    """How often it was put back to be sent again."""
+    """Number of retries."""
     was_renumbered: bool = False
     """Whether it got another sequence since it was last sent."""
     is_done: bool = False
@@ -60,9 +60,9 @@ class PartitionSequences:
     last_acked_sequence: int = -1
     last_acked_offset: int = -1
     in_flight: list[ClientBatch] = field(default_factory=list)
-    """Sent and undecided, waiting to be sent again or not."""
+    """Sent and undecided, whether waiting for a retry or not."""
     queue: list[ClientBatch] = field(default_factory=list)
-    """To be sent; those that were sent before come first, in the order of their sequences."""
+    """To be sent; retries come first, in the order of their sequences."""
     unresolved: int | None = None
     """The sequence after batches that expired though they had been sent: whether they were written is unknown."""
 

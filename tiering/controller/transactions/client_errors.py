@@ -171,7 +171,7 @@ def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
     if not at.transactional:
         return Reaction(batch=BatchOutcome.RETRY, bumps_epoch=True)
     if at.last_acked_offset < at.log_start_offset:
-        return Reaction(batch=BatchOutcome.RENUMBER)  # retention took what it had written: no loss
+        return Reaction(batch=BatchOutcome.RENUMBER)  # retention deleted what it had written: not a loss
     return None
 
 

@@ -59,7 +59,7 @@ class PendingAppend:
     transactional_id: str
     transition: Transition
     is_epoch_fence: bool = False
-    """This end of a transaction was not asked for: it fences, and the client that caused it is to try again."""
+    """No client requested this end of a transaction: it fences, and the client that caused it must retry."""
 
 
 Answer: TypeAlias = InitProducerIdResponse
