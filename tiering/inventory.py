@@ -189,7 +189,9 @@ def take_inventory(
             )
             partitions.append(found)
         except LogDirError as error:
-            problems.append(PartitionProblem(path=partition.path, error=error))
+            problems.append(
+                PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
+            )
     return Inventory(log_dir=log_dir, partitions=tuple(partitions), problems=tuple(problems))
 
 

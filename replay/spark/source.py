@@ -184,7 +184,7 @@ def _segments_at(source: str, topic: str, pruning: Pruning) -> Iterator[LogSegme
     )
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
-        if parse_partition_dir_name(problem.path.name) is not None:
+        if problem.topic_partition is not None:
             raise problem.error
     for partition in log_dir.partitions:
         yield from _segments_of(partition, pruning)

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from resnap.storage.log.names import parse_partition_dir_name
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -88,13 +86,12 @@ def unread(selection: Selection, *, partly_done: bool = True) -> Iterator[Unread
     """Yield what of the sources could not be read, by partition where it is one, so that it can be retried."""
     said = {selected.topic_partition for selected in selection.partitions}
     for problem in selection.problems:
-        found = parse_partition_dir_name(problem.path.name)
-        if found is None or found.topic_partition in said:
+        if problem.topic_partition is None or problem.topic_partition in said:
             yield Unread(faults=(problem.error,), partly_done=partly_done)
             continue
-        said.add(found.topic_partition)
+        said.add(problem.topic_partition)
         yield Unread(
-            topic_partition=found.topic_partition,
+            topic_partition=problem.topic_partition,
             state=PartitionState.FAILED,
             faults=(problem.error,),
             partly_done=partly_done,

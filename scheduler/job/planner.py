@@ -78,11 +78,11 @@ class Planner:
         if saved is None:
             return selection
         there = {selected.topic_partition: selected for selected in selection.partitions}
-        unread = {problem.path.name for problem in selection.problems}
+        unread = {problem.topic_partition for problem in selection.problems}
         for topic_partition in saved.boundaries:
             if topic_partition in there:
                 saved.check_fresh(_with_log_end(there[topic_partition], self._sources, saved).inventory)
-            elif scope.wants(topic_partition.topic) and str(topic_partition) not in unread:
+            elif scope.wants(topic_partition.topic) and topic_partition not in unread:
                 raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
         return selection
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
+from resnap.storage.log.log_dir import NoLogDirError
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.log.survey import META_PROPERTIES, PartitionProblem
 from resnap.storage.sources.files import PLAIN
@@ -148,7 +149,7 @@ class Selection:
             if selected.topic_partition == topic_partition:
                 return selected
         for problem in self.problems:
-            if problem.path.name == str(topic_partition):
+            if problem.topic_partition == topic_partition:
                 raise problem.error
         known = ", ".join(str(selected.topic_partition) for selected in self.partitions[:5]) or "none"
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
@@ -165,10 +166,10 @@ def look(
 ) -> Selection:
     """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
 
-    A log dir that cannot be read is a problem of the selection, and hides no other.
+    A log dir that cannot be read, or is not there, is a problem of the selection, and hides no other.
 
     Raises:
-        UsageError: a source is not what it should be, two of them have the same partition, or nothing is in scope.
+        UsageError: no source is what it should be, two of them have the same partition, or nothing is in scope.
         LogDirError: no log dir can be read.
         StoreError: a source cannot be listed.
 
@@ -214,11 +215,18 @@ def _readable(
     for source in scope.sources:
         try:
             opened.append(_opened(source, scope, facts, sources))
-        except LogDirError as error:
-            problems.append(PartitionProblem(path=Path(source).absolute(), error=error))
+        except (LogDirError, NoLogDirError) as error:
+            path = Path(source).absolute()
+            problems.append(PartitionProblem(path=path, error=error, topic_partition=_partition_of(path)))
     if problems and not opened:
         raise problems[0].error
     return opened, problems
+
+
+def _partition_of(path: Path) -> TopicPartition | None:
+    """Return which partition's directory ``path`` is; a log dir may have such a name, too, as ``kafka-logs-1``."""
+    name = parse_partition_dir_name(path.name)
+    return name.topic_partition if name is not None and is_there(path.parent / META_PROPERTIES) else None
 
 
 def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources) -> _Opened:

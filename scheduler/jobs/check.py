@@ -28,7 +28,6 @@ from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
-from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.broker_blockers import short_logs
 from resnap.tiering.cluster.broker_settings import describe_brokers
@@ -127,7 +126,7 @@ class _Judge:
         row: TopicRow = {
             "topic": name,
             "verdict": (Verdict.BLOCKED if by_setting or blockers else verdict).value,
-            "partitions": len(partitions) + len(unread),
+            "partitions": len({one.topic_partition for one in partitions} | {one.topic_partition for one in unread}),
             "readiness": dict(sorted(readiness.items())),
             "remoteStorageEnable": None if live is None else live.is_tiered,
             **sizes_row(sizes.all_blocked() if by_setting else sizes),
@@ -224,12 +223,11 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
     unread: dict[str, list[PartitionProblem]] = {}
     of_log_dirs: list[str] = []
     for problem in selection.problems:
-        directory = parse_partition_dir_name(problem.path.name)
-        if directory is None:
+        if problem.topic_partition is None:
             of_log_dirs.append(str(problem.error))
             yield Result(faults=(problem.error,))
         else:
-            unread.setdefault(directory.topic_partition.topic, []).append(problem)
+            unread.setdefault(problem.topic_partition.topic, []).append(problem)
     judged_by = replace(judged_by, unanswered=[*judged_by.unanswered, *of_log_dirs])
     topics: dict[str, list[SelectedPartition]] = {}
     for selected in selection.partitions:

@@ -176,7 +176,7 @@ def _select(request: Request, area: StagingArea) -> _Selection:
         for found in inventory.partitions:
             request.plan.check_fresh(found)
     there = {found.partition.topic_partition for found in inventory.partitions}
-    unread = {problem.path.name for problem in inventory.problems}
+    unread = {problem.topic_partition for problem in inventory.problems}
     if not there and not inventory.problems:
         raise UsageError(f"{given} has none of the partitions in {request.staged}",
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
@@ -193,7 +193,7 @@ def _select(request: Request, area: StagingArea) -> _Selection:
         log_dir=Path(str(log_dir.path)),
         surveyed=surveyed,
         problems=problems,
-        absent=tuple(key for key in staged if key not in there and str(key) not in unread),
+        absent=tuple(key for key in staged if key not in there and key not in unread),
     )
 
 

@@ -42,7 +42,7 @@ _PARTITION_MARKS: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 
 class NoLogDirError(UsageError):
-    """Nothing there looks like a log dir, or like anything else that is read as one."""
+    """What was named as a log dir does not exist, or looks like nothing that is read as one."""
 
 
 def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], bool] | None = None) -> LogDir:
@@ -56,6 +56,9 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
 
     """
     path = path.absolute()
+    if not is_there(path):
+        hint = "check the spelling, and whether its disk is mounted; log.dirs names the right one"
+        raise NoLogDirError(f"{path} does not exist", hint=hint)
     names = _names(path)
     if names.isdisjoint(LOG_DIR_MARKS):
         if _is_partition(names):
@@ -63,7 +66,7 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
         if not _holds_partitions(path, names):
             raise NoLogDirError(
                 f"{path} is neither a Kafka log dir nor a partition's directory",
-                hint="give an entry of the broker's log.dirs, or one <topic>-<partition> directory in it",
+                hint="give an entry of the broker's log.dirs, with its disk mounted, or one <topic>-<partition> in it",
             )
     return load_log_dir(path, topics=topics)
 

@@ -55,7 +55,7 @@ class PartitionProblem:
     path: Place
     error: ResnapError
     topic_partition: TopicPartition | None = None
-    """Which partition it is of, where the path does not say so."""
+    """Which partition it is of; None where it is of the whole log dir."""
 
 
 class Incomplete(NamedTuple):
@@ -138,7 +138,9 @@ class Survey:
         except UsageError:
             return
         except ResnapError as error:
-            self.problems.append(PartitionProblem(path=path, error=error))
+            name = parse_partition_dir_name(path.name)
+            of = None if name is None else name.topic_partition
+            self.problems.append(PartitionProblem(path=path, error=error, topic_partition=of))
 
     def finish(self, *, clean_shutdown: bool) -> LogDir:
         """Return the whole."""

@@ -68,7 +68,7 @@ def with_remote(log_dir: LogDir, joining: Joining) -> LogDir:
         try:
             return _join(partition, remote_parts.get(partition.topic_partition), joining)
         except ResnapError as error:
-            return PartitionProblem(path=partition.path, error=error)
+            return PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
 
     joined = list(each(join, log_dir.partitions, remote=True))
     problems = [one for one in joined if isinstance(one, PartitionProblem)]

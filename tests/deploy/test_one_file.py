@@ -31,7 +31,7 @@ def test_a_broker_host_needs_one_file(fixture_set: Callable[[str], FixtureSet], 
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     [file] = tmp_path.glob("resnap-*.pyz")
-    said = re.search(r"([0-9]+) MiB in place of", (ROOT / "README.md").read_text(encoding="utf-8"))
+    said = re.search(r"([0-9]+) MiB instead of", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
     assert abs(file.stat().st_size / 1024 / 1024 - int(said[1])) < int(said[1]) / 10
     data = shutil.copytree(fixture_set("kafka-2.7.2").data, tmp_path / "data")

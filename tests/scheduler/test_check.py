@@ -375,6 +375,25 @@ def test_a_log_dir_that_cannot_be_read_hides_no_other(command: Resnap, ready_log
     assert (ran.code, len(ran.document["partitions"]), str(unread) in ran.error["message"]) == (3, 1, True)
 
 
+@pytest.mark.parametrize("is_mounted_on", [False, True], ids=["missing", "empty"])
+def test_a_disk_that_is_gone_hides_no_other_log_dir(
+    command: Resnap, ready_log: Path, tmp_path: Path, *, is_mounted_on: bool
+) -> None:
+    gone = tmp_path / "kafka-logs-2"  # named as a partition's directory would be
+    if is_mounted_on:
+        gone.mkdir()
+    ran = command("check", ready_log, gone, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, row["verdict"], str(gone) in row["unknown"][0]) == (3, "unknown", True)
+    assert (str(gone) in ran.error["message"], "mounted" in ran.error["hint"]) == (True, True)
+    properties, store = tmp_path / "server.properties", tmp_path / "store"
+    properties.write_text(f"log.dirs={ready_log},{gone}\n")
+    for arguments in ("scan",), ("plan", "--boundaries", "all"), ("tier", "--to", store.as_uri(), "--engine", "local"):
+        ran = command(*arguments, "--server-properties", properties, "--output", "json")
+        assert (ran.code, len(ran.document["partitions"]), str(gone) in ran.error["message"]) == (3, 1, True)
+    assert list(store.rglob("*.manifest"))
+
+
 def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap, ready_log: Path) -> None:
     shutil.copytree(ready_log / "payments-0", ready_log / "__remote_log_metadata-0")
     (ready_log / "__remote_log_metadata-0" / "partition.metadata").unlink(missing_ok=True)

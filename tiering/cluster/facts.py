@@ -109,7 +109,8 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
         if topic is None:
             partitions.append(one)
         elif None not in (one.topic_id, topic.topic_id) and one.topic_id != topic.topic_id:
-            problems.append(PartitionProblem(path=one.path, error=_of_another_topic(one, topic)))
+            error = _of_another_topic(one, topic)
+            problems.append(PartitionProblem(path=one.path, error=error, topic_partition=one.topic_partition))
         else:
             partitions.append(_updated(one, topic, log_dir.broker_id))
     return replace(log_dir, partitions=tuple(partitions), problems=tuple(problems))

@@ -64,7 +64,9 @@ def known_in(log_dirs: Iterable[LogDir]) -> KnownSegments:
         try:
             events += read_events(partition)
         except ResnapError as error:
-            problems.append(PartitionProblem(path=partition.path, error=error))
+            problems.append(
+                PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
+            )
     return KnownSegments(fold_events(events), problems)
 
 
