@@ -45,9 +45,11 @@ settings.load_profile("quick")
 # Where nothing may be cached, hundreds of test files would be compiled by each worker of each run.
 sys.dont_write_bytecode = False
 
-# A shell starts what it runs in the background with interrupts ignored, which commands that tests start would inherit.
+# A shell starts background jobs with interrupts ignored, and nohup with hangups; commands of tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What the owner of this machine has set is no part of a test, and no proxy stands before its servers.
 os.umask(0o022)

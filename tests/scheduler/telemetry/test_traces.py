@@ -140,7 +140,8 @@ def test_what_fails_says_so(command: Resnap, fixture_set: Callable[[str], Fixtur
     with collector() as sent:
         assert command("scan", tmp_path / "nowhere", **{ENDPOINT: sent.address}).code == 2
         assert command("scan", fixture_set("kafka-2.7.2").data, "--exit-code", **{ENDPOINT: sent.address}).code == 4
-    assert [(one.error, one.attributes) for one in sent.spans] == [("UsageError", {}), ("", {"resnap.exit_code": 4})]
+    spans = [(one.error, one.attributes) for one in sent.spans]
+    assert spans == [("NoLogDirError", {}), ("", {"resnap.exit_code": 4})]
 
 
 def test_without_an_endpoint_nothing_of_it_is_imported(fixture_set: Callable[[str], FixtureSet]) -> None:
