@@ -109,6 +109,8 @@ class TransactionMetadata:
     client_v2: bool = False
     pending: TransactionState | None = field(default=None, compare=False)
     """The state of the step that is being written."""
+    awaits_markers: bool = field(default=False, compare=False)
+    """The end is decided, and its markers are not all written: in Kafka the completion is pending then."""
     has_failed_epoch_fence: bool = field(default=False, compare=False)
     """A fence could not be written: the next one uses the same epoch again."""
 
@@ -321,8 +323,8 @@ def check_producer(metadata: TransactionMetadata, producer_id: int, epoch: int) 
 
 
 def check_not_pending(metadata: TransactionMetadata) -> None:
-    """Raise a retriable error while a step is being written."""
-    if metadata.pending is not None:
+    """Raise a retriable error while a step, or the markers of a decided transaction, are being written."""
+    if metadata.pending is not None or metadata.awaits_markers:
         raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS, "the step before it is being written")
 
 

@@ -372,6 +372,26 @@ def test_with_v2_the_last_epoch_brings_a_new_producer_id(v2: Coordinated) -> Non
     assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID + 1, 0)
 
 
+def test_with_v2_whoever_has_the_next_producer_id_waits_until_the_markers_are_written(v2: Coordinated) -> None:
+    v2.known(State.ONGOING, epoch=LAST)
+    assert v2.end(PID, LAST, client_v2=True) == given(PID + 1, 0)
+
+    def waits() -> bool:
+        answers = [
+            v2.begin(PID + 1, 0, client_v2=True), v2.init(PID + 1, 0), v2.end(PID + 1, 0, client_v2=True),
+            v2.end(PID, LAST, client_v2=True),
+        ]  # fmt: skip
+        return answers == [error(AGAIN)] * len(answers)
+
+    assert waits()
+    complete = v2.coordinator.markers_written(ID, v2.now)
+    assert waits()
+    assert v2.settle(complete, KafkaError.NOT_ENOUGH_REPLICAS) == error(KafkaError.COORDINATOR_NOT_AVAILABLE)
+    assert waits()
+    v2.write_markers()
+    assert v2.begin(PID + 1, 0, client_v2=True) == given(PID + 1, 0)
+
+
 def test_with_v2_a_fence_in_the_last_epoch_brings_a_new_producer_id_too(v2: Coordinated) -> None:
     v2.known(State.ONGOING, epoch=LAST)
     assert v2.init() == error(AGAIN)
