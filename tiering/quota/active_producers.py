@@ -53,7 +53,7 @@ class Sensors:
 
     def __init__(self, config: QuotaConfig, rate: float, now_ms: int) -> None:
         self.rate = rate
-        """The quota that the layers were sized for last."""
+        """The principal's quota as it was set last; layers that are opened are sized for it."""
         self.bucket = TokenBucket(config, rate, now_ms)
         self.rate_of_ids = SampledRate(config)
         self.throttle = SampledStat(THROTTLE_SAMPLES, THROTTLE_SAMPLE_MS)
