@@ -59,7 +59,10 @@ def test_the_program_that_gives_producer_ids_out_runs(tmp_path: Path) -> None:
 
 def test_the_program_that_asks_the_quota_runs_and_compiles_nothing(tmp_path: Path) -> None:
     (program,) = programs_of("quota.md")
-    assert printed_by(program, tmp_path) == ["551 72000 89", "True", "True", "True", "71999"]
+    refused, *others = printed_by(program, tmp_path)
+    # Of 551 ids hardly one in 100 runs has one that the filter, whose seed is secret, lets pass for free.
+    assert refused in {f"{number} 72000 89" for number in range(551, 555)}
+    assert others == ["True", "True", "True", "71999"]
 
 
 @pytest.mark.parametrize("library", [controller, quota])
