@@ -65,6 +65,13 @@ def test_the_program_that_asks_the_quota_runs_and_compiles_nothing(tmp_path: Pat
     assert others == ["True", "True", "True", "71999"]
 
 
+def test_the_program_that_asks_a_leader_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    accepted, duplicate, gap = printed_by(program, tmp_path)
+    assert (accepted, gap) == ("None", "OUT_OF_ORDER_SEQUENCE_NUMBER")
+    assert "last_sequence=0, last_offset=0" in duplicate
+
+
 @pytest.mark.parametrize("library", [controller, quota])
 def test_public_names_are_there_and_are_what_their_modules_have(library: ModuleType) -> None:
     assert library.__all__ == sorted(
