@@ -21,14 +21,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from resnap.storage.log.record_batch import MAX_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.storage.log.names import TopicPartition
 
-MAX_EPOCH: Final = 2**15 - 1
+LAST_GIVEN_EPOCH: Final = MAX_EPOCH - 1
 
 
 class TransactionState(IntEnum):
@@ -67,7 +67,7 @@ _FROM: Final = {
 
 def is_epoch_exhausted(epoch: int) -> bool:
     """Return whether the next epoch is the one that only fences."""
-    return epoch >= MAX_EPOCH - 1
+    return epoch >= LAST_GIVEN_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,6 @@ class TransactionMetadata:
         return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, f"{self._who} is {self.state.kafka_name} and {why}")
 
 
-LAST_GIVEN_EPOCH: Final = MAX_EPOCH - 1
 _OF_COMMIT: Final = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
 _OF_ABORT: Final = {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
 _COMPLETE: Final = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
