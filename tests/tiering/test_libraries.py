@@ -52,9 +52,15 @@ def test_the_program_that_reads_a_metadata_log_runs(fixture_set: Callable[[str],
 
 
 def test_the_program_that_gives_producer_ids_out_runs(tmp_path: Path) -> None:
-    _, program = programs_of("controller.md")
+    _, program, _ = programs_of("controller.md")
     assert [printed_by(program, tmp_path) for _ in range(2)] == [["0"], ["1000"]]
     assert (tmp_path / "__cluster_metadata-0" / "00000000000000000000.log").exists()
+
+
+def test_the_program_that_asks_a_coordinator_runs(tmp_path: Path) -> None:
+    assert printed_by(programs_of("controller.md")[2], tmp_path) == [
+        "1", "CONCURRENT_TRANSACTIONS", "2", "batch failed; producer must abort its transaction, with its next epoch",
+    ]  # fmt: skip
 
 
 def test_the_program_that_asks_the_quota_runs_and_compiles_nothing(tmp_path: Path) -> None:

@@ -157,6 +157,9 @@ def answer_allocate(
         throttle: counts the request, and returns how long to mute the connection; as in Kafka, all errors but that of
             authorization are exempt. ``tiering.quota.RequestThrottle`` is one.
 
+    Raises:
+        What ``allocate`` raises beside RefusedError, such as LogDirError: the controller must resign then.
+
     """
     if not is_authorized:
         return AllocateProducerIdsResponse(
