@@ -82,15 +82,20 @@ class ClientSequences:
         self._was_added = True
 
     def commit(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to commit; return the requests to the coordinator."""
+        """Begin to commit; return the requests to the coordinator, for when nothing is queued or in flight any more."""
         self._ending = CoordinatorRequest.END_TXN
         return (self._ending,) if self._was_added else ()
 
     def abort(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to abort; return the requests to the coordinator, in order. Queued batches fail."""
+        """Begin to abort; return the requests to the coordinator, in order, for when nothing is in flight any more.
+
+        Batches that were never sent fail; those that wait for a retry are sent again, as in Kafka.
+        """
         self._ending, self._is_aborting, self.state = CoordinatorRequest.END_TXN, True, ClientState.UNCHANGED
         for known in self.partitions.values():
-            known.queue.clear()
+            for batch in known.unsent:
+                known.queue.remove(batch)
+                self._done(batch, KafkaError.UNKNOWN_SERVER_ERROR)  # as which clients know TransactionAbortedException
         end = (CoordinatorRequest.END_TXN,) if self._was_added else ()
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
@@ -147,11 +152,12 @@ class ClientSequences:
         return batch
 
     def _must_wait(self, known: PartitionSequences, first: ClientBatch) -> bool:
-        if self.producer == NO_PRODUCERS or self.state is not ClientState.UNCHANGED:
+        if self.producer == NO_PRODUCERS or self.state in (ClientState.FATAL, ClientState.UNINITIALIZED):
             return True
         if first.sequence == NO_SEQUENCE:
-            return known.unresolved is not None or (bool(known.in_flight) and known.producer != self.producer)
-        return first.sequence != known.first_in_flight.sequence
+            is_stale = bool(known.in_flight) and known.producer != self.producer
+            return self.state is ClientState.ABORTABLE or known.unresolved is not None or is_stale
+        return bool(known.in_flight) and first.sequence != known.first_in_flight.sequence
 
     # -- what becomes of batches
 

@@ -376,6 +376,31 @@ def test_abortable_error_while_abort_in_progress() -> None:
     assert not client.needs_bump
 
 
+def test_what_was_sent_is_sent_again_in_a_transaction_that_must_abort_and_the_rest_fails() -> None:
+    client = transactional()
+    first, second = client.send(), client.send()
+    unsent = client.add(TP0)
+    client.refused(first, UNAUTHORIZED)
+    assert client.state is ClientState.ABORTABLE
+    for _ in range(2):  # before the application aborts, and while it does
+        assert client.is_retried(second, NOT_LEADER)
+        assert client.next_batch(TP0) is second
+        assert client.next_batch(TP0) is None
+        client.abort()
+    assert (unsent.is_done, unsent.error) == (True, KafkaError.UNKNOWN_SERVER_ERROR)
+    client.acknowledged(second)
+    assert client.of().queue == client.of().in_flight == []
+
+
+def test_what_was_sent_is_sent_again_after_its_partition_began_anew() -> None:
+    client = transactional()
+    client.acknowledged(client.send(), base_offset=0)
+    first, second = client.send(), client.send()
+    client.refused(first, UNKNOWN, log_start_offset=0)
+    assert client.is_retried(second, NOT_LEADER)
+    assert client.next_batch(TP0) is second
+
+
 def test_bump_transactional_epoch_on_recoverable_add_partition_request_error() -> None:
     client = Client(transactional=True)
     client.got_producer(ID, 1)
