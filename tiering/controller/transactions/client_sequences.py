@@ -122,8 +122,7 @@ class ClientSequences:
         reaction = on_coordinator_error(
             request, error, release=self._release, can_bump=self._can_bump, transactions_v2=self._v2
         )
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self.needs_bump = self.needs_bump or reaction.bumps_epoch
         return reaction
 
@@ -221,15 +220,20 @@ class ClientSequences:
         self._done(batch, error)
         if self.state is ClientState.FATAL:
             return
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self._note_bump(batch.partition, reaction)
-        if not self._transactional or self.state is ClientState.FATAL:
+        if not self._transactional or reaction.state is ClientState.FATAL:
             return
         if error is KafkaError.UNKNOWN_PRODUCER_ID:
             self._of(batch.partition).forget()
         elif closes_gap:
             self._of(batch.partition).close_gap(batch)
+
+    def _become(self, state: ClientState) -> None:
+        """Enter the state after an error; a transaction that aborts already need not abort once more."""
+        is_no_news = state is ClientState.ABORTABLE and self._is_aborting
+        if state is not ClientState.UNCHANGED and not is_no_news:
+            self.state = state
 
     def _note_bump(self, partition: TopicPartition, reaction: Reaction) -> None:
         if reaction.bumps_epoch:
@@ -247,8 +251,7 @@ class ClientSequences:
         all_acked = known.follows_last_acked(known.next_sequence)
         known.unresolved = None
         reaction = after_unresolved(transactional=self._transactional, can_bump=self._can_bump, all_acked=all_acked)
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self._note_bump(partition, reaction)
 
     def _bump(self) -> None:

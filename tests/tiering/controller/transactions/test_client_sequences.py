@@ -376,6 +376,22 @@ def test_abortable_error_while_abort_in_progress() -> None:
     assert not client.needs_bump
 
 
+def test_an_aborting_transaction_need_not_abort_once_more_for_what_becomes_known_meanwhile() -> None:
+    client = transactional()
+    batch = client.send()
+    client.commit()
+    client.refused(batch, NOT_LEADER)
+    client.expired(batch)
+    assert client.state is ClientState.ABORTABLE
+    client.abort()
+    client.step()  # it is seen that nobody knows whether the batch was written
+    assert client.state is ClientState.UNCHANGED
+    client.coordinator_refused(END_TXN, KafkaError.TRANSACTION_ABORTABLE)
+    assert client.state is ClientState.UNCHANGED
+    client.coordinator_refused(END_TXN, KafkaError.PRODUCER_FENCED)
+    assert client.state is ClientState.FATAL
+
+
 def test_what_was_sent_is_sent_again_in_a_transaction_that_must_abort_and_the_rest_fails() -> None:
     client = transactional()
     first, second = client.send(), client.send()
