@@ -243,7 +243,8 @@ class ClientSequences:
 
     def _done(self, batch: ClientBatch, error: KafkaError) -> None:
         known = self._of(batch.partition)
-        batch.is_done, batch.error = True, error
+        if not batch.is_done:
+            batch.is_done, batch.error = True, error
         if batch in known.in_flight:
             known.in_flight.remove(batch)
 

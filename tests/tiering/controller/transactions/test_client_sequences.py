@@ -376,6 +376,15 @@ def test_abortable_error_while_abort_in_progress() -> None:
     assert not client.needs_bump
 
 
+def test_an_expired_batch_stays_expired_though_its_acknowledgement_counts() -> None:
+    client = idempotent()
+    batch = client.send()
+    client.expired(batch)
+    client.acknowledged(batch, base_offset=7)
+    assert (batch.is_done, batch.error) == (True, TIMED_OUT)
+    assert client.numbers() == (0, 1, 0)
+
+
 def test_an_aborting_transaction_need_not_abort_once_more_for_what_becomes_known_meanwhile() -> None:
     client = transactional()
     batch = client.send()
