@@ -38,9 +38,8 @@ from resnap.replay.leader.validation_rules import RULES_3_6, ValidationRules
 from resnap.replay.producer_state import DataBatch, Marker, after_data, after_marker, no_entry
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
-from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from resnap.storage.log.record_batch import MAX_EPOCH, MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
-MAX_EPOCH: Final = 2**15 - 1
 BATCHES_TO_RETAIN: Final = 5
 """So many batches of a producer are remembered, to recognise one that comes again."""
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.replay.leader.append_validation import MAX_EPOCH, AppendOrigin
+from resnap.replay.leader.append_validation import AppendOrigin
 from resnap.replay.leader.simulated_partition import MAX_TIME, SimulatedPartition
 from resnap.replay.leader.validation_rules import rules_of
 from resnap.replay.producer_state import Expiry
 from resnap.storage.errors import UsageError
-from resnap.storage.log.record_batch import MAX_SEQUENCE
+from resnap.storage.log.record_batch import MAX_EPOCH, MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

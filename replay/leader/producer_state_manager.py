@@ -22,6 +22,7 @@ from resnap.replay.leader.open_transactions import OpenTransactions
 from resnap.replay.leader.validation_rules import RULES_3_6, ValidationRules
 from resnap.replay.producer_state import DataBatch, Expiry
 from resnap.storage.kafka_errors import KafkaError, RefusedError
+from resnap.storage.log.record_batch import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
-NO_TIMESTAMP: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from resnap.replay.leader.append_validation import MAX_EPOCH, TRANSACTIONS_V2, AppendOrigin, ProducerBatch
+from resnap.replay.leader.append_validation import TRANSACTIONS_V2, AppendOrigin, ProducerBatch
 from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.storage.errors import UsageError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.names import MAX_OFFSET
-from resnap.storage.log.record_batch import wrap_sequence
+from resnap.storage.log.record_batch import MAX_EPOCH, wrap_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

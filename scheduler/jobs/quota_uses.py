@@ -59,7 +59,8 @@ def rules_of(
     window_ms = window_seconds * 1000
     return Rules(
         config=QuotaConfig(samples=samples, window_ms=window_ms, unit=RateUnit[unit.upper()]),
-        remembering=Remembering(cycle=life_cycle(profile, window_ms), false_positive_rate=false_positive_rate),
+        # The same seed each time, so that the same log gives the same answer.
+        remembering=Remembering(cycle=life_cycle(profile, window_ms), false_positive_rate=false_positive_rate, seed=0),
         permissive=permissive,
     )
 

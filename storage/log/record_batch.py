@@ -21,6 +21,7 @@ NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 MAGIC_V2: Final = 2
 MAX_SEQUENCE: Final = 2**31 - 1
+MAX_EPOCH: Final = 2**15 - 1
 """The sequence after this one is 0."""
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")

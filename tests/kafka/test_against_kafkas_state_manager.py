@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from resnap.replay.leader.append_validation import (
-    MAX_EPOCH,
     TRANSACTIONS_V2,
     AppendOrigin,
     EmptiedControl,
@@ -25,7 +24,7 @@ from resnap.storage.kafka_errors import RefusedError
 from resnap.storage.log.control_record import write_marker_batch
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
-from resnap.storage.log.record_batch import MAX_SEQUENCE, wrap_sequence
+from resnap.storage.log.record_batch import MAX_EPOCH, MAX_SEQUENCE, wrap_sequence
 from tests.kafka.state_driver import state_driver
 from tests.logs.batch_builder import write_emptied_batch
 

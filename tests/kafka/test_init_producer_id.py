@@ -242,6 +242,30 @@ def test_random_requests_have_the_same_answers(
         assert both.steps == 255
 
 
+@pytest.mark.slow
+def test_whoever_has_the_producer_id_after_the_last_epoch_is_told_to_ask_again(
+    release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    last = 32_766
+    broker = Broker(release("4.4.0"), [tmp_path / "data"])
+    with broker.running(), Wire(broker.port) as wire:
+        broker.drive("create", TOPIC, 1)
+        theirs, ours = Theirs(wire, VERSIONS["4.4.0"]), Ours(v2=True)
+        both = BothSides(theirs, ours)
+        theirs.find("a")
+        both.init("a", -1, -1, 4)
+        for _ in range(last):  # no transaction, so that each takes half a millisecond
+            for side in (theirs, ours):
+                side.init(InitProducerIdRequest(transactional_id="a", transaction_timeout_ms=TIMEOUT_MS), 4)
+        both.begin("a", 0, last)
+        ended = [side.end_v2("a", 0, last, commit=True) for side in (theirs, ours)]
+        assert [(one.error_code, one.producer_id > 0, one.producer_epoch) for one in ended] == [(0, True, 0)] * 2
+        assert both._until_quiet(lambda: theirs.begin("a", ended[0].producer_id, 0)) is KafkaError.NONE
+        assert ours.begin("a", ended[1].producer_id, 0) is KafkaError.CONCURRENT_TRANSACTIONS
+        ours.write_markers("a")
+        assert ours.begin("a", ended[1].producer_id, 0) is KafkaError.NONE
+
+
 def test_error_codes_are_kafkas_and_so_is_what_may_be_sent_again(release: Callable[[str], Release]) -> None:
     printed = release("4.4.0").run(HERE / "ErrorCodes.java")
     theirs = {int(code): (name, retriable == "true") for code, name, retriable in map(str.split, printed.splitlines())}

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         AllocateProducerIdsResponse,
         InitProducerIdRequest,
         InitProducerIdResponse,
+        read_body,
+        write_body,
     )
     from resnap.tiering.controller.producer_ids.zookeeper_blocks import ZooKeeperProducerIds
     from resnap.tiering.controller.transactions.client_errors import (
@@ -88,8 +90,10 @@ __all__ = [
     "on_produce_error",
     "open_allocation",
     "open_metadata_log",
+    "read_body",
     "read_metadata_log",
     "read_transaction_states",
+    "write_body",
 ]
 
 _MODULES: Final = (

@@ -15,6 +15,7 @@ Source: KIP-936, ``ProducerIdQuotaManagerCache``.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
@@ -52,7 +53,7 @@ class Sensors:
 
     def __init__(self, config: QuotaConfig, rate: float, now_ms: int) -> None:
         self.rate = rate
-        """The quota that the layers were sized for last."""
+        """The principal's quota as it was set last; layers that are opened are sized for it."""
         self.bucket = TokenBucket(config, rate, now_ms)
         self.rate_of_ids = SampledRate(config)
         self.throttle = SampledStat(THROTTLE_SAMPLES, THROTTLE_SAMPLE_MS)
@@ -105,8 +106,8 @@ class Remembering:
     """The rate of all layers of a principal together."""
     max_bytes: int = 64 << 20
     """The bound for all layers of a principal together."""
-    seed: int = 0
-    """Seed of the hash, 32 bits; each process has its own, so that clients cannot search for ids that collide."""
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    """Seed of the hash, 32 bits; secret unless it is given, so that clients cannot search for ids that collide."""
     store: Callable[[int], Store] = BloomStore
     """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
     times as much: for few ids, and to compare with."""
@@ -132,7 +133,7 @@ class Population:
     """Ids in all layers; one that was refreshed counts in each."""
     size_bytes: int = 0
     saturated: bool = False
-    """Whether the bound on memory has stopped layers from growing."""
+    """Whether the bound on memory keeps layers from growing."""
 
 
 class ActiveProducers:

@@ -245,12 +245,20 @@ def user_name(principal: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UserRates:
-    """``producer_ids_rate`` of users, as the quota uses it; names may have the prefix of principals."""
+    """``producer_ids_rate`` of users, as the quota uses it; names may have the prefix of principals.
+
+    Raises:
+        ValueError: a rate is below 0, above the largest long, or not a number.
+
+    """
 
     users: Mapping[str, float] = field(default_factory=dict)
     default: float | None = None
 
     def __post_init__(self) -> None:
+        for rate in (*self.users.values(), 0.0 if self.default is None else self.default):
+            if not 0 <= rate <= float(_MOST_OF_A_LONG):
+                raise ValueError(f"a rate of {rate}: it must be from 0 to {_MOST_OF_A_LONG}")
         object.__setattr__(self, "users", {user_name(name): rate for name, rate in self.users.items()})
 
     def of(self, name: str) -> float | None:

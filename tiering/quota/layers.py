@@ -179,7 +179,7 @@ class Layers:
         if count:
             self._store.drop_oldest(count)
             del self._starts[:count], self._capacities[:count], self._spans[:count]
-            self.is_saturated = self.is_saturated and bool(self._starts)
+            self.is_saturated = False  # there is room again; if not enough, the next full layer says so
 
     def find(self, producer_id: int, now_ms: int) -> int:
         """Return the newest layer with an id, or ``UNSEEN``; changes nothing but by time."""

@@ -150,7 +150,14 @@ class ProducerIdQuotaManager:
 
     def update(self, rates: UserRates) -> None:
         """Set new rates: buckets keep their tokens, and fill at the new rate from their last use on."""
+        if rates == self.rates:
+            return
         self.rates = rates
+        for principal, entry in self.active.entries().items():
+            rate = rates.of(principal)
+            with entry.lock:
+                if rate is not None and entry.sensors is not None:
+                    self._sensors(entry, rate, self._now_ms())
 
     def admit(self, principal: str, producer_id: int, *, permissive: bool | None = None) -> Admission:
         """Decide on one batch, or a request with one producer id; ``permissive`` overrides the manager's mode."""

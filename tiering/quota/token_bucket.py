@@ -215,7 +215,7 @@ class RequestThrottle:
 
     def __init__(self, requests_per_second: float, *, burst_s: int = 10) -> None:
         """Begin; ValueError if the rate or the burst is not above 0."""
-        if requests_per_second <= 0:
+        if not requests_per_second > 0:
             raise ValueError(f"{requests_per_second} requests a second: must be above 0")
         self._rate = requests_per_second
         self._config = QuotaConfig(samples=burst_s, window_ms=1_000, unit=RateUnit.SECOND)

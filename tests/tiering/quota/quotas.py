@@ -37,7 +37,7 @@ def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: An
     """Make a quota that gives everybody ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are remembered."""
     cycle: LifeCycle = choices.pop("cycle", life_cycle())
     store = ExactStore if choices.pop("exact", False) else BloomStore
-    remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store))
+    remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store, seed=0))
     rates = choices.pop("rates", UserRates(default=rate))
     return ProducerIdQuotaManager(watch or Watch(), rates, remembering=remembering, **choices)
 

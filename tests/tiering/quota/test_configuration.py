@@ -87,6 +87,13 @@ def test_s28_a_rate_beyond_the_largest_long_is_refused_and_counts_as_that_where_
     assert math.isfinite(QuotaConfig().burst(rate))
 
 
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+def test_s28_a_rate_that_a_program_gives_is_checked(rate: float) -> None:
+    for give in (lambda: UserRates({"a": rate}), lambda: UserRates(default=rate)):
+        with pytest.raises(ValueError, match=f"a rate of {rate}"):
+            give()
+
+
 @pytest.mark.parametrize("parts", [[(USER, "b\udcff")], [(USER, None), (USER, "a")]])
 def test_s28_a_name_that_is_not_utf_8_or_a_default_beside_a_name_is_refused(
     parts: list[tuple[str, str | None]],

@@ -104,7 +104,7 @@ def test_s36_no_more_pass_for_free_than_the_rate_says_and_nobody_is_wronged(prof
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, HOUR_MS // 4)), max_size=150)
-POOR = Remembering(false_positive_rate=0.9)
+POOR = Remembering(false_positive_rate=0.9, seed=0)
 
 
 @examples(50)
@@ -159,6 +159,10 @@ def test_s37_another_seed_gives_other_bits_and_the_same_one_the_same() -> None:
             store.add(producer_id)
         made.append(bits_of(store, 0))
     assert made[0] == made[1] != made[2]
+
+
+def test_s37_a_seed_that_is_not_given_is_secret() -> None:
+    assert len({Remembering().seed for _ in range(5)}) == 5
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer()
 
 
 def test_s11_what_is_over_is_never_found_whether_or_not_anybody_cleaned_up() -> None:
-    active = ActiveProducers(Remembering(cycle=life_cycle("P-C", W)))
+    active = ActiveProducers(Remembering(cycle=life_cycle("P-C", W), seed=0))
     active.track(ALICE, 1, 0)
     assert not active.has(ALICE, 1, W)
     assert active.track(ALICE, 1, W)
@@ -172,6 +172,21 @@ def test_memory_stays_within_its_bound_and_says_when_that_costs_accuracy() -> No
     assert layers.size_bytes <= 20_000
     layers.expire(10 * W)
     assert (layers.size_bytes, layers.is_saturated) == (0, False)
+
+
+def test_layers_grow_again_once_the_expiry_of_others_has_made_room() -> None:
+    layers = Layers(life_cycle("P-C", W), BloomStore(seed=4), expected_items=1_000, max_bytes=8_000)
+    layers.add_many(np.arange(20_000), 0)
+    assert layers.is_saturated
+    for at_ms in range(W // 2, 5 * W, W // 2):  # never idle for as long as a layer lives
+        layers.add_many(np.arange(100) + at_ms * 1_000_000, at_ms)
+    assert not layers.is_saturated
+    burst = np.arange(3_000) + 10**12
+    free = 0
+    for one in burst.tolist():
+        free += layers.find(one, 5 * W) != UNSEEN
+        layers.add(one, 5 * W)
+    assert free <= 1.2 * 0.01 * len(burst)
 
 
 def test_a_quota_without_bounds_asks_for_no_memory_in_advance() -> None:

@@ -6,6 +6,7 @@ What Kafka's own classes give for the golden rows is in ``tests/kafka/test_quota
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from resnap.tiering.quota.client_quotas import UserRates
 from resnap.tiering.quota.quota_manager import SEEN, ForwardClock, combined_throttle_ms
+from resnap.tiering.quota.quota_metrics import kafka_metrics, series
 from resnap.tiering.quota.token_bucket import (
     MAX_THROTTLE_MS,
     QuotaConfig,
@@ -35,6 +37,11 @@ from tests.tiering.quota.quotas import (
     steady,
     tokens,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
 
 S, H = RateUnit.SECOND, RateUnit.HOUR
 Step = tuple[int, float]
@@ -248,6 +255,20 @@ def test_s26_a_changed_quota_keeps_the_tokens_within_the_new_burst() -> None:
     assert tokens(quota) == 108
     quota.update(UserRates())
     assert [quota.admit(ALICE, one) for one in range(100, 105)] == [SEEN] * 5
+
+
+@pytest.mark.parametrize("look", [lambda quota: list(kafka_metrics(quota)), lambda quota: list(series(quota))])
+def test_s26_whoever_looks_at_the_metrics_after_a_change_changes_nothing(
+    look: Callable[[ProducerIdQuotaManager], object],
+) -> None:
+    watch = Watch()
+    quota = manager(watch=watch, permissive=True)
+    quota.admit_request(ALICE, sequential(5_550))
+    quota.update(UserRates(default=5_000.0))
+    watch.at_ms += HOUR_MS
+    look(quota)
+    assert [one.value for one in kafka_metrics(quota) if one.name == "tokens"] == [0.0]
+    assert quota.admit(ALICE, 1).throttle_time_ms == 720
 
 
 def test_a_rate_of_zero_admits_one_id_and_then_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, scattered, stea
 if TYPE_CHECKING:
     from pathlib import Path
 
-RULES = Rules(config=QuotaConfig(), remembering=Remembering())
+RULES = Rules(config=QuotaConfig(), remembering=Remembering(seed=0))
 MINUTE_MS = 60_000
 
 
@@ -57,7 +58,7 @@ def test_the_one_that_floods_is_throttled_while_its_known_ids_go_on() -> None:
 
 
 def test_the_permissive_order_refuses_nobody_and_lets_debts_grow() -> None:
-    outcome = simulate(ALICE, flood(), 50.0, Rules(config=QuotaConfig(), remembering=Remembering(), permissive=True))
+    outcome = simulate(ALICE, flood(), 50.0, replace(RULES, permissive=True))
     assert (outcome.refused_uses, outcome.refused_ids) == (0, set())
     assert outcome.least_tokens < -1_000
     assert outcome.longest_throttle_ms > 1_000 * 72_000
@@ -66,7 +67,7 @@ def test_the_permissive_order_refuses_nobody_and_lets_debts_grow() -> None:
 
 @pytest.mark.parametrize("profile", NAMES)
 def test_the_exact_companion_counts_what_filters_let_through(profile: str) -> None:
-    poor = Remembering(cycle=life_cycle(profile, capacity=1_000), false_positive_rate=0.3)
+    poor = Remembering(cycle=life_cycle(profile, capacity=1_000), false_positive_rate=0.3, seed=0)
     log = uses(*((number * 500, one) for number, one in enumerate(scattered(8_000).tolist())))
     outcome = simulate(ALICE, log, 1e6, Rules(config=QuotaConfig(), remembering=poor))
     assert outcome.charged + outcome.free == outcome.new_ids == 8_000
@@ -81,7 +82,7 @@ def test_the_exact_companion_counts_what_filters_let_through(profile: str) -> No
 def test_whatever_was_charged_or_passed_for_free_was_new(profile: str, rate: float) -> None:
     random = np.random.default_rng(5)
     at_ms, ids = random.integers(0, 6 * HOUR_MS, 24_000), random.integers(0, 2_500, 24_000)
-    remembering = Remembering(cycle=life_cycle(profile), false_positive_rate=0.001)
+    remembering = Remembering(cycle=life_cycle(profile), false_positive_rate=0.001, seed=0)
     rules = Rules(config=QuotaConfig(), remembering=remembering, permissive=True)
     outcome = simulate(ALICE, uses(*zip(at_ms.tolist(), ids.tolist(), strict=True)), rate, rules)
     assert outcome.charged + outcome.free == outcome.new_ids

@@ -157,6 +157,9 @@ def answer_allocate(
         throttle: counts the request, and returns how long to mute the connection; as in Kafka, all errors but that of
             authorization are exempt. ``tiering.quota.RequestThrottle`` is one.
 
+    Raises:
+        What ``allocate`` raises beside RefusedError, such as LogDirError: the controller must resign then.
+
     """
     if not is_authorized:
         return AllocateProducerIdsResponse(
@@ -171,8 +174,3 @@ def answer_allocate(
     return AllocateProducerIdsResponse(
         producer_id_start=block.first, producer_id_len=block.size, throttle_time_ms=throttle()
     )
-
-
-def refusal_by_zookeeper_controller(is_registered: bool) -> KafkaError:
-    """Return a ZooKeeper controller's error for a wrong epoch; KRaft does not distinguish the two cases."""
-    return KafkaError.STALE_BROKER_EPOCH if is_registered else KafkaError.BROKER_ID_NOT_REGISTERED

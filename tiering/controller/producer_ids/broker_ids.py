@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 PREFETCH_PERCENT: Final = 90
 RETRY_BACKOFF_MS: Final = 50
 MOST_SWAPS: Final = 3
-RETRY_TIMEOUT_MS: Final = 60_000
-"""Age at which a KRaft broker gives a request up; one with ZooKeeper takes ``request.timeout.ms``."""
 FIRST_TO_ASK: Final = 3
 """``inter.broker.protocol.version`` of this major version and later: 3.0-IV0 is the first of all."""
 _PROTOCOL: Final = re.compile(r"(?P<major>\d+)\.\d+(\.\d+)*(-IV\d+)?")
-RELEASES_THAT_TIMED_OUT: Final = ((3, 0, 0), (3, 3, 1))
-"""First and last release whose clients got REQUEST_TIMED_OUT if no block came, and gave up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +62,6 @@ class BrokerProducerIds:
         self._in_flight = False
         self._backoff_until_ms: int | None = None
 
-    @property
-    def has_next_block(self) -> bool:
-        """Whether a block waits to be used."""
-        return self._next is not None
-
     def generate(self, now_ms: int) -> Generated:
         """Take an id; without one, the error is the response to clients."""
         with self._lock:
@@ -98,7 +89,10 @@ class BrokerProducerIds:
             return False
 
     def on_timeout(self) -> None:
-        """Record that no response came; the next request without an id may send again at once."""
+        """Record that no response came; the next request without an id may send again at once.
+
+        A KRaft broker gives a request up after 60 s, one with ZooKeeper after ``request.timeout.ms``.
+        """
         with self._lock:
             self._in_flight = False
 
@@ -136,16 +130,3 @@ def asks_the_controller(inter_broker_protocol: str) -> bool:
     if found is None:
         raise ValueError(f'expected a version such as "3.0" or "3.0-IV1", found {inter_broker_protocol!r}')
     return int(found["major"]) >= FIRST_TO_ASK
-
-
-def error_without_block(release: tuple[int, int, int]) -> KafkaError:
-    """Return a client's error from a broker of ``release`` without a block: fatal for the client up to 3.3.1."""
-    first, last = RELEASES_THAT_TIMED_OUT
-    if first <= release <= last:
-        return KafkaError.REQUEST_TIMED_OUT
-    return KafkaError.COORDINATOR_LOAD_IN_PROGRESS
-
-
-def has_timed_out(sent_ms: int, now_ms: int, retry_timeout_ms: int = RETRY_TIMEOUT_MS) -> bool:
-    """Return whether a request sent at ``sent_ms`` has timed out, so that ``on_timeout`` is due."""
-    return now_ms - sent_ms >= retry_timeout_ms

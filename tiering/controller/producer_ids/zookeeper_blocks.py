@@ -9,6 +9,7 @@ Source: ``ZkProducerIdManager``, ``ProducerIdBlockZNode`` and ``ZkMigrationClien
 from __future__ import annotations
 
 import json
+from threading import Lock
 from typing import Final, Protocol
 
 from resnap.storage.errors import DataError
@@ -97,21 +98,24 @@ def _block_after(taken: ProducerIdsBlock | None, broker_id: int) -> ProducerIdsB
 
 
 class ZooKeeperProducerIds:
-    """The producer ids of one broker, from ZooKeeper: the first block at once, the next when it is used up."""
+    """The producer ids of one broker, from ZooKeeper: the first block at once, the next when it is used up.
+
+    Methods may be called from several threads.
+    """
 
     def __init__(self, node: BlockNode, broker_id: int) -> None:
         """Take a first block; errors as ``take_block``, and then the broker does not start."""
         self._node = node
         self._broker_id = broker_id
+        self._lock = Lock()
         self._current = ClaimedBlock(take_block(node, broker_id))
 
     def generate(self) -> int:
         """Return the next id; errors as ``take_block``."""
-        producer_id = self._current.claim()
-        while producer_id is None:
-            self._current = ClaimedBlock(take_block(self._node, self._broker_id))
-            producer_id = self._current.claim()
-        return producer_id
+        with self._lock:
+            while (producer_id := self._current.claim()) is None:
+                self._current = ClaimedBlock(take_block(self._node, self._broker_id))
+            return producer_id
 
 
 def records_to_migrate(data: bytes | None) -> tuple[ProducerIdsRecord, ...]:

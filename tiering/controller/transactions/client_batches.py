@@ -35,6 +35,7 @@ class ClientBatch:
     """Whether it got another sequence since it was last sent."""
     is_done: bool = False
     error: KafkaError = KafkaError.NONE
+    """Why it failed, once it is done."""
 
     @property
     def last_sequence(self) -> int:
@@ -65,6 +66,11 @@ class PartitionSequences:
     """To be sent; retries come first, in the order of their sequences."""
     unresolved: int | None = None
     """The sequence after batches that expired though they had been sent: whether they were written is unknown."""
+
+    @property
+    def unsent(self) -> list[ClientBatch]:
+        """Queued batches that were never sent."""
+        return [batch for batch in self.queue if batch.sequence == NO_SEQUENCE]
 
     @property
     def first_in_flight(self) -> ClientBatch:

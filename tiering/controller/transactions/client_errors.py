@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.tiering.controller.transactions.metadata import MAX_EPOCH
+from resnap.storage.log.record_batch import MAX_EPOCH
 
 FENCED_IS_ITS_OWN_ERROR: Final = (2, 7)
 """Since then there is PRODUCER_FENCED, and a stale epoch in a produce response is abortable."""

@@ -82,15 +82,20 @@ class ClientSequences:
         self._was_added = True
 
     def commit(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to commit; return the requests to the coordinator."""
+        """Begin to commit; return the requests to the coordinator, for when nothing is queued or in flight any more."""
         self._ending = CoordinatorRequest.END_TXN
         return (self._ending,) if self._was_added else ()
 
     def abort(self) -> tuple[CoordinatorRequest, ...]:
-        """Begin to abort; return the requests to the coordinator, in order. Queued batches fail."""
+        """Begin to abort; return the requests to the coordinator, in order, for when nothing is in flight any more.
+
+        Batches that were never sent fail; those that wait for a retry are sent again, as in Kafka.
+        """
         self._ending, self._is_aborting, self.state = CoordinatorRequest.END_TXN, True, ClientState.UNCHANGED
         for known in self.partitions.values():
-            known.queue.clear()
+            for batch in known.unsent:
+                known.queue.remove(batch)
+                self._done(batch, KafkaError.UNKNOWN_SERVER_ERROR)  # as which clients know TransactionAbortedException
         end = (CoordinatorRequest.END_TXN,) if self._was_added else ()
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
@@ -117,8 +122,7 @@ class ClientSequences:
         reaction = on_coordinator_error(
             request, error, release=self._release, can_bump=self._can_bump, transactions_v2=self._v2
         )
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self.needs_bump = self.needs_bump or reaction.bumps_epoch
         return reaction
 
@@ -147,11 +151,12 @@ class ClientSequences:
         return batch
 
     def _must_wait(self, known: PartitionSequences, first: ClientBatch) -> bool:
-        if self.producer == NO_PRODUCERS or self.state is not ClientState.UNCHANGED:
+        if self.producer == NO_PRODUCERS or self.state in (ClientState.FATAL, ClientState.UNINITIALIZED):
             return True
         if first.sequence == NO_SEQUENCE:
-            return known.unresolved is not None or (bool(known.in_flight) and known.producer != self.producer)
-        return first.sequence != known.first_in_flight.sequence
+            is_stale = bool(known.in_flight) and known.producer != self.producer
+            return self.state is ClientState.ABORTABLE or known.unresolved is not None or is_stale
+        return bool(known.in_flight) and first.sequence != known.first_in_flight.sequence
 
     # -- what becomes of batches
 
@@ -215,15 +220,20 @@ class ClientSequences:
         self._done(batch, error)
         if self.state is ClientState.FATAL:
             return
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self._note_bump(batch.partition, reaction)
-        if not self._transactional or self.state is ClientState.FATAL:
+        if not self._transactional or reaction.state is ClientState.FATAL:
             return
         if error is KafkaError.UNKNOWN_PRODUCER_ID:
             self._of(batch.partition).forget()
         elif closes_gap:
             self._of(batch.partition).close_gap(batch)
+
+    def _become(self, state: ClientState) -> None:
+        """Enter the state after an error; a transaction that aborts already need not abort once more."""
+        is_no_news = state is ClientState.ABORTABLE and self._is_aborting
+        if state is not ClientState.UNCHANGED and not is_no_news:
+            self.state = state
 
     def _note_bump(self, partition: TopicPartition, reaction: Reaction) -> None:
         if reaction.bumps_epoch:
@@ -233,7 +243,8 @@ class ClientSequences:
 
     def _done(self, batch: ClientBatch, error: KafkaError) -> None:
         known = self._of(batch.partition)
-        batch.is_done, batch.error = True, error
+        if not batch.is_done:
+            batch.is_done, batch.error = True, error
         if batch in known.in_flight:
             known.in_flight.remove(batch)
 
@@ -241,8 +252,7 @@ class ClientSequences:
         all_acked = known.follows_last_acked(known.next_sequence)
         known.unresolved = None
         reaction = after_unresolved(transactional=self._transactional, can_bump=self._can_bump, all_acked=all_acked)
-        if reaction.state is not ClientState.UNCHANGED:
-            self.state = reaction.state
+        self._become(reaction.state)
         self._note_bump(partition, reaction)
 
     def _bump(self) -> None:

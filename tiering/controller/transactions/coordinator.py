@@ -23,6 +23,7 @@ from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from resnap.tiering.controller.producer_ids.requests import InitProducerIdResponse
 from resnap.tiering.controller.transactions.metadata import (
     DONE,
+    PREPARED,
     TransactionMetadata,
     TransactionState,
     Transition,
@@ -124,6 +125,8 @@ class TransactionCoordinator:
         """Add partitions to the transaction of a producer, which begins with the first."""
         try:
             metadata = self._found(transactional_id)
+            if self._v2:  # first, since the producer may have the next id, which takes effect after the markers
+                check_not_pending(metadata)
             check_producer(metadata, producer_id, epoch)
             check_not_pending(metadata)
             check_not_ending(metadata)
@@ -183,6 +186,7 @@ class TransactionCoordinator:
             metadata.has_failed_epoch_fence = metadata.has_failed_epoch_fence or append.is_epoch_fence
             return Answer(error_code=error_of_append(error))
         metadata.complete(append.transition, keep_previous=not self._v2)
+        metadata.awaits_markers = metadata.state in PREPARED
         if append.is_epoch_fence:
             return Answer(error_code=KafkaError.CONCURRENT_TRANSACTIONS)
         if metadata.next_producer_id != NO_PRODUCER_ID:

@@ -21,14 +21,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from resnap.storage.log.record_batch import MAX_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.storage.log.names import TopicPartition
 
-MAX_EPOCH: Final = 2**15 - 1
+LAST_GIVEN_EPOCH: Final = MAX_EPOCH - 1
 
 
 class TransactionState(IntEnum):
@@ -67,7 +67,7 @@ _FROM: Final = {
 
 def is_epoch_exhausted(epoch: int) -> bool:
     """Return whether the next epoch is the one that only fences."""
-    return epoch >= MAX_EPOCH - 1
+    return epoch >= LAST_GIVEN_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,8 @@ class TransactionMetadata:
     client_v2: bool = False
     pending: TransactionState | None = field(default=None, compare=False)
     """The state of the step that is being written."""
+    awaits_markers: bool = field(default=False, compare=False)
+    """The end is decided, and its markers are not all written: in Kafka the completion is pending then."""
     has_failed_epoch_fence: bool = field(default=False, compare=False)
     """A fence could not be written: the next one uses the same epoch again."""
 
@@ -261,7 +263,6 @@ class TransactionMetadata:
         return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, f"{self._who} is {self.state.kafka_name} and {why}")
 
 
-LAST_GIVEN_EPOCH: Final = MAX_EPOCH - 1
 _OF_COMMIT: Final = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
 _OF_ABORT: Final = {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
 _COMPLETE: Final = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
@@ -321,8 +322,8 @@ def check_producer(metadata: TransactionMetadata, producer_id: int, epoch: int) 
 
 
 def check_not_pending(metadata: TransactionMetadata) -> None:
-    """Raise a retriable error while a step is being written."""
-    if metadata.pending is not None:
+    """Raise a retriable error while a step, or the markers of a decided transaction, are being written."""
+    if metadata.pending is not None or metadata.awaits_markers:
         raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS, "the step before it is being written")
 
 

@@ -36,7 +36,7 @@ from resnap.storage.messages.schema import (
     read_whole,
 )
 from resnap.storage.messages.wire import Cursor
-from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
+from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionMetadata, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,6 +129,7 @@ def decode_record(key: Buffer | None, value: Buffer | None, *, key_at: int = 0, 
 
 def transaction_of(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
     """Return a coordinator's state of a transactional id after it has read ``value``."""
+    state = TransactionState(value.transaction_status)
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
@@ -136,7 +137,8 @@ def transaction_of(transactional_id: str, value: TransactionLogValue) -> Transac
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         timeout_ms=value.transaction_timeout_ms,
-        state=TransactionState(value.transaction_status),
+        state=state,
+        awaits_markers=state in PREPARED,
         partitions=frozenset(
             TopicPartition(topic.topic, number)
             for topic in value.transaction_partitions or ()

@@ -16,7 +16,6 @@ from resnap.tiering.controller.producer_ids.allocation import (
     ProducerIdAllocation,
     ProducerIdsBlock,
     answer_allocate,
-    refusal_by_zookeeper_controller,
 )
 from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
@@ -146,11 +145,6 @@ def test_unauthorized_handle_allocate_producer_ids(allocation: ProducerIdAllocat
 def test_a_refusal_is_an_answer_without_a_block() -> None:
     response = answered(ProducerIdAllocation({}))
     assert response == AllocateProducerIdsResponse(error_code=KafkaError.STALE_BROKER_EPOCH)
-
-
-def test_a_controller_with_zookeeper_tells_unknown_brokers_from_stale_ones() -> None:
-    assert refusal_by_zookeeper_controller(is_registered=False) is KafkaError.BROKER_ID_NOT_REGISTERED
-    assert refusal_by_zookeeper_controller(is_registered=True) is KafkaError.STALE_BROKER_EPOCH
 
 
 def test_allocate_producer_ids_returns_not_controller() -> None:

@@ -201,6 +201,12 @@ def test_callers_do_not_fill_the_memory_of_a_throttle(monkeypatch: pytest.Monkey
     assert len(throttle._buckets) == 3
 
 
+@pytest.mark.parametrize(("rate", "burst_s"), [(0.0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])
+def test_a_throttle_needs_a_rate_and_a_burst(rate: float, burst_s: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        RequestThrottle(rate, burst_s=burst_s)
+
+
 # -- kills
 
 

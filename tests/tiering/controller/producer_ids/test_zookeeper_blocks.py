@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -53,6 +55,19 @@ def test_get_producer_id_zk() -> None:
     assert [first.generate() for _ in range(1000)] == list(range(1000))
     assert [second.generate() for _ in range(1000)] == list(range(1000, 2000))
     assert (first.generate(), second.generate()) == (2000, 3000)
+
+
+def test_threads_of_a_broker_share_its_block_and_waste_none() -> None:
+    class SlowZnode(Znode):
+        def read(self) -> tuple[bytes | None, int]:
+            found = super().read()
+            time.sleep(0.01)
+            return found
+
+    ids = ZooKeeperProducerIds(SlowZnode(), 0)
+    with ThreadPoolExecutor(8) as threads:
+        given = list(threads.map(lambda _: ids.generate(), range(3_000)))
+    assert sorted(given) == list(range(3_000))
 
 
 def test_exceed_producer_id_limit_zk() -> None:

@@ -376,6 +376,56 @@ def test_abortable_error_while_abort_in_progress() -> None:
     assert not client.needs_bump
 
 
+def test_an_expired_batch_stays_expired_though_its_acknowledgement_counts() -> None:
+    client = idempotent()
+    batch = client.send()
+    client.expired(batch)
+    client.acknowledged(batch, base_offset=7)
+    assert (batch.is_done, batch.error) == (True, TIMED_OUT)
+    assert client.numbers() == (0, 1, 0)
+
+
+def test_an_aborting_transaction_need_not_abort_once_more_for_what_becomes_known_meanwhile() -> None:
+    client = transactional()
+    batch = client.send()
+    client.commit()
+    client.refused(batch, NOT_LEADER)
+    client.expired(batch)
+    assert client.state is ClientState.ABORTABLE
+    client.abort()
+    client.step()  # it is seen that nobody knows whether the batch was written
+    assert client.state is ClientState.UNCHANGED
+    client.coordinator_refused(END_TXN, KafkaError.TRANSACTION_ABORTABLE)
+    assert client.state is ClientState.UNCHANGED
+    client.coordinator_refused(END_TXN, KafkaError.PRODUCER_FENCED)
+    assert client.state is ClientState.FATAL
+
+
+def test_what_was_sent_is_sent_again_in_a_transaction_that_must_abort_and_the_rest_fails() -> None:
+    client = transactional()
+    first, second = client.send(), client.send()
+    unsent = client.add(TP0)
+    client.refused(first, UNAUTHORIZED)
+    assert client.state is ClientState.ABORTABLE
+    for _ in range(2):  # before the application aborts, and while it does
+        assert client.is_retried(second, NOT_LEADER)
+        assert client.next_batch(TP0) is second
+        assert client.next_batch(TP0) is None
+        client.abort()
+    assert (unsent.is_done, unsent.error) == (True, KafkaError.UNKNOWN_SERVER_ERROR)
+    client.acknowledged(second)
+    assert client.of().queue == client.of().in_flight == []
+
+
+def test_what_was_sent_is_sent_again_after_its_partition_began_anew() -> None:
+    client = transactional()
+    client.acknowledged(client.send(), base_offset=0)
+    first, second = client.send(), client.send()
+    client.refused(first, UNKNOWN, log_start_offset=0)
+    assert client.is_retried(second, NOT_LEADER)
+    assert client.next_batch(TP0) is second
+
+
 def test_bump_transactional_epoch_on_recoverable_add_partition_request_error() -> None:
     client = Client(transactional=True)
     client.got_producer(ID, 1)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
 from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator, error_of_append
 from resnap.tiering.controller.transactions.metadata import TransactionState
+from resnap.tiering.controller.transactions.state_log import read_transaction_states
 from tests.cases import each
+from tests.logs.transaction_log import step, write_segment
 from tests.tiering.controller.transactions.coordinators import (
     AGAIN,
     FENCED,
@@ -19,6 +23,9 @@ from tests.tiering.controller.transactions.coordinators import (
     error,
     given,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 State = TransactionState
 LAST = 32_766
@@ -370,6 +377,34 @@ def test_with_v2_the_last_epoch_brings_a_new_producer_id(v2: Coordinated) -> Non
     assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID, 32_767)
     v2.write_markers()
     assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID + 1, 0)
+
+
+def test_with_v2_whoever_has_the_next_producer_id_waits_until_the_markers_are_written(
+    v2: Coordinated, tmp_path: Path
+) -> None:
+    v2.known(State.ONGOING, epoch=LAST)
+    assert v2.end(PID, LAST, client_v2=True) == given(PID + 1, 0)
+
+    def waits() -> bool:
+        answers = [
+            v2.begin(PID + 1, 0, client_v2=True), v2.init(PID + 1, 0), v2.end(PID + 1, 0, client_v2=True),
+            v2.end(PID, LAST, client_v2=True),
+        ]  # fmt: skip
+        return answers == [error(AGAIN)] * len(answers)
+
+    assert waits()
+    complete = v2.coordinator.markers_written(ID, v2.now)
+    assert waits()
+    assert v2.settle(complete, KafkaError.NOT_ENOUGH_REPLICAS) == error(KafkaError.COORDINATOR_NOT_AVAILABLE)
+    assert waits()
+    written = step(
+        PID, State.PREPARE_COMMIT, producer_epoch=32_767, next_producer_id=PID + 1, client_transaction_version=2
+    )
+    write_segment(tmp_path, 0, [(0, ID, written)])
+    v2.coordinator.transactions = dict(read_transaction_states([tmp_path]).transactions)  # after a failover
+    assert waits()
+    v2.write_markers()
+    assert v2.begin(PID + 1, 0, client_v2=True) == given(PID + 1, 0)
 
 
 def test_with_v2_a_fence_in_the_last_epoch_brings_a_new_producer_id_too(v2: Coordinated) -> None:
