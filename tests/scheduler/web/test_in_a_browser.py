@@ -217,7 +217,10 @@ def test_a_run_is_followed_to_its_end_without_a_reload(page: Page, service: Whol
     expect(page.locator("#run")).to_contain_text("running")
     row = {"task": "replay", "phase": "scanning", "segments": 612, "segmentsTotal": 1478, "bytes": 1 << 30,
            "bytesTotal": 5 << 30, "elapsedMs": 60_000, "bytesPerSecond": 1 << 24, "leftMs": 4_800_000}  # fmt: skip
+    history.progressed(RUN_ID, {"replay": row | {"phase": "compiling"}})
+    expect(page.get_by_text("preparing machine code (first run only)")).to_be_visible()
     history.progressed(RUN_ID, {"replay": row})
+    expect(page.get_by_text("scanning")).to_be_visible()
     expect(page.get_by_text("612 / 1,478 segments")).to_be_visible()
     expect(page.get_by_text("1 h 20 m left")).to_be_visible()
     expect(page.get_by_role("status").first).to_have_text("regenerate running, 20 % done")
