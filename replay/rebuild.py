@@ -12,7 +12,7 @@ from resnap.replay.parts import by_segment, part_bytes, plan_splits, scan_part, 
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.run_combine import RunCombine
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.split_scan import why_no_kernel
+from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.watching import expect_more
 from resnap.storage.spans import span
 
@@ -41,7 +41,7 @@ def rebuild_locally(
     reading = reading or Reading()
     for number, plan in enumerate(plans):
         if watcher is not None:
-            watcher.at_work("scanning" if number or not _compiles(reading) else "compiling", reading.threads)
+            watcher.at_work("scanning" if number or not first_scan_compiles(reading) else "compiling", reading.threads)
         with span("replay partition", **{"resnap.partition": str(plan.topic_partition)}):
             result = _rebuild_once(plan, sink, reading, progress)
             while (further := next_round(plan, result)) is not None:
@@ -49,15 +49,6 @@ def rebuild_locally(
                 expect_more(watcher, plan)
                 result = join_rounds(result, _rebuild_once(plan, sink, reading, progress))
         yield result
-
-
-def _compiles(reading: Reading) -> bool:
-    """Whether the first scan will compile the machine code that it uses, as in a fresh installation."""
-    if not reading.kernel or why_no_kernel() is not None:
-        return False
-    from resnap.replay.kernel.code_cache import is_empty  # noqa: PLC0415 - loads numba
-
-    return is_empty()
 
 
 def _rebuild_once(

@@ -93,3 +93,12 @@ def why_no_kernel() -> str | None:
     except (ImportError, OSError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def first_scan_compiles(reading: Reading) -> bool:
+    """Return whether the first scan compiles the machine code that it uses, as in a fresh installation."""
+    if not reading.kernel or why_no_kernel() is not None:
+        return False
+    from resnap.replay.kernel.code_cache import is_empty  # noqa: PLC0415 - loads numba
+
+    return is_empty()

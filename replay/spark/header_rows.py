@@ -20,11 +20,11 @@ from resnap.storage.errors import in_file
 from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
 from resnap.storage.log.record_batch import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     TRANSACTIONAL,
+    compression_name,
     read_header,
 )
 from resnap.storage.sources.files import PLAIN
@@ -61,10 +61,7 @@ ROW_SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 """Every column may be null, as Spark wants it."""
 
-_CODECS: Final = tuple(
-    COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})"
-    for codec in range(COMPRESSION_MASK + 1)
-)
+_CODECS: Final = tuple(map(compression_name, range(COMPRESSION_MASK + 1)))
 _MARKERS: Final = {ABORT: "ABORT", COMMIT: "COMMIT"}
 
 

@@ -33,6 +33,7 @@ from resnap.replay.made_snapshot import make_idle
 from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import progress_of, watched_jobs
@@ -169,6 +170,7 @@ class SparkRebuild:
         later = max(slots * TASKS_PER_SLOT, min(len(tasks), _MOST_LATER_TASKS))
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
         with watched_jobs(context, done, self.progress, self.watcher, stop) as watch:
+            watch.compiles = is_local_master(context.master) and first_scan_compiles(self.reading)
             blocks = self._scanned(context.parallelize(tasks, len(tasks)), block_bytes(later), done, met)
             blocks.persist(StorageLevel.DISK_ONLY)
             # Counted by the JVM, which has the blocks, and not by Python workers that would have to be given them.

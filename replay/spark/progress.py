@@ -40,6 +40,7 @@ class JobWatch:
     Attributes:
         stop: set from outside when nobody waits for the jobs any more.
         phase: what the jobs are doing; set by the caller that starts them.
+        compiles: whether the first tasks compile machine code before they scan.
 
     """
 
@@ -50,6 +51,7 @@ class JobWatch:
     watcher: Watcher | None
     stop: threading.Event
     phase: Phase = "scanning"
+    compiles: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     stopped_by: Exception | None = None
     """What the receiver of a report raised, so that the work ends."""
@@ -73,7 +75,7 @@ class JobWatch:
                 # A JVM that has died is reported where it is waited for.
                 with suppress(Py4JError, OSError):
                     running = running_tasks(self.context, self.group)
-                    self.watcher.at_work(self.phase, running)
+                    self.watcher.at_work("compiling" if self.compiles and not reported else self.phase, running)
         self._advance(reported)
 
     def _advance(self, reported: int) -> int:

@@ -31,6 +31,8 @@ _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
     LessThanOrEqual: lambda wanted, least, _: least <= wanted,
 }
 """Whether some value from the least to the most, both inclusive, passes a filter."""
+_TIMES: Final = ("maxTimestamp", "timestamp")
+"""Of batches, and of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,13 @@ class Pruning:
             self._may_pass("segment", base, base)
             and self._may_pass("baseOffset", base, last)
             and self._may_pass("lastOffset", base, last)
-            and (self._may_pass("maxTimestamp", -inf, -inf) or self._is_young_enough(segment))
+            and self._may_pass("offset", base, last)
+            and (all(self._may_pass(name, -inf, -inf) for name in _TIMES) or self._is_young_enough(segment))
         )
 
     def _is_young_enough(self, segment: Segment) -> bool:
         largest = proven_largest_timestamp(segment, PLAIN)
-        return largest is None or self._may_pass("maxTimestamp", -inf, largest)
+        return largest is None or all(self._may_pass(name, -inf, largest) for name in _TIMES)
 
     def _may_pass(self, column: str, least: float | str, most: float | str) -> bool:
         on_column = (one for one in self.filters if type(one) in _PASSES and one.attribute == (column,))

@@ -6,9 +6,9 @@
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
 every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them; segments that the filters of
-the query exclude are not read (``pruning``). A row is one batch, as
-``header_rows`` describes it; rows come in no promised order. Damage fails the query with the file and the position: a
-count that leaves something out would look like an answer.
+the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it, or with the option
+``records`` = ``true`` one record, as ``record_rows`` does; rows come in no promised order. Damage fails the query with
+the file and the position: a count that leaves something out would look like an answer.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
@@ -29,6 +29,7 @@ from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from resnap.replay.spark.packages import ship_packages
 from resnap.replay.spark.pruning import EVERYTHING, Pruning
+from resnap.replay.spark.record_rows import RECORD_SCHEMA, read_record_rows
 from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
@@ -51,7 +52,9 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 TASK_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
 
-_SQL_TYPES: Final = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean"}
+_SQL_TYPES: Final = {
+    pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary",
+}  # fmt: skip
 
 
 def register_kafka_log(session: SparkSession) -> None:
@@ -74,8 +77,15 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
         return FORMAT
 
     def schema(self) -> str:
-        """Return ``ROW_SCHEMA`` as Spark declares columns."""
-        return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in ROW_SCHEMA)
+        """Return the columns as Spark declares them.
+
+        Raises:
+            UsageError: the option ``records`` is neither true nor false.
+
+        """
+        with _hint_told():
+            schema = RECORD_SCHEMA if gives_records(self.options) else ROW_SCHEMA
+        return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in schema)
 
     def reader(self, schema: StructType) -> KafkaLogReader:  # noqa: ARG002 - Spark compares it with the rows
         """Return what reads the given paths.
@@ -85,15 +95,18 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
 
         """
         with _hint_told():
-            return KafkaLogReader(paths_of(self.options), self.options.get("topic"))
+            return KafkaLogReader(
+                paths_of(self.options), self.options.get("topic"), gives_records=gives_records(self.options)
+            )
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Lists segments where Spark plans, and reads them where it works."""
 
-    def __init__(self, paths: tuple[str, ...], topic: str | None) -> None:
+    def __init__(self, paths: tuple[str, ...], topic: str | None, *, gives_records: bool) -> None:
         self._paths = paths
         self._topic = topic
+        self._rows = read_record_rows if gives_records else read_header_rows
         self._pruning = EVERYTHING
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -126,7 +139,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         freeze_worker()
         with _hint_told():
             for segment in partition.value:
-                yield from read_header_rows(segment)
+                yield from self._rows(segment)
 
 
 def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,6 +153,19 @@ def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
     if not paths:
         raise UsageError(f"{FORMAT}: no path", hint=f'give one, as in spark.read.format("{FORMAT}").load(PATH)')
     return tuple(map(str, paths))
+
+
+def gives_records(options: Mapping[str, str]) -> bool:
+    """Return whether a row is a record, and not a batch.
+
+    Raises:
+        UsageError: the option ``records`` is neither true nor false.
+
+    """
+    given = options.get("records", "false").lower()
+    if given not in {"true", "false"}:
+        raise UsageError(f"{FORMAT}: the option records is {given!r}", hint="give true or false")
+    return given == "true"
 
 
 def find_segments(

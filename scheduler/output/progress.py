@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LINE_INTERVAL_S: Final = 10.0
 COMPILING: Final = "preparing machine code (first run only)"
+PHASES: Final = {"waiting": "", "compiling": COMPILING}
+"""Phases that people see in other words, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ class BarProgress(TrackedProgress):
             total=state.bytes_expected,
             completed=state.size_bytes,
             segments=segments,
-            phase={"waiting": "", "compiling": COMPILING}.get(state.phase, state.phase),
+            phase=PHASES.get(state.phase, state.phase),
         )
 
 

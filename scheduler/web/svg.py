@@ -12,8 +12,8 @@ from markupsafe import Markup, escape
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-LETTER_PX: Final = 7.2
-"""Width of a letter of the smallest text, at most, for what fits into a box."""
+LETTER_PX: Final = 8.4
+"""Width of a bold letter or digit in wide fonts such as DejaVu Sans, for what fits into a box."""
 LINE_PX: Final = 16
 SIZES: Final = {"wide": (640, 240), "slim": (360, 240)}
 """Width and height of a picture beside another, and on a telephone: text keeps its size in both."""

@@ -97,6 +97,30 @@ def check_legacy_crc(message: Buffer, *, at: int = 0) -> None:
         raise FormatError("message checksum (CRC-32)", position=at, expected=f"{carried:08x}", found=f"{computed:08x}")
 
 
+def read_key_and_value(
+    data: Buffer, message: LegacyMessage, *, at: int = 0
+) -> tuple[memoryview | None, memoryview | None]:
+    """Return the key and the value of ``message``, which is all of ``data``.
+
+    Raises:
+        FormatError: they do not fill it; ``at`` is its file position.
+
+    """
+    view, position = memoryview(data), HEADER.size + (TIMESTAMP.size if message.magic == MAGIC_V1 else 0)
+    fields: list[memoryview | None] = []
+    for what in ("key", "value"):
+        length = LENGTH.unpack_from(view, position)[0] if position + LENGTH.size <= len(view) else len(view)
+        room = len(view) - position - LENGTH.size
+        if not -1 <= length <= room:
+            raise FormatError(f"message {what} length", position=at + position, expected=f"-1 to {room}", found=length)
+        position += LENGTH.size
+        fields.append(None if length < 0 else view[position : position + length])
+        position += max(length, 0)
+    if position != len(view):
+        raise FormatError("message", position=at, expected=f"{position} bytes", found=len(view))
+    return fields[0], fields[1]
+
+
 def _read_timestamp(buffer: Buffer, position: int, magic: int, here: int) -> int:
     if magic == MAGIC_V0:
         return NO_TIMESTAMP

@@ -1,7 +1,8 @@
 """Reads and writes records of magic 2 in uncompressed batches.
 
-A replay reads only the headers of data batches. Records are read only in markers, in a KRaft quorum's own control
-batches, and in its metadata log. None of these records has headers, and Kafka refuses those that do.
+A replay reads only the headers of data batches. It reads records only in markers, in a KRaft quorum's own control
+batches, and in its metadata log. None of these records has headers, and Kafka refuses those that do. Of records that
+clients write the headers are counted.
 
 Source: ``DefaultRecord`` in Kafka's clients module, ``RecordsIterator`` in its raft module.
 """
@@ -126,6 +127,36 @@ def read_records(batch: Buffer, header: RecordBatchHeader, *, what: str, at: int
 
 def read_record(batch: memoryview, position: int, *, what: str, at: int = 0) -> Record:
     """Return the record at ``position`` of ``batch``; arguments and errors are those of ``read_records``."""
+    record, headers, after = _read_fields(batch, position, what, at)
+    if headers != 0 or after != record.end:
+        fields_end = record.value_position + len(record.value or b"")
+        raise FormatError(what, position=at + fields_end, expected="no headers, and nothing after them",
+                          found=f"{headers} headers and {record.end - after} more bytes")  # fmt: skip
+    return record
+
+
+def read_client_records(records: Buffer, count: int, *, at: int = 0) -> Iterator[tuple[Record, int]]:
+    """Yield ``count`` records that fill ``records``, with how many headers each has, which are not read.
+
+    Raises:
+        FormatError: another number of records, or one that does not fit its own lengths; ``at`` is the file position
+            of the batch.
+
+    """
+    view, position = memoryview(records), 0
+    for _ in range(count):
+        record, headers, after = _read_fields(view, position, "record", at)
+        if not 0 <= headers <= record.end - after:
+            raise FormatError("record header count", position=at, expected=f"0 to {record.end - after}", found=headers)
+        position = record.end
+        yield record, headers
+    if position != len(view):
+        raise FormatError(f"batch of {count} records", position=at, expected=f"{position} bytes of records",
+                          found=len(view))  # fmt: skip
+
+
+def _read_fields(batch: memoryview, position: int, what: str, at: int) -> tuple[Record, int, int]:
+    """Return a record, how many headers it has, and where they begin."""
     length, start = read_varint(batch, position, at=at)
     end = start + length
     if not start < end <= len(batch):
@@ -137,10 +168,7 @@ def read_record(batch: memoryview, position: int, *, what: str, at: int = 0) -> 
     key, key_position, key_end = _read_field(body, after, f"{what} key length", at)
     value, value_position, value_end = _read_field(body, key_end, f"{what} value length", at)
     headers, after = read_varint(body, value_end, at=at)
-    if headers != 0 or after != end:
-        raise FormatError(what, position=at + value_end, expected="no headers, and nothing after them",
-                          found=f"{headers} headers and {end - after} more bytes")  # fmt: skip
-    return Record(timestamp_delta, offset_delta, key, key_position, value, value_position, end)
+    return Record(timestamp_delta, offset_delta, key, key_position, value, value_position, end), headers, after
 
 
 def _read_field(body: memoryview, position: int, what: str, at: int) -> tuple[memoryview | None, int, int]:

@@ -101,8 +101,13 @@ class RecordBatchHeader(NamedTuple):
     @property
     def compression(self) -> str:
         """Name of the codec, or ``unknown(n)``."""
-        codec = self.attributes & COMPRESSION_MASK
-        return COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})"
+        return compression_name(self.attributes)
+
+
+def compression_name(attributes: int) -> str:
+    """Return the name of the codec in the attributes of a batch or a message, or ``unknown(n)``."""
+    codec = attributes & COMPRESSION_MASK
+    return COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})"
 
 
 def wrap_sequence(sequence: int) -> int:

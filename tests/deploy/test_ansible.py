@@ -1,7 +1,7 @@
 """The Ansible role: it makes, waits, stops, installs, starts and looks, in this order; and what fails is undone.
 
 The service and the installation are real. What is said of the cluster, and the broker, are scripts that write down when
-they were called; ``tests/kafka/test_fleet.py`` runs the role with real brokers. Needs ``ansible-playbook`` on the PATH.
+they were called; ``tests/kafka/test_fleet.py`` runs the role with real brokers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 ANSIBLE: Final = Path(__file__).parent.parent.parent / "docs" / "deploy" / "ansible"
 RESNAP: Final = Path(sys.executable).with_name("resnap")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("ansible-playbook"), reason="NOT TESTED: there is no ansible-playbook"),
-]
+PLAYBOOK: Final = Path(sys.executable).with_name("ansible-playbook")
+pytestmark = pytest.mark.slow
 STANDS_FOR_THE_CLUSTER: Final = """#!/bin/sh
 case "$1 $2" in
 "fleet gate")
@@ -69,7 +67,7 @@ class Host:
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         hosts = {"kafka_brokers": {"hosts": {"broker-1": {**local, **variables, **more}}}}
         (self.root / "hosts.yml").write_text(yaml.safe_dump(hosts))
-        command = ["ansible-playbook", "-c", "local", "-i", self.root / "hosts.yml", ANSIBLE / book]
+        command = [PLAYBOOK, "-c", "local", "-i", self.root / "hosts.yml", ANSIBLE / book]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.root)
 
     def calls(self) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kafka.aiven_plugin import KEY_ID, PREFIX, aiven_tiering, plugin
 from tests.kafka.lost_state import IDEMPOTENT, TOPIC
-from tests.kafka.unfit_remote import UnfitRemote, led_without_state, opened_without_snapshots
+from tests.kafka.unfit_remote import UnfitRemote, led_without_state, moved_without_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.kafka
 HOW: Final = ("--engine", "local", "--output", "json", "-q")
 
 
-def test_what_3_9_tiered_of_a_log_that_lost_its_snapshots_is_repaired(
+def test_what_3_9_tiered_of_a_log_that_was_moved_without_its_snapshots_is_repaired(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
-    with opened_without_snapshots(release, tmp_path) as unfit:
+    with moved_without_snapshots(release, tmp_path) as unfit:
         check_story(command, unfit, unfit.remote.as_uri())
 
 
@@ -51,7 +51,7 @@ def test_what_the_plugin_of_aiven_tiered_compressed_and_encrypted_is_repaired(
     classes.mkdir()
     tiers = partial(aiven_tiering, class_path=plugin(release("3.9.1"), classes), keys=keys)
     private = ("--encryption-private-key", f"{KEY_ID}={keys / 'private.pem'}")
-    with opened_without_snapshots(release, tmp_path, tiers=tiers) as unfit:
+    with moved_without_snapshots(release, tmp_path, tiers=tiers) as unfit:
         check_story(command, unfit, f"{unfit.remote.as_uri()}/{PREFIX}".rstrip("/"), *private)
 
 

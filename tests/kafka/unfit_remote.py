@@ -6,6 +6,7 @@ the segments of both, has lost what was known of either.
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,10 +17,9 @@ from tests.kafka.lost_state import IDEMPOTENT, QUICK, TOPIC, lost_state
 from tests.kafka.raw_client import RawClient
 from tests.kafka.releases import HERE
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases
-from tests.scheduler.installed import lose_all_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.kafka.releases import Release
@@ -95,24 +95,41 @@ def _send_batch(client: Release, broker: Broker, sequence: int) -> tuple[str, in
     return error, int(offset)
 
 
+def _move_by_hand(disks: Sequence[Path]) -> list[Path]:
+    """Move the partition to the other disk as operators do who free a full one: with its segments and leader epochs.
+
+    Return the disks, that of the partition first.
+    """
+    full, other = sorted(disks, key=lambda one: not (one / str(PARTITION)).exists())
+    (other / str(PARTITION)).mkdir()
+    for names in ("*.log", "*.*index", "leader-epoch-checkpoint"):
+        for path in (full / str(PARTITION)).glob(names):
+            shutil.copy2(path, other / str(PARTITION))
+    shutil.rmtree(full / str(PARTITION))
+    return [other, full]
+
+
 @contextmanager
-def opened_without_snapshots(
+def moved_without_snapshots(
     release: Callable[[str], Release], root: Path, *, tiers: Callable[[Path], dict[str, object]] = tiering
 ) -> Iterator[UnfitRemote]:
-    """Give a log of 2.7.2 that lost its snapshots while no broker ran, opened and tiered by 3.9.1.
+    """Give a log of 2.7.2 that was moved to another disk without its snapshots, opened and tiered by 3.9.1.
 
-    A broker that was shut down cleanly and finds no snapshot reads no segment: it writes empty ones at the last two
-    bases and goes on from there. The segments below, which have none, leave by retention before tiering is turned on.
-    ``tiers`` gives the properties by which 3.9.1 tiers to a folder.
+    The other disk was a log dir of the broker, too, and says that all of its logs were closed. A broker that reads that
+    and finds no snapshot reads no segment: it writes empty ones at the last two bases and goes on from there. The
+    segments below, which have none, leave by retention before tiering is turned on. ``tiers`` gives the properties by
+    which 3.9.1 tiers to a folder.
+
+    Source: UnifiedLog.rebuildProducerState (3.9), Log.rebuildProducerState (2.7).
     """
     old, new = release("2.7.2"), release("3.9.1")
-    data, remote = root / "data", root / "remote"
+    disks, remote = [root / "disk1", root / "disk2"], root / "remote"
     remote.mkdir()
-    partition = data / str(PARTITION)
     with zookeeper(old, root / "zookeeper") as address:
-        broker = Broker(old, [data], zookeeper=address)
+        broker = Broker(old, disks, zookeeper=address)
         with broker.running():
             broker.drive("create", TOPIC, 1, *SMALL[old.version])
+            (partition,) = (disk / str(PARTITION) for disk in disks if (disk / str(PARTITION)).exists())
             broker.drive("append", TOPIC, 0, 25)
             client = RawClient(broker.port, "aborted later")
             client.add(PARTITION)
@@ -122,8 +139,9 @@ def opened_without_snapshots(
             last = bases(partition)[-1]
             while bases(partition)[-1] == last:
                 broker.drive("append", TOPIC, 0, 4)
-        lose_all_snapshots(partition)
-        broker = Broker(new, [data], tiers(remote) | {"inter.broker.protocol.version": "3.9"}, zookeeper=address)
+        disks = _move_by_hand(disks)
+        partition = disks[0] / str(PARTITION)
+        broker = Broker(new, disks, tiers(remote) | {"inter.broker.protocol.version": "3.9"}, zookeeper=address)
         with broker.running():
             made = [path.read_bytes() for path in sorted(partition.glob("*.snapshot"))]
             assert made[:2] == [EMPTY_SNAPSHOT] * 2

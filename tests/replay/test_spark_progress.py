@@ -63,7 +63,7 @@ def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(
     context: SparkContext, tmp_path: Path
 ) -> None:
     heard, done, phase = Heard(), context.accumulator(0), tmp_path / "phase"
-    heard.until = {("scanning", 2): tmp_path / "scanning", ("combining", 1): tmp_path / "combining"}
+    heard.until = {(one, tasks): tmp_path / one for one, tasks in (("compiling", 2), ("scanning", 2), ("combining", 1))}
 
     def work(number: int) -> None:
         ends_s = time.monotonic() + PATIENCE_S
@@ -73,12 +73,15 @@ def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(
         done.add(progress_of(100 + number, ends_segment=number % 2 == 0))
 
     with watched_jobs(context, done, heard.advance, heard) as watch:
+        watch.compiles = True
+        phase.write_text("compiling")
+        context.parallelize(range(2), 2).foreach(work)
         phase.write_text("scanning")
         context.parallelize(range(4), 4).foreach(work)
         watch.phase = "combining"
         phase.write_text("combining")
         context.parallelize(range(1), 1).foreach(work)
-    assert heard.done == [3, 506]
+    assert heard.done == [4, 707]
 
 
 @pytest.mark.slow

@@ -160,6 +160,22 @@ def test_several_paths_give_each_segment_once(session: SparkSession, data: Path)
 
 @pytest.mark.slow
 @pytest.mark.spark
+def test_records_are_rows_if_the_option_says_so(session: SparkSession, data: Path) -> None:
+    payments = data / "payments-0"
+    records = session.read.format("kafka_log").option("records", "true").load(str(payments))
+    expected = sum(row["recordsCount"] for row in rows_of(payments) if not row["isControl"])
+    assert records.count() == expected > 0
+    (first,) = records.where("offset = 0").collect()
+    assert first.asDict() == {
+        "topic": "payments", "partition": 0, "segment": 0, "position": 0, "offset": 0, "timestamp": 1795225156110,
+        "key": bytearray(b"k7"), "valueSize": 24, "headersCount": 0,
+    }  # fmt: skip
+    with pytest.raises(PySparkException, match="the option records is 'yes'"):
+        session.read.format("kafka_log").option("records", "yes").load(str(payments))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
 def test_a_glob_that_matches_no_topic_gives_no_rows(session: SparkSession, data: Path) -> None:
     assert headers(session, data, topic="pay").count() == 0
 

@@ -190,6 +190,22 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, service: Whole) -> None
         assert page.evaluate("document.documentElement.scrollWidth") == 360, path
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_names_in_the_map_of_topics_stay_in_their_boxes_and_keep_their_size(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto("/")
+    room = """boxes => boxes.filter(one => one.getBoundingClientRect().width).map(one => {
+        const inside = [...one.querySelectorAll("text")].map(text => text.getBoundingClientRect())
+        const right = Math.max(...inside.map(text => text.right)), box = one.querySelector("rect")
+        return [box.getBoundingClientRect().right - right, Math.max(...inside.map(text => text.height))]
+    })"""
+    found = page.locator(".treemap a").evaluate_all(room)
+    assert len(found) == 4
+    for left, height in found:
+        assert left > 0
+        assert height < 20
+
+
 def test_a_run_is_followed_to_its_end_without_a_reload(page: Page, service: Whole) -> None:
     history = service.services.history
     asked = RunRequest(kind=RunKind.REGENERATE, destination="/nowhere")
@@ -201,7 +217,10 @@ def test_a_run_is_followed_to_its_end_without_a_reload(page: Page, service: Whol
     expect(page.locator("#run")).to_contain_text("running")
     row = {"task": "replay", "phase": "scanning", "segments": 612, "segmentsTotal": 1478, "bytes": 1 << 30,
            "bytesTotal": 5 << 30, "elapsedMs": 60_000, "bytesPerSecond": 1 << 24, "leftMs": 4_800_000}  # fmt: skip
+    history.progressed(RUN_ID, {"replay": row | {"phase": "compiling"}})
+    expect(page.get_by_text("preparing machine code (first run only)")).to_be_visible()
     history.progressed(RUN_ID, {"replay": row})
+    expect(page.get_by_text("scanning")).to_be_visible()
     expect(page.get_by_text("612 / 1,478 segments")).to_be_visible()
     expect(page.get_by_text("1 h 20 m left")).to_be_visible()
     expect(page.get_by_role("status").first).to_have_text("regenerate running, 20 % done")
