@@ -6,8 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.scheduler.runs.run import FINAL, RunKind, RunState
 from resnap.scheduler.telemetry.logs import logger
+from resnap.scheduler.telemetry.metrics import REPLICA_STATES
 from resnap.storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.telemetry.metrics import Metrics
 
 _log = logger(__name__)
+_LAST_CHECKS: Final = 20
+"""Of replicas, among which one that came to its end is looked for."""
 
 
 class Observation:
@@ -83,13 +86,19 @@ class Observation:
         for run in runs:
             _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
 
-    def load_last_successes(self, history: History) -> None:
-        """Load the times of the last successful runs from the history, oldest first."""
+    def load_last_runs(self, history: History) -> None:
+        """Load what metrics say of the last runs from the history, oldest first."""
         origins = [f"schedule:{name}" for name in self.metrics.schedules]
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
         found = [run for one in wanted for run in history.page(one, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
             self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
+        for run in history.page(RunFilter(kinds=(RunKind.SCAN,), states=FINAL), limit=1):
+            self.metrics.scan_tried(succeeded=run.state is RunState.SUCCEEDED)
+        checks = history.page(RunFilter(kinds=(RunKind.REPLICAS,), states=FINAL), limit=_LAST_CHECKS)
+        through = next((run for run in checks if run.counts_for_cluster and "lost" in run.totals), None)
+        if through is not None:
+            self.metrics.replicas({state: int(str(through.totals[state])) for state in REPLICA_STATES})
 
     def event_stream(self, change: int) -> None:
         """Count a starting event stream, or an ending one."""

@@ -152,6 +152,11 @@ class Run:
         """What it does."""
         return self.request.kind
 
+    @property
+    def counts_for_cluster(self) -> bool:
+        """Whether what it finds in replicas stands for the cluster; a few that a caller names say nothing of others."""
+        return self.origin != BY_API or not (self.request.partitions or self.request.settings.get("topics"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
