@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.telemetry.metrics import Metrics
 
 _log = logger(__name__)
-_LAST_CHECKS: Final = 20
-"""Of replicas, among which one that came to its end is looked for."""
+_LAST_RUNS: Final = 100
+"""Of a kind, among which one that counts is looked for."""
 
 
 class Observation:
@@ -55,7 +55,8 @@ class Observation:
         at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
         self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
         if run.kind is RunKind.SCAN:
-            self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
+            if run.is_of_everything:
+                self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
         else:
             self._count(run, end)
         counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
@@ -93,12 +94,18 @@ class Observation:
         found = [run for one in wanted for run in history.page(one, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
             self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
-        for run in history.page(RunFilter(kinds=(RunKind.SCAN,), states=FINAL), limit=1):
-            self.metrics.scan_tried(succeeded=run.state is RunState.SUCCEEDED)
-        checks = history.page(RunFilter(kinds=(RunKind.REPLICAS,), states=FINAL), limit=_LAST_CHECKS)
-        through = next((run for run in checks if run.counts_for_cluster and "lost" in run.totals), None)
-        if through is not None:
-            self.metrics.replicas({state: int(str(through.totals[state])) for state in REPLICA_STATES})
+        scans, checks = (
+            [
+                run
+                for run in history.page(RunFilter(kinds=(kind,), states=FINAL), limit=_LAST_RUNS)
+                if run.is_of_everything
+            ]
+            for kind in (RunKind.SCAN, RunKind.REPLICAS)
+        )
+        for scan in scans[:1]:
+            self.metrics.scan_tried(succeeded=scan.state is RunState.SUCCEEDED)
+        for check in [run for run in checks if "lost" in run.totals][:1]:
+            self.metrics.replicas({state: int(str(check.totals[state])) for state in REPLICA_STATES})
 
     def event_stream(self, change: int) -> None:
         """Count a starting event stream, or an ending one."""

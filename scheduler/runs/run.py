@@ -153,9 +153,10 @@ class Run:
         return self.request.kind
 
     @property
-    def counts_for_cluster(self) -> bool:
-        """Whether what it finds in replicas stands for the cluster; a few that a caller names say nothing of others."""
-        return self.origin != BY_API or not (self.request.partitions or self.request.settings.get("topics"))
+    def is_of_everything(self) -> bool:
+        """Whether it counts for the whole service or cluster; what a caller names says nothing of the rest."""
+        asked = self.request
+        return self.origin != BY_API or not (asked.sources or asked.partitions or asked.settings.get("topics"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ class RunObserver(Observer):
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""
-        if self.run.counts_for_cluster:
+        if self.run.is_of_everything:
             self.shared.observer.metrics.replicas(states)
 
 
