@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.control_record import ControlRecord
     from resnap.storage.log.message_set import LegacyMessage
     from resnap.storage.readers import RangeReader
+    from resnap.storage.sources.files import Sources
 
 ROW_SCHEMA: Final = pa.schema([
     ("topic", pa.string()),
@@ -82,7 +83,7 @@ class _Control(NamedTuple):
     coordinator_epochs: list[int | None]
 
 
-def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
+def read_header_rows(segment: LogSegment, sources: Sources = PLAIN) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``segment`` (``ROW_SCHEMA``), block by block; in a block, those of old messages come first.
 
     Raises:
@@ -90,7 +91,7 @@ def read_header_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
         LogDirError, StoreError: the file does not exist, or cannot be read.
 
     """
-    with PLAIN.open(segment.range.locator) as reader:
+    with sources.open(segment.range.locator) as reader:
         for block in read_blocks(reader, segment.range, ScanFacts()):
             if block.messages:
                 rows = [_message_row(segment, block.at + position, message) for position, message in block.messages]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.sources.files import Sources
 
 _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
     EqualTo: lambda wanted, least, most: least <= wanted <= most,
@@ -40,6 +41,8 @@ class Pruning:
     """The filters of a query that can exclude whole segments."""
 
     filters: tuple[Filter, ...] = ()
+    sources: Sources = PLAIN
+    """How the segments are reached."""
 
     def reads_topic(self, topic_partition: TopicPartition) -> bool:
         """Whether a row of the partition may match."""
@@ -63,7 +66,7 @@ class Pruning:
         )
 
     def _is_young_enough(self, segment: Segment) -> bool:
-        largest = proven_largest_timestamp(segment, PLAIN)
+        largest = proven_largest_timestamp(segment, self.sources)
         return largest is None or all(self._may_pass(name, -inf, largest) for name in _TIMES)
 
     def _may_pass(self, column: str, least: float | str, most: float | str) -> bool:

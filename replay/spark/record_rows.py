@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.spark.header_rows import LogSegment
     from resnap.storage.crc32c import Buffer
+    from resnap.storage.sources.files import Sources
 
 RECORD_SCHEMA: Final = pa.schema([
     ("topic", pa.string()),
@@ -56,7 +57,7 @@ _Row: TypeAlias = tuple[int, int | None, bytes | None, int | None, int]
 """The columns from the offset on."""
 
 
-def read_record_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
+def read_record_rows(segment: LogSegment, sources: Sources = PLAIN) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``segment`` (``RECORD_SCHEMA``), batch by batch; in a block, those of old messages come first.
 
     Raises:
@@ -64,7 +65,7 @@ def read_record_rows(segment: LogSegment) -> Iterator[pa.RecordBatch]:
         LogDirError, StoreError: the file does not exist, or cannot be read.
 
     """
-    with PLAIN.open(segment.range.locator) as reader:
+    with sources.open(segment.range.locator) as reader:
         for block in read_blocks(reader, segment.range, ScanFacts()):
             with in_file(segment.range.locator):
                 for position, message in block.messages:

@@ -5,10 +5,11 @@
 
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
-every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them; segments that the filters of
-the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it, or with the option
-``records`` = ``true`` one record, as ``record_rows`` does; rows come in no promised order. Damage fails the query with
-the file and the position: a count that leaves something out would look like an answer.
+every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and
+``encryption-private-key`` names the keys of encrypted segments, ``ID=FILE``, several with commas between them; segments
+that the filters of the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it, or
+with the option ``records`` = ``true`` one record, as ``record_rows`` does; rows come in no promised order. Damage fails
+the query with the file and the position: a count that leaves something out would look like an answer.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,10 +33,12 @@ from resnap.replay.spark.packages import ship_packages
 from resnap.replay.spark.pruning import EVERYTHING, Pruning
 from resnap.replay.spark.record_rows import RECORD_SCHEMA, read_record_rows
 from resnap.replay.spark.worker import freeze_worker
-from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.encryption import KeyRing, RsaKey
+from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir, readable
-from resnap.storage.sources.files import PLAIN
+from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
 
 FORMAT: Final = "kafka_log"
+KEYS: Final = "encryption-private-key"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 TASK_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
@@ -91,27 +96,31 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
         """Return what reads the given paths.
 
         Raises:
-            UsageError: no path was given.
+            UsageError: no path was given, or keys in another form.
+            ConfigurationError: a key file cannot be read.
 
         """
         with _hint_told():
             return KafkaLogReader(
-                paths_of(self.options), self.options.get("topic"), gives_records=gives_records(self.options)
+                paths_of(self.options),
+                self.options.get("topic"),
+                sources_of(self.options),
+                gives_records=gives_records(self.options),
             )
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Lists segments where Spark plans, and reads them where it works."""
 
-    def __init__(self, paths: tuple[str, ...], topic: str | None, *, gives_records: bool) -> None:
+    def __init__(self, paths: tuple[str, ...], topic: str | None, sources: Sources, *, gives_records: bool) -> None:
         self._paths = paths
         self._topic = topic
         self._rows = read_record_rows if gives_records else read_header_rows
-        self._pruning = EVERYTHING
+        self._pruning = Pruning(sources=sources)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Keep ``filters`` to leave out whole segments, and return them all: Spark looks at each row again."""
-        self._pruning = Pruning(tuple(filters))
+        self._pruning = replace(self._pruning, filters=tuple(filters))
         return filters
 
     def partitions(self) -> list[InputPartition]:
@@ -139,7 +148,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         freeze_worker()
         with _hint_told():
             for segment in partition.value:
-                yield from self._rows(segment)
+                yield from self._rows(segment, self._pruning.sources)
 
 
 def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -166,6 +175,26 @@ def gives_records(options: Mapping[str, str]) -> bool:
     if given not in {"true", "false"}:
         raise UsageError(f"{FORMAT}: the option records is {given!r}", hint="give true or false")
     return given == "true"
+
+
+def sources_of(options: Mapping[str, str]) -> Sources:
+    """Return how the segments are reached; each process reads the key files itself.
+
+    Raises:
+        UsageError: the keys are given in another form.
+        ConfigurationError: a key file cannot be read.
+
+    """
+    keys = []
+    for one in filter(None, options.get(KEYS, "").split(",")):
+        name, _, file = one.partition("=")
+        if not name or not file:
+            raise UsageError(f"{FORMAT}: the option {KEYS}: expected ID=FILE, found {one!r}")
+        try:
+            keys.append(RsaKey(name, KeyFile.read(Path(file))))
+        except OSError as error:
+            raise ConfigurationError(f"{FORMAT}: {KEYS} {one}: cannot be read: {error.strerror}") from error
+    return Sources(keys=KeyRing(tuple(keys)))
 
 
 def find_segments(
@@ -206,7 +235,7 @@ def _segments_at(source: str, topic: str, pruning: Pruning) -> Iterator[LogSegme
         return
     place = source if is_store_url(source) else str(path)
     log_dir = open_source(
-        place, PLAIN, topics=lambda found: fnmatchcase(found.topic, topic) and pruning.reads_topic(found)
+        place, pruning.sources, topics=lambda found: fnmatchcase(found.topic, topic) and pruning.reads_topic(found)
     )
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.

@@ -155,8 +155,8 @@ class Selection:
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
 
-class NothingMatchesError(UsageError):
-    """Topics or partitions were named, and none of the sources has any of them."""
+class NothingInScopeError(UsageError):
+    """The log dirs can be read and have no partition, or none that was asked for."""
 
 
 def look(
@@ -286,16 +286,17 @@ def _known(scope: Scope, wanted: Sequence[PartitionDir], sources: Sources) -> Kn
     return known_in(of_metadata)
 
 
-def nothing_in(scope: Scope) -> UsageError:
+def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
     where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
     if scope.partitions:
         what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
-        return NothingMatchesError(what, hint=f"{scan} lists what is there")
+        return NothingInScopeError(what, hint=f"{scan} lists what is there")
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
-        return NothingMatchesError(what, hint=f"{scan} lists what is there")
-    return UsageError(f"no partition in {where}", hint="compare with log.dirs in the broker's server.properties")
+        return NothingInScopeError(what, hint=f"{scan} lists what is there")
+    what = f"no partition in {where}"
+    return NothingInScopeError(what, hint="compare with log.dirs in the broker's server.properties")
 
 
 def _add(partitions: dict[TopicPartition, SelectedPartition], selected: SelectedPartition) -> None:

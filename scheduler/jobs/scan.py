@@ -20,7 +20,7 @@ from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
-from resnap.scheduler.job.sources import NothingMatchesError, Scope, joined_once, look
+from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, look
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
@@ -101,8 +101,8 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
                 context.check()
         except CancelledError:
             raise
-        except NothingMatchesError:
-            pass  # no fault of the source: what is gone of what was named is no longer known
+        except NothingInScopeError:
+            pass  # no fault of the source, as a new disk of a broker: what was seen in it before is gone
         except ResnapError as error:
             context.observer.not_scanned(source, error)
             yield Unread(faults=(error,), partly_done=True)

@@ -6,8 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.scheduler.runs.run import FINAL, RunKind, RunState
 from resnap.scheduler.telemetry.logs import logger
+from resnap.scheduler.telemetry.metrics import REPLICA_STATES
 from resnap.storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.telemetry.metrics import Metrics
 
 _log = logger(__name__)
+_LAST_RUNS: Final = 100
+"""Of a kind, among which one that counts is looked for."""
 
 
 class Observation:
@@ -52,7 +55,8 @@ class Observation:
         at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
         self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
         if run.kind is RunKind.SCAN:
-            self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
+            if run.is_of_everything:
+                self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
         else:
             self._count(run, end)
         counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
@@ -83,13 +87,25 @@ class Observation:
         for run in runs:
             _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
 
-    def load_last_successes(self, history: History) -> None:
-        """Load the times of the last successful runs from the history, oldest first."""
+    def load_last_runs(self, history: History) -> None:
+        """Load what metrics say of the last runs from the history, oldest first."""
         origins = [f"schedule:{name}" for name in self.metrics.schedules]
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
         found = [run for one in wanted for run in history.page(one, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
             self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
+        scans, checks = (
+            [
+                run
+                for run in history.page(RunFilter(kinds=(kind,), states=FINAL), limit=_LAST_RUNS)
+                if run.is_of_everything
+            ]
+            for kind in (RunKind.SCAN, RunKind.REPLICAS)
+        )
+        for scan in scans[:1]:
+            self.metrics.scan_tried(succeeded=scan.state is RunState.SUCCEEDED)
+        for check in [run for run in checks if "lost" in run.totals][:1]:
+            self.metrics.replicas({state: int(str(check.totals[state])) for state in REPLICA_STATES})
 
     def event_stream(self, change: int) -> None:
         """Count a starting event stream, or an ending one."""

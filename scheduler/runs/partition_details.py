@@ -141,10 +141,11 @@ class PartitionDetails:
         for file in found:
             with in_file(file):
                 return LoadedSnapshot(file, read_snapshot(sources.read(file)))
-        raise NoSnapshotError(
-            f"{name_of(seen)} has no snapshot at {offset} in {seen.source}",
-            hint="list its boundaries; a replay makes those that are missing",
+        shipped = [one for one in self.scans.repairs(seen) if one.how == "shipped" and offset in one.offsets]
+        hint = (
+            f"a run has shipped it to {shipped[0].destination}" if shipped else "a replay makes those that are missing"
         )
+        raise NoSnapshotError(f"{name_of(seen)} has no snapshot at {offset} in {seen.source}", hint=hint)
 
     def explain(self, seen: ScannedPartition, offset: int, producer_id: int | None) -> list[Row]:
         """Return the batches that made the entries at ``offset``.

@@ -152,6 +152,12 @@ class Run:
         """What it does."""
         return self.request.kind
 
+    @property
+    def is_of_everything(self) -> bool:
+        """Whether it counts for the whole service or cluster; what a caller names says nothing of the rest."""
+        asked = self.request
+        return self.origin != BY_API or not (asked.sources or asked.partitions or asked.settings.get("topics"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:

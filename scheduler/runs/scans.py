@@ -220,11 +220,12 @@ class Scans:
         with self.database.read() as connection:
             return int(connection.execute("SELECT TOTAL(freeable_bytes) FROM partitions").fetchone()[0])
 
-    def missing_in(self, source: str) -> int:
-        """Return how many boundaries of a source lack a usable snapshot, those excluded that cannot be tiered."""
-        query = "SELECT TOTAL(missing) FROM partitions WHERE source = ? AND readiness != ?"
+    def missing_by_source(self) -> dict[str, int]:
+        """Return how many boundaries of each source lack a usable snapshot, without those that cannot be tiered."""
+        query = "SELECT source, SUM(missing) AS missing FROM partitions WHERE readiness != ? GROUP BY source"
         with self.database.read() as connection:
-            return int(connection.execute(query, (source, Readiness.EXCLUDED.value)).fetchone()[0])
+            found = connection.execute(query, (Readiness.EXCLUDED.value,))
+            return {row["source"]: row["missing"] for row in found}
 
     def find(self, topic: str, partition: int, source: str | None = None) -> list[ScannedPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""

@@ -78,16 +78,9 @@ class RunObserver(Observer):
         if kept_as is None:
             return
         self.shared.scans.keep(kept_as, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
-        if not partitions:
-            return
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
-        clusters = filter(None, (one.selected.log_dir.cluster_id for one in partitions))
-        self.shared.observer.metrics.scan_seen(
-            next(clusters, UNKNOWN_CLUSTER),
-            kept_as,
-            segments=sum(len(inventory.partition.segments) for inventory in tierable),
-            missing=self.shared.scans.missing_in(kept_as),  # of all, though some of it alone may have been scanned
-        )
+        segments = sum(len(inventory.partition.segments) for inventory in tierable)
+        self.shared.observer.metrics.scan_seen(kept_as, segments=segments)
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""
@@ -137,12 +130,8 @@ class RunObserver(Observer):
         self.shared.observer.metrics.verify_mismatch(kind, 1)
 
     def replicas(self, states: Mapping[str, int]) -> None:
-        """Note how many replicas of the running cluster are in a state other than in order.
-
-        What is asked of some of them says nothing of the others.
-        """
-        asked = self.run.request
-        if self.run.origin != BY_API or not (asked.partitions or asked.settings.get("topics")):
+        """Note how many replicas of the running cluster are in a state other than in order."""
+        if self.run.is_of_everything:
             self.shared.observer.metrics.replicas(states)
 
 

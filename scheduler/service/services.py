@@ -101,7 +101,7 @@ class Services:
         self.observation.orphaned(self.history.fail_orphans())
         for run in self.history.open_runs():
             self._take_up(run)
-        self.observation.load_last_successes(self.history)
+        self.observation.load_last_runs(self.history)
         self.forget_old()
         for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
             self.observation.warn(text)
@@ -174,6 +174,7 @@ class Services:
         metrics = self.observation.metrics
         metrics.queue(waiting=self.worker.waiting, running=self.worker.running)
         metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
+        metrics.segments_missing(self.scans.missing_by_source())
         metrics.remote_unfit(sum(unfit for _, unfit in self.unfit_stores()))
 
     def unfit_stores(self) -> list[tuple[Run, int]]:

@@ -121,14 +121,16 @@ class Metrics:
         """
         self.registry.register(_QuotaCollector(read))
 
-    def scan_seen(self, cluster: str, log_dir: str, *, segments: int, missing: int) -> None:
-        """Count what a scan saw of one source; how many lack a snapshot is counted for watched sources alone."""
-        source = (cluster, log_dir)
+    def scan_seen(self, log_dir: str, *, segments: int) -> None:
+        """Count the segments that a scan saw of one source."""
+        source = next((one for one in self._watched.sources if one[1] == log_dir), None)
+        self._series.segments_scanned.labels(*((OTHER, OTHER) if source is None else _shown(source))).inc(segments)
+
+    def segments_missing(self, by_log_dir: Mapping[str, int]) -> None:
+        """Note how many segments of each watched source lack a snapshot, by its last scan."""
         with self._guard:
-            is_watched = source in self._watched.sources
-            if is_watched:
-                self._series.segments_missing_snapshot.labels(*_shown(source)).set(missing)
-        self._series.segments_scanned.labels(*(_shown(source) if is_watched else (OTHER, OTHER))).inc(segments)
+            for source in self._watched.sources:
+                self._series.segments_missing_snapshot.labels(*_shown(source)).set(by_log_dir.get(source[1], 0))
 
     def scan_tried(self, *, succeeded: bool) -> None:
         """Note how the last scan ended."""

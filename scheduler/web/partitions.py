@@ -26,7 +26,7 @@ from resnap.storage.errors import ResnapError
 
 router = APIRouter(prefix="/partitions/{topic}/{partition}", include_in_schema=False)
 Source = Annotated[str, Query(max_length=4096)]
-_USABLE = ("empty", "present", "made")
+_USABLE = ("empty", "present")
 
 
 @router.get("")
@@ -40,7 +40,8 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
     seen = seen_in(services, context.who, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)
     shown, following = paging.cut_whole(boundaries, lambda one: one.offset, int)
-    path = partition_path(seen)
+    path, repairs = partition_path(seen), services.scans.repairs(seen)
+    staged = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "regenerated"))
     values: dict[str, object] = {
         "seen": seen,
         "word": READINESS[seen.judgement.readiness],
@@ -48,11 +49,13 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
         "cells": cells(boundaries),
         "spread": spread_of(boundaries),
         "segments": None if error else _segments(services, seen, boundaries),
-        "boundaries": [(one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE) for one in shown],
+        "boundaries": [
+            (one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE or one.offset in staged) for one in shown
+        ],
         "has_details": any(one.detail for one in shown),
         "count": len(boundaries),
         "legend": BOUNDARIES,
-        "repairs": services.scans.repairs(seen),
+        "repairs": repairs,
         "path": path,
         **turned(path, paging, following, source=source),
         "commands": _commands(context, seen),

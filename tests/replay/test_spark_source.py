@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,9 @@ from resnap.replay.spark.jvm import find_java
 from resnap.replay.spark.pruning import Pruning
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
-from resnap.replay.spark.source import find_segments, pack, paths_of, register_kafka_log
+from resnap.replay.spark.source import KafkaLogSource, find_segments, pack, paths_of, register_kafka_log
 from resnap.scheduler.cli import run as scheduler_run
-from resnap.storage.errors import FormatError, StoreAccessError, UsageError
+from resnap.storage.errors import ConfigurationError, FormatError, StoreAccessError, UsageError
 from tests.builders import a_batch, a_partition
 from tests.cases import mostly_slow
 from tests.replay.plain_rows import Row, plain_rows
@@ -274,6 +275,35 @@ def test_what_brokers_tiered_is_a_source(fixture_set: Callable[[str], FixtureSet
     there = {(row["topic"], row["partition"], row["segment"]) for row in both}
     assert both
     assert [row for row in rows if (row["topic"], row["partition"], row["segment"]) in there] == both
+
+
+def test_encrypted_segments_are_read_with_the_keys_that_an_option_names(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    tiered = fixture_set("kafka-3.9.1-aiven-encrypted")
+    options = {"path": f"{tiered.remote.as_uri()}/tiered"}
+    keyed = options | {"encryption-private-key": f"key1={tiered.root / 'keys' / 'private.pem'}"}
+
+    def rows_under(given: dict[str, str], *filters: Filter) -> list[dict[str, Any]]:
+        reader = KafkaLogSource(given).reader(None)  # type: ignore[no-untyped-call]
+        reader.pushFilters([*filters])
+        sent = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as to executors
+        return [row for task in sent.partitions() for batch in sent.read(task) for row in batch.to_pylist()]
+
+    rows, local = rows_under(keyed), rows_of(tiered.data)
+    offsets = {(row["topic"], row["partition"], row["baseOffset"]) for row in rows}
+    both = [row for row in local if (row["topic"], row["partition"], row["baseOffset"]) in offsets]
+    assert both
+    assert [row for row in rows if row in both] == both
+    newest = max(row["maxTimestamp"] for row in rows)
+    late = rows_under(keyed, GreaterThanOrEqual(("maxTimestamp",), newest))
+    assert newest in {row["maxTimestamp"] for row in late}
+    assert len(late) < len(rows)
+    with pytest.raises(ConfigurationError, match="private keys at hand: none"):
+        rows_under(options)
+    for wrong, error in (("key1", UsageError), ("key1=/missing.pem", ConfigurationError)):
+        with pytest.raises(error):
+            rows_under(options | {"encryption-private-key": wrong})
 
 
 FILTERED: dict[type[Filter], Callable[[Any, Any], bool]] = {

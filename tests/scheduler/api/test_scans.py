@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.runs.configuration import Configuration
+from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.service.services import Services, services_of
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
@@ -69,11 +73,13 @@ def test_of_a_source_without_the_partition_there_is_none(service: Whole) -> None
         assert client.get("/partitions/payments/0?source=").status_code == 200, "a form leaves it empty for any"
 
 
-def test_a_scan_of_one_topic_leaves_the_metric_of_the_log_dir_as_it_was(service: Whole) -> None:
-    def missing(client: httpx.Client) -> list[str]:
-        lines = client.get("/metrics").text.splitlines()
-        return [line for line in lines if line.startswith("resnap_segments_missing_snapshot{")]
+def missing(client: httpx.Client) -> list[str]:
+    """Return how many segments lack a snapshot, a line for each log dir."""
+    lines = client.get("/metrics").text.splitlines()
+    return [line for line in lines if line.startswith("resnap_segments_missing_snapshot{")]
 
+
+def test_a_scan_of_one_topic_leaves_the_metric_of_the_log_dir_as_it_was(service: Whole) -> None:
     with service.client() as client:
         scanned(service, client)
         before = missing(client)
@@ -157,3 +163,59 @@ def test_log_dirs_of_the_service_are_scanned_with_their_remote_part_which_is_lis
         assert {(source, number) for source, topic, number in seen if topic == "payments"} == {
             (str(log_dir), 0), (str(other), 1),
         }  # fmt: skip
+
+
+def test_a_log_dir_without_partitions_is_scanned_and_what_was_seen_in_it_is_gone(service: Whole) -> None:
+    with service.client() as client:
+        scanned(service, client)
+        assert known(service, client)[1]
+        for path in (service.directory / "data").glob("*-[0-9]"):
+            shutil.rmtree(path)
+        run = scanned(service, client)
+        assert (run["state"], run["totals"]["partitions"], run["errors"]) == ("succeeded", 0, [])
+        assert known(service, client) == ([f"{service.directory / 'data'} None"], [])
+        assert [line.split()[-1] for line in missing(client)] == ["0.0"]
+        assert "resnap_last_scan_success 1" in client.get("/metrics").text
+
+
+_OF_A_COPY = """
+[[schedules]]
+name = "copy"
+run = "scan"
+every = "1h"
+sources = ["file://{copy}"]
+"""
+
+
+def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    data = fixture_set("kafka-2.7.2").data
+    more = _OF_A_COPY.format(copy=shutil.copytree(data, tmp_path / "copy"))
+    names = "resnap_segments_missing_snapshot{", "resnap_last_scan_success", 'resnap_replicas{state="lost"}'
+
+    def measured(services: Services) -> list[str]:
+        services.measure()
+        text = services.observation.metrics.render()[0].decode()
+        return [line for line in text.splitlines() if line.startswith(names)]
+
+    with whole(tmp_path, data, more=more) as service:
+        with service.client() as client:
+            for name in ("look", "copy"):
+                service.over(client, client.post(f"/v1/schedules/{name}/run").headers["location"])
+        history, ids = service.services.history, service.services.plans.ids
+        for partitions, lost in (((), 2), (("payments-0",), 1)):  # the second one says nothing of the others
+            request = RunRequest(kind=RunKind.REPLICAS, partitions=partitions)
+            run = Run(
+                id=ids.make(), request=request, state=RunState.QUEUED, origin=BY_API, principal="ci", created_ms=1
+            )
+            history.add(run)
+            history.began(run.id)
+            totals = {"lost": lost, "lagging": 0, "unknown": 0}
+            history.ended(run.id, RunEnd(state=RunState.PARTIALLY_FAILED, totals=totals, errors=()))
+        before = measured(service.services)
+    assert [line.split()[-1] for line in before] == ["34.0", "34.0", "1.0", "0.0"]
+    services = services_of(Configuration(directory=tmp_path, environment={}), SystemClock())
+    services.start()
+    assert measured(services) == [*before[:-1], 'resnap_replicas{state="lost"} 2.0']
+    assert services.stop()

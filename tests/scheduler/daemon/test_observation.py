@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from resnap.scheduler.runs.observation import Observation
@@ -21,6 +23,25 @@ def test_a_dry_run_is_counted_like_any_other(kind: RunKind) -> None:
     metrics = observation.metrics.render()[0].decode()
     assert f'resnap_runs_total{{kind="{kind}",state="succeeded"}} 1.0' in metrics
     assert observation.stores == "unknown"
+
+
+def test_a_scan_of_what_a_caller_names_says_nothing_of_the_whole_service() -> None:
+    observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
+
+    def ended(state: RunState, origin: str = "api", **asked: Any) -> float:
+        request = RunRequest(kind=RunKind.SCAN, **asked)
+        run = Run(id="1", request=request, state=RunState.RUNNING, origin=origin, principal="ci", created_ms=0)
+        observation.run_ended(run, RunEnd(state=state, totals={}, errors=()), 1.0)
+        return observation.metrics.registry.get_sample_value("resnap_last_scan_success") or 0
+
+    named: tuple[dict[str, Any], ...] = (
+        {"sources": ("/data",)}, {"partitions": ("payments-0",)}, {"settings": {"topics": ["payments"]}},
+    )  # fmt: skip
+    assert ended(RunState.PARTIALLY_FAILED, "schedule:look", sources=("/data",)) == 0
+    assert [ended(RunState.SUCCEEDED, **one) for one in named] == [0, 0, 0]
+    assert ended(RunState.SUCCEEDED) == 1
+    assert [ended(RunState.FAILED, **one) for one in named] == [1, 1, 1]
+    assert ended(RunState.FAILED) == 0
 
 
 def test_a_good_run_into_one_store_hides_no_other_that_is_down() -> None:

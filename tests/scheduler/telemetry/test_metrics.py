@@ -54,7 +54,8 @@ def test_every_series_is_there_from_the_start_and_stays_the_same_when_things_hap
 
 
 def use_all(found: Metrics) -> Metrics:
-    found.scan_seen(*SOURCE, segments=10, missing=3)
+    found.scan_seen(SOURCE[1], segments=10)
+    found.segments_missing({SOURCE[1]: 3})
     found.scan_tried(succeeded=True)
     found.partitions(ready=4, not_ready=2)
     found.snapshots("c1", "ok", 3)
@@ -113,7 +114,8 @@ def test_nobody_makes_series_by_what_they_ask_for(words: list[str], status: int)
     found = made()
     known = samples(found).keys()
     cluster, log_dir, result, reason, kind, state, event, route = words
-    found.scan_seen(cluster, log_dir, segments=1, missing=1)
+    found.scan_seen(log_dir, segments=1)
+    found.segments_missing({log_dir: 1})
     found.snapshots(cluster, result, 1)
     found.upload_failed(reason)
     found.verify_mismatch(kind, 1)
@@ -154,7 +156,7 @@ def test_another_configuration_adds_series_and_takes_gauges_away() -> None:
 
 def test_credentials_in_the_url_of_a_source_are_masked() -> None:
     found = Metrics(Watched(sources=(("c1", "s3://key:secret@bucket/logs"),)), version="1", revision="")
-    found.scan_seen("c1", "s3://key:secret@bucket/logs", segments=1, missing=1)
+    found.segments_missing({"s3://key:secret@bucket/logs": 1})
     assert b"secret@" not in found.render()[0]
     assert value(found, "resnap_segments_missing_snapshot", cluster="c1", log_dir="s3://***@bucket/logs") == 1
 

@@ -239,3 +239,20 @@ def test_reasons_come_before_counts() -> None:
         "from 5 on: damaged; take another replica",
         "1 segment shipped, 1.0 KiB; 2 before",
     ]
+
+
+def test_boundaries_lead_to_the_snapshots_that_are_here_and_to_none_that_was_shipped(service: Whole) -> None:
+    path, store = "/partitions/dash-ed.topic_1/0", (service.directory / "out" / "store").as_uri()
+    (service.directory / "out").mkdir(exist_ok=True)
+    body = {"kind": "tier", "partitions": ["dash-ed.topic_1-0"], "destination": store}
+    with service.client("operator") as client:
+        shipped = client.post("/v1/replays", json=body).headers["location"]
+        assert service.over(client, shipped)["state"] == "succeeded"
+        boundaries = client.get(f"/v1{path}/boundaries").json()["boundaries"]
+        missing = next(one["offset"] for one in boundaries if one["state"] == "missing")
+        answer = client.get(f"/v1{path}/snapshots/{missing}")
+    assert (answer.status_code, answer.json()["hint"]) == (404, f"a run has shipped it to {store}")
+    offsets = re.findall(rf'href="{path}/snapshots/(\d+)', opened(service, path))
+    assert list(map(int, offsets)) == [one["offset"] for one in boundaries if one["state"] == "present"] != []
+    for offset in offsets:
+        opened(service, f"{path}/snapshots/{offset}")
