@@ -17,6 +17,8 @@
         StoreAccessError       credentials, permissions, no such bucket
         StoreFullError         no room left
         StoreUnavailableError  transient: worth trying again
+        TooLargeError          the store takes no request of this size
+        UnsupportedError       the store does not know a part of the request
         UploadGoneError        the store no longer knows a multipart upload; it may be tried again as a whole
       VerificationError      what was read back differs from what was written or recomputed (exit 13)
       ClusterError             a running cluster did not answer, or refused (exit 16)
@@ -206,6 +208,14 @@ class StoreUnavailableError(StoreError):
     ) -> None:
         super().__init__(message, key=key, hint=hint)
         self.retry_after_s = retry_after_s
+
+
+class TooLargeError(StoreError):
+    """The store takes no request of this size; it may take the same body in parts."""
+
+
+class UnsupportedError(StoreError):
+    """The store does not know a part of the request, such as a checksum or a condition."""
 
 
 class UploadGoneError(StoreError):

@@ -23,6 +23,8 @@ from resnap.storage.errors import (
     ObjectNotFoundError,
     StoreError,
     StoreUnavailableError,
+    TooLargeError,
+    UnsupportedError,
     UploadGoneError,
 )
 from resnap.storage.stores.protocol import (
@@ -79,6 +81,7 @@ class S3ObjectStore:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._storage_class = settings.storage_class
+        self._knows_conditions = True
         self._caller = S3Caller(settings, self.url)
         self._client = self._caller.client
 
@@ -93,9 +96,18 @@ class S3ObjectStore:
         return self._caller.sends_checksums
 
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
-        """Write with one PUT; see ``ObjectStore.put``."""
+        """Write with one PUT; see ``ObjectStore.put``.
+
+        A store that answers that it does not know the condition is written to without, as others ignore it.
+        """
         check_key(key)
-        self._put(key, bytes(body), {"IfNoneMatch": "*"} if if_absent else {})
+        data = bytes(body)
+        if if_absent and self._knows_conditions:
+            with suppress(UnsupportedError):
+                self._put(key, data, {"IfNoneMatch": "*"})
+                return
+        self._put(key, data)
+        self._knows_conditions = self._knows_conditions and not if_absent
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:
         """Write with one PUT in place of one version; see ``ObjectStore.replace``."""
@@ -162,7 +174,7 @@ class S3ObjectStore:
             with body, self._caller.slots.one():
                 attempt(key, lambda: body.send(put))
         except StoreError as error:
-            if is_small or body.error is not None:
+            if body.error is not None or (is_small and not isinstance(error, TooLargeError)):
                 raise
             if isinstance(error, StoreUnavailableError):
                 self._caller.retrying.wait(1, error)

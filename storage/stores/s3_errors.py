@@ -17,16 +17,20 @@ from resnap.storage.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    TooLargeError,
+    UnsupportedError,
     UploadGoneError,
 )
 
 _NO_SUCH_OBJECT: Final = {"NoSuchKey", "NotFound", "404"}
 _OTHER_BYTES: Final = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+_TOO_LARGE: Final = {"EntityTooLarge", "MaxMessageLengthExceeded"}
 _FULL: Final = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 _ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _COME_BACK: Final = {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown", "Throttling"}
 _COME_BACK_STATUSES: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
+_VIRTUAL: Final = "give --s3-addressing-style virtual: this store wants the bucket in the host name"
 _UNKNOWN_KEY: Final = "the store does not know this access key: check it, the profile and the endpoint"
 _ACCESS_HINTS: Final = {
     "AccessDenied": "these credentials may not do this; Resnap needs s3:ListBucket, s3:GetObject, s3:PutObject,"
@@ -35,7 +39,9 @@ _ACCESS_HINTS: Final = {
     "InvalidAccessKeyId": _UNKNOWN_KEY,
     "InvalidToken": "check AWS_SESSION_TOKEN, or unset it if the access key needs none",
     "NotSignedUp": _UNKNOWN_KEY,
+    "PathStyleDomainForbidden": _VIRTUAL,
     "RequestTimeTooSkewed": "set the clock of this machine, or that of the store",
+    "SecondLevelDomainForbidden": _VIRTUAL,
     "SignatureDoesNotMatch": "check the secret access key",
     "XAdminUserNotFound": _UNKNOWN_KEY,
 }
@@ -47,6 +53,14 @@ _FORBIDDEN_HINT: Final = "check the credentials, and what they may do in this bu
 _REGION_HINT: Final = (
     "the bucket lies in another region or behind another endpoint: give --s3-region, or --s3-endpoint-url"
 )
+_TOO_LARGE_HINT: Final = (
+    "the store, or a proxy before it, limits the size of a request: let it take 17 MiB (client_max_body_size of nginx)"
+)
+_UNSUPPORTED_HINT: Final = (
+    "where it does not know checksums, give --s3-request-checksum-calculation when_required and"
+    " --s3-response-checksum-validation when_required"
+)
+_REFUSED_HINT: Final = "`resnap doctor --store URL` shows what this store keeps"
 _RETRY_HINT: Final = "try again later; if it stays so, look at the store"
 
 
@@ -93,7 +107,12 @@ def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
     hint = _LOCKED_HINT if "object lock" in answer.message.lower() else _ACCESS_HINTS.get(answer.code)
     if hint or answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return StoreAccessError(f"{where}: {answer}", key=key, hint=hint or _FORBIDDEN_HINT)
-    return StoreError(f"{where}: the store refused: {answer}", key=key)
+    error, hint = StoreError, _REFUSED_HINT
+    if answer.status == HTTPStatus.NOT_IMPLEMENTED:
+        error, hint = UnsupportedError, _UNSUPPORTED_HINT
+    elif answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or answer.code in _TOO_LARGE:
+        error, hint = TooLargeError, _TOO_LARGE_HINT
+    return error(f"{where}: the store refused: {answer}", key=key, hint=hint)
 
 
 def may_refuse_bytes(answer: ErrorAnswer) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pytest
@@ -225,6 +225,27 @@ class LosesAnswers(Wired):
         super().replace(key, body, etag=etag)
 
 
+FAIR_ROUNDS: Final = 3
+
+
+class RacesSeldom(Wired):
+    """Lets more than one writer win in some rounds only, as it is a matter of moments there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: set[str] = set()
+
+    def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
+        self.keys.add(key)
+        super().put(key, body, if_absent=if_absent and len(self.keys) <= FAIR_ROUNDS)
+
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        if len(self.keys) <= FAIR_ROUNDS:
+            super().replace(key, body, etag=etag)
+        else:
+            self.put(key, body)
+
+
 class Races(Wired):
     """Keeps the condition where the key has been taken for long, as one looks and then writes."""
 
@@ -242,6 +263,7 @@ class Races(Wired):
         (SaysNoAndWrites, Condition.IGNORED),
         (RefusesConditions, Condition.REFUSED),
         (Races, Condition.RACES),
+        (RacesSeldom, Condition.RACES),
         (LosesAnswers, Condition.KEPT),
     ],
 )
@@ -272,6 +294,7 @@ class ReplacesNothing(Wired):
         (IgnoresVersions, Condition.IGNORED),
         (SaysNoAndReplaces, Condition.IGNORED),
         (ReplacesNothing, Condition.REFUSED),
+        (RacesSeldom, Condition.RACES),
         (LosesAnswers, Condition.KEPT),
     ],
 )

@@ -17,6 +17,8 @@ from resnap.storage.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    TooLargeError,
+    UnsupportedError,
     UploadGoneError,
     VerificationError,
 )
@@ -244,8 +246,11 @@ def test_no_checksum_is_sent_where_the_user_forbids_it(
         (error_answer(400, "ExpiredToken"), StoreAccessError, "ExpiredToken"),
         (error_answer(400, "AuthorizationHeaderMalformed"), StoreAccessError, "AuthorizationHeaderMalformed"),
         (error_answer(403, "RequestTimeTooSkewed"), StoreAccessError, "RequestTimeTooSkewed"),
-        (error_answer(501, "NotImplemented"), StoreError, "refused"),
+        (error_answer(403, "SecondLevelDomainForbidden"), StoreAccessError, "SecondLevelDomainForbidden"),
+        (error_answer(501, "NotImplemented"), UnsupportedError, "refused"),
         (error_answer(409, "ObjectParentIsFile"), StoreError, "refused"),
+        (error_answer(400, "EntityTooLarge"), TooLargeError, "EntityTooLarge"),
+        (Answer(status=413, body=b"<html>too large</html>"), TooLargeError, "413"),
         (Answer(status=502, body=b"<html>bad gateway</html>"), StoreUnavailableError, "502"),
         (Answer(body=b"", claimed_length=0), None, ""),
     ],
@@ -265,6 +270,25 @@ def test_a_refused_put_says_whose_fault_it_is(
     assert raised.value.key == "key"
     assert raised.value.transient is (error is StoreUnavailableError)
     assert str(raised.value).startswith("s3://bucket/key: ")
+    assert raised.value.hint or error is ObjectExistsError
+
+
+def test_a_store_that_does_not_know_conditions_is_written_to_without(canned_server: CannedServer) -> None:
+    canned_server.answers = [error_answer(501, "NotImplemented"), Answer(headers={"ETag": '"e"'})]
+    store = S3ObjectStore("bucket", "", settings_for(canned_server))
+    store.put("key", b"x", if_absent=True)
+    store.put("other", b"x", if_absent=True)
+    assert [request.headers["If-None-Match"] for request in canned_server.requests] == ["*", None, None]
+
+
+def test_a_store_that_does_not_know_checksums_is_told_with_the_settings_that_go_without(
+    canned_server: CannedServer,
+) -> None:
+    canned_server.answers = [error_answer(501, "NotImplemented")]
+    with pytest.raises(UnsupportedError) as raised:
+        S3ObjectStore("bucket", "", settings_for(canned_server)).put("key", b"x", if_absent=True)
+    for option in ("--s3-request-checksum-calculation", "--s3-response-checksum-validation"):
+        assert f"{option} when_required" in (raised.value.hint or "")
 
 
 def test_a_store_in_trouble_is_asked_again_and_not_for_ever(canned_server: CannedServer) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from hashlib import sha256
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import ConnectionClosedError
 from hypothesis import given
 from hypothesis import strategies as st
+from urllib3 import HTTPResponse
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import StoreUnavailableError, VerificationError
+from resnap.storage.errors import StoreUnavailableError, TooLargeError, VerificationError
 from resnap.storage.stores.protocol import CHUNK_BYTES
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_body import S3Body
@@ -132,6 +135,27 @@ def test_over_plain_http_a_large_body_goes_up_at_once_and_in_parts_if_that_break
     assert "-" not in put("at-once")
     store._client.meta.events.register("before-send.s3.PutObject", break_off)
     assert put("in-parts").endswith('-9"')
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(("status", "body"), [(413, b"<html>too large</html>"), (400, b"EntityTooLarge")])
+def test_what_a_store_does_not_take_at_once_goes_up_in_parts(
+    s3_bucket: str, s3_settings: S3Settings, s3_client: S3Client, status: int, body: bytes
+) -> None:
+    store = S3ObjectStore(s3_bucket, "", replace(s3_settings, max_attempts=1))
+    xml = body if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else b"<Error><Code>%s</Code></Error>" % body
+
+    def refuse(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        return AWSResponse(request.url, status, HeadersDict(), HTTPResponse(io.BytesIO(xml), preload_content=False))
+
+    store._client.meta.events.register("before-send.s3.PutObject", refuse)
+    digests = {"crc32c": crc32c(LARGE), "sha256": sha256(LARGE).hexdigest()}
+    store.put_stream("large", lambda: io.BytesIO(LARGE), size_bytes=len(LARGE), **digests)  # type: ignore[arg-type]
+    assert store.get("large") == LARGE
+    assert s3_client.head_object(Bucket=s3_bucket, Key="large")["ETag"].endswith('-2"')
+    with pytest.raises(TooLargeError, match="small: the store refused") as raised:
+        store.put("small", b"x")
+    assert "client_max_body_size" in (raised.value.hint or "")
 
 
 @pytest.mark.s3
