@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.sources import Scope, SelectedPartition
     from resnap.scheduler.job.stored_snapshots import SnapshotCheck
     from resnap.scheduler.output.progress import Progress
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore

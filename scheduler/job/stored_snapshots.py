@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.stored_logs import StoredLogs
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.errors import ResnapError
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.stored_rules import Asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
 from resnap.storage.layouts.manifest import ObjectKind
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resnap.storage.disk import FileDigest
-    from resnap.storage.layouts.manifest import ManifestObject, SnapshotOrigin
+    from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
@@ -137,80 +137,6 @@ class ShippedSegment:
     """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
     is_replaceable: bool
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
-
-
-class ManifestFacts(Protocol):
-    """The facts of a segment in a manifest of any layout."""
-
-    @property
-    def cluster_id(self) -> str | None:
-        """None if unknown."""
-        ...
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        ...
-
-    @property
-    def topic_id(self) -> str | None:
-        """None if unknown."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        ...
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        ...
-
-    @property
-    def next_base_offset(self) -> int:
-        """The base offset of the next segment."""
-        ...
-
-    @property
-    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """The leader epochs of this segment only."""
-        ...
-
-    @property
-    def snapshot_origin(self) -> SnapshotOrigin | None:
-        """The origin of its snapshot; None if not recorded, as for segments that brokers wrote."""
-        ...
-
-    @property
-    def snapshot_key(self) -> str:
-        """The end of its snapshot's locator, below the URL of the store."""
-        ...
-
-    @property
-    def max_timestamp_ms(self) -> int | None:
-        """The largest timestamp of its records; None or -1 if unknown, or if there is none."""
-        ...
-
-    @property
-    def log_bytes(self) -> int:
-        """Size of its log as brokers count it, before compression and encryption."""
-        ...
-
-    @property
-    def broker_id(self) -> int | None:
-        """The broker whose log it comes from; None if unknown."""
-        ...
-
-    @property
-    def remote_id(self) -> str:
-        """The segment id in Kafka's base64 form."""
-        ...
-
-    @property
-    def made(self) -> tuple[int, str]:
-        """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
-        ...
 
 
 class SegmentFiles(NamedTuple):

@@ -24,7 +24,8 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.manifest import ManifestFacts
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.stores.protocol import ObjectStore
 
 

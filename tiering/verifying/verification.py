@@ -30,9 +30,9 @@ from resnap.tiering.verifying.object_verification import ChunkReader, ObjectCont
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.storage.layouts.manifest import ManifestObject
+    from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 

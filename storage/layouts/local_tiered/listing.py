@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
-from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, segment_of, tiered_segments
+from resnap.storage.layouts.local_tiered.log import SegmentObjects, read_segment, tiered_segments
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
-from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
+_CHECKPOINT: Final = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,8 @@ class LocalTieredListing:
     def read(self, key: str) -> StoredManifest:
         """Return the facts of a segment, from its objects."""
         found = read_segment(self.store, self.segments[key])
-        root = StorePath(self.store.url)
-        checkpoint = str(root / found.of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key)
-        return StoredManifest(
-            facts=found,
-            size_bytes=self.sizes[key],
-            files=SegmentFiles(segment_of(root, found), str(root / found.snapshot_key), checkpoint),
-        )
+        files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
+        return StoredManifest(facts=found.facts, size_bytes=self.sizes[key], files=files)
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
         """Return False: brokers delete all objects of a segment."""
@@ -77,5 +73,4 @@ def list_tiered(store: ObjectStore, wants: Callable[[str], bool], within: str = 
 
 def vouched_by_none(partition: PartitionDir) -> Vouched:
     """Return where the leader epochs of all segments are stored; there are no digests."""
-    suffix = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
-    return Vouched(leader_epochs=tuple(segment.sibling(suffix) for segment in partition.segments), digests={})
+    return Vouched(leader_epochs=tuple(segment.sibling(_CHECKPOINT) for segment in partition.segments), digests={})
