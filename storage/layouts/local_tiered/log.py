@@ -11,7 +11,6 @@ one written last is taken.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
@@ -22,7 +21,6 @@ from resnap.storage.layouts.stored_log import (
     LogSegment,
     closed_segment,
     end_snapshot,
-    stored_log_dir,
     whole_chain,
 )
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
@@ -31,17 +29,14 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import Incomplete
-from resnap.storage.small_pieces import each
 from resnap.storage.stores.ranged_reader import ranged_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
-_URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
 _RANGE_BYTES: Final = 1 << 16
 """Of the end of a log: as a rule the batches of one entry of its offset index."""
 
@@ -54,33 +49,6 @@ class SegmentObjects(NamedTuple):
     base_offset: int
     remote_id: str
     infos: dict[ObjectKind, ObjectInfo]
-
-
-def tiered_log_dir(
-    store: ObjectStore,
-    listed: Iterable[ObjectInfo],
-    topics: Callable[[TopicPartition], bool] | None,
-    *,
-    topic_ids: Mapping[str, str] | None = None,
-) -> LogDir:
-    """Return the log dir that the objects ``listed`` of ``store`` make, of brokers or of Resnap.
-
-    A partition whose segments are damaged, contradict each other or leave a gap becomes a problem; so do those of
-    several topics of one name, unless ``topic_ids`` chooses one by name.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    segments, incomplete = tiered_segments(listed, topics)
-    return stored_log_dir(
-        StorePath(store.url),
-        filter(None, each(partial(_read, store), segments, remote=True)),
-        _chain,
-        topic_ids=topic_ids,
-        url_of_one=_URL_OF_ONE,
-        incomplete=incomplete,
-    )
 
 
 def tiered_segments(
@@ -165,7 +133,7 @@ def read_segment(store: ObjectStore, of: SegmentObjects) -> LogSegment:
     )
 
 
-def _read(store: ObjectStore, of: SegmentObjects) -> Found | None:
+def found_segment(store: ObjectStore, of: SegmentObjects) -> Found | None:
     """Return the segment, or the reason why it cannot be read; None if its objects were deleted since the listing."""
     path = StorePath(store.url) / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
     found = Found(of.topic_partition, of.topic_id, of.base_offset, path, None)
@@ -209,7 +177,7 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
+def chain_to_read(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
     """Return the segments to read; a damaged one is an error if no other one begins at its offset.
 
     Raises:
