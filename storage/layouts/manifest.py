@@ -166,6 +166,10 @@ class ManifestFacts:
     made: tuple[int, str]
     """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
 
+    def values(self) -> dict[str, Any]:
+        """Return the facts by name."""
+        return {one.name: getattr(self, one.name) for one in fields(ManifestFacts)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resnap.storage.disk import FileDigest
-    from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject, SnapshotOrigin
+    from resnap.storage.layouts.manifest import ManifestObject, SnapshotOrigin
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
@@ -117,24 +117,13 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedSegment:
-    """A segment [base offset, next base offset) that the store holds, by its manifest."""
+class ShippedSegment(ManifestFacts):
+    """A segment that the store holds, by its manifest."""
 
-    base_offset: int
-    next_base_offset: int
     manifest_key: str
     log_key: str
-    log_bytes: int
-    """Size of its log."""
-    leader_epochs: tuple[LeaderEpoch, ...]
     objects: tuple[tuple[str, int], ...]
     """Key and length of each."""
-    snapshot: str
-    """What the locator of its snapshot ends in, below the URL of the store."""
-    made_ms: int
-    """When it was shipped; of several with the same offsets the last one is read."""
-    origin: SnapshotOrigin | None
-    """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
     is_replaceable: bool
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
 

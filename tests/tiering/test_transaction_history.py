@@ -34,7 +34,7 @@ def test_every_entry_that_a_broker_wrote_is_what_the_batches_say(name: str, fixt
         history = TransactionHistory()
         for segment in closed(partition):
             indexes = load_indexes(segment)
-            assert history.check(segment, indexes.transactions, indexes.aborted) == ()
+            assert history.check(segment, indexes.seen.transactions, indexes.aborted) == ()
 
 
 def begun_below(fixture_set: Sets) -> tuple[PartitionDir, Segment, AbortedTxn]:
@@ -53,8 +53,10 @@ def test_where_reading_begins_midway_a_snapshot_shows_what_is_lacking(fixture_se
     indexes = load_indexes(segment)
     lacking = tuple(one for one in indexes.aborted if one != entry)
     with pytest.raises(IndexUnusableError, match=f"lacks the transaction of producer {entry.producer_id}"):
-        TransactionHistory.of(partition, TransactionHistory().sources).check(segment, indexes.transactions, lacking)
-    undecided = TransactionHistory().check(segment, indexes.transactions, indexes.aborted)
+        TransactionHistory.of(partition, TransactionHistory().sources).check(
+            segment, indexes.seen.transactions, lacking
+        )
+    undecided = TransactionHistory().check(segment, indexes.seen.transactions, indexes.aborted)
     assert any("was not read" in text for text in undecided)
 
 

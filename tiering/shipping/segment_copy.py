@@ -153,7 +153,7 @@ def upload(
         objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
         size_bytes=sum(one.size_bytes for one in bundle.files),
         aborted=bundle.indexes.aborted,
-        transactions=bundle.indexes.transactions,
+        transactions=bundle.indexes.seen.transactions,
     )
 
 

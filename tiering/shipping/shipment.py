@@ -287,7 +287,7 @@ class _Partition:
 
     def _add(self, shipment: PartitionShipment, published: Shipped, found: ShippedSegment) -> None:
         if all(other.base_offset < published.base_offset for other in shipment.shipped):
-            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot}"
+            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
         shipment.shipped.append(published)
 
     def _count(self, segment: Segment, shipment: PartitionShipment) -> None:

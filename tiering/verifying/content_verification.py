@@ -151,12 +151,12 @@ def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -
     """Check that the indexes match the batches: an index that would be rebuilt for shipping does not."""
     good = load_indexes(segment, sources)
     content.batches = BatchesSeen(
-        epochs=good.epochs,
-        has_legacy=good.has_legacy,
-        end_offset=good.facts.end_offset,
-        max_timestamp_ms=good.facts.max_timestamp_ms,
+        epochs=good.seen.epochs,
+        has_legacy=good.seen.has_legacy,
+        end_offset=good.seen.facts.end_offset,
+        max_timestamp_ms=good.seen.facts.max_timestamp_ms,
         aborted=good.aborted,
-        transactions=good.transactions,
+        transactions=good.seen.transactions,
     )
     for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != body:

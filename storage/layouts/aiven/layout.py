@@ -224,18 +224,12 @@ class Aiven:
         if parsed is None:
             raise AssertionError(f"{key} is not a key of a manifest")
         segment, stem = copied_segment(parsed, data), key.removesuffix(f".{keys.MANIFEST}")
-        chunks, indexes, facts = segment.manifest.chunks, segment.manifest.indexes, segment.facts
+        chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
         return ShippedSegment(
-            base_offset=facts.base_offset,
-            next_base_offset=facts.next_base_offset,
+            **segment.facts.values() | {"snapshot_key": Member(stem, "snapshot").locator},  # under the key prefix
             manifest_key=key,
             log_key=f"{stem}.{keys.LOG}",
-            log_bytes=facts.log_bytes,
-            leader_epochs=facts.leader_epochs,
             objects=((f"{stem}.{keys.LOG}", chunks.stored_size), (f"{stem}.{keys.INDEXES}", indexes.end)),
-            snapshot=Member(stem, "snapshot").locator,
-            made_ms=facts.made[0],
-            origin=None,
             is_replaceable=False,
         )
 
