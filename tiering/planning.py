@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
@@ -19,6 +19,7 @@ from resnap.replay.producer_state import Expiry
 from resnap.replay.proven_window import proven
 from resnap.replay.window import DEFAULT_EXPIRATION_MS, AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, StalePlanError, parser_says
+from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.inventory import Compaction, PartitionInventory
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 SAVED_PLAN_VERSION: Final = 1
-_T = TypeVar("_T")
 
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
@@ -207,16 +207,16 @@ def read_saved_plan(text: str) -> SavedPlan:
     """
     try:
         content = json.loads(text)
-        if _typed(int, content["version"]) != SAVED_PLAN_VERSION:
+        if typed(int, content["version"]) != SAVED_PLAN_VERSION:
             raise FormatError("version of the saved plan", position=0, expected=SAVED_PLAN_VERSION,
                               found=content["version"])  # fmt: skip
         partitions = _partitions(content["partitions"])
         return SavedPlan(
-            sources=tuple(_typed(str, source) for source in _typed(list, content["sources"])),
+            sources=tuple(typed(str, source) for source in typed(list, content["sources"])),
             rules=_rules(content["rules"]),
             boundaries={key: offsets for key, offsets, _ in partitions},
             fingerprints={key: digest for key, _, digest in partitions},
-            remote=None if content.get("remote") is None else _typed(str, content["remote"]),
+            remote=None if content.get("remote") is None else typed(str, content["remote"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = parser_says(error)
@@ -225,39 +225,32 @@ def read_saved_plan(text: str) -> SavedPlan:
 
 
 def _partitions(items: object) -> list[tuple[TopicPartition, tuple[int, ...], str]]:
-    found = [_partition(item) for item in _typed(list, items)]
+    found = [_partition(item) for item in typed(list, items)]
     if len({key for key, _, _ in found}) != len(found):
         raise ValueError("a partition comes twice")
     return found
 
 
 def _partition(item: dict[str, Any]) -> tuple[TopicPartition, tuple[int, ...], str]:
-    topic, number = _typed(str, item["topic"]), _typed(int, item["partition"])
-    offsets = tuple(_typed(int, offset) for offset in _typed(list, item["boundaries"]))
-    return TopicPartition(topic, number), offsets, _typed(str, item["segmentsSha256"])
+    topic, number = typed(str, item["topic"]), typed(int, item["partition"])
+    offsets = tuple(typed(int, offset) for offset in typed(list, item["boundaries"]))
+    return TopicPartition(topic, number), offsets, typed(str, item["segmentsSha256"])
 
 
 def _rules(values: dict[str, Any]) -> ReplayRules:
     as_of = values["as_of"]
     history, max_reach_back_ms = values["history"], values["max_reach_back_ms"]
     return ReplayRules(
-        as_of=AsOf(now_ms=_typed(int, as_of["now_ms"]), roll=_typed(bool, as_of["roll"])),
+        as_of=AsOf(now_ms=typed(int, as_of["now_ms"]), roll=typed(bool, as_of["roll"])),
         expiry=_expiry(values["expiry"]),
         history=None if history is None else _expiry(history),
-        transaction_max_timeout_ms=_typed(int, values["transaction_max_timeout_ms"]),
-        max_reach_back_ms=None if max_reach_back_ms is None else _typed(int, max_reach_back_ms),
-        full=_typed(bool, values["full"]),
-        verify_crc=_typed(bool, values["verify_crc"]),
+        transaction_max_timeout_ms=typed(int, values["transaction_max_timeout_ms"]),
+        max_reach_back_ms=None if max_reach_back_ms is None else typed(int, max_reach_back_ms),
+        full=typed(bool, values["full"]),
+        verify_crc=typed(bool, values["verify_crc"]),
     )
 
 
 def _expiry(values: object) -> Expiry:
-    expiration_ms, check_interval_ms = _typed(list, values)
-    return Expiry(_typed(int, expiration_ms), _typed(int, check_interval_ms))
-
-
-def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
-    return value
+    expiration_ms, check_interval_ms = typed(list, values)
+    return Expiry(typed(int, expiration_ms), typed(int, check_interval_ms))

@@ -13,6 +13,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from uuid import uuid4
 
@@ -61,13 +62,13 @@ class TaskPool(Generic[_T, _R]):
     def __init__(
         self,
         context: SparkContext,
-        work: Callable[[_T], _R | ResnapError],
+        work: Callable[[_T], _R],
         description: str,
         *,
         most_tasks: int | None = None,
         most_items: int | None = None,
     ) -> None:
-        """Start the pool; an error of ours that ``work`` returns is raised to the caller, without failing the task."""
+        """Start the pool; an error of ours that ``work`` raises is raised to the caller, and does not fail the task."""
         self._context, self._work, self._description, self._most_tasks = context, work, description, most_tasks
         self._group = f"resnap-{uuid4()}"
         self._waiting: deque[_Waiting[_T, _R]] = deque()
@@ -90,7 +91,7 @@ class TaskPool(Generic[_T, _R]):
         """Return the result of ``work`` on an executor for ``item``, which has about ``size_bytes``.
 
         Raises:
-            ResnapError: ``work`` returned it, the job failed, the pool was closed, or ``is_wanted`` returned False
+            ResnapError: ``work`` raised it, the job failed, the pool was closed, or ``is_wanted`` returned False
                 before an executor had the item.
 
         """
@@ -177,13 +178,20 @@ class TaskPool(Generic[_T, _R]):
             for body in bodies:
                 items = pickle.loads(body)  # noqa: S301 - our own
                 with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="resnap-item") as threads:
-                    yield pickle.dumps(list(threads.map(work, items)))
+                    yield pickle.dumps(list(threads.map(partial(_outcome, work), items)))
 
         with death_told(context), job_failure_told(context):
             context.setJobGroup(self._group, self._description, interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", self._description)
             found = context.parallelize(pickled, len(pickled)).mapPartitions(run).collect()
         return [result for body in found for result in pickle.loads(body)]  # noqa: S301 - of our own tasks
+
+
+def _outcome(work: Callable[[_T], _R], item: _T) -> _R | ResnapError:
+    try:
+        return work(item)
+    except ResnapError as error:
+        return error
 
 
 def _fail(waiting: _Waiting[_T, _R], error: BaseException) -> None:

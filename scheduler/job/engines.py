@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Watcher
     from resnap.storage.disk import Dress
-    from resnap.storage.errors import ResnapError
     from resnap.storage.stores.s3_settings import S3Settings
 
 _T = TypeVar("_T")
@@ -239,7 +238,7 @@ class Engine:
     @contextmanager
     def task_pool(
         self,
-        work: Callable[[_T], _R | ResnapError],
+        work: Callable[[_T], _R],
         description: str,
         *,
         most_tasks: int | None = None,
@@ -248,7 +247,7 @@ class Engine:
         """Yield executors that run ``work``, beside the replays that the same thread starts.
 
         Args:
-            work: a plain value that is called with an item; an error of ours that it returns is raised here.
+            work: a plain value that is called with an item; an error of ours that it raises is raised here.
             description: its name on Spark's own pages.
             most_tasks: tasks at once; None for as many as there are slots.
             most_items: items requested at once, likewise.

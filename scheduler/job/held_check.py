@@ -137,7 +137,7 @@ class HeldCheck:
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how the rules of the stored segments differ from this run's."""
-        origins = [one.origin for one in segments if one.origin is not None]
+        origins = [one.snapshot_origin for one in segments if one.snapshot_origin is not None]
         first = first_offset(order.selected.inventory.partition)
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
         narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
@@ -153,7 +153,7 @@ class HeldCheck:
 
 
 def _locator(order: TierOrder, segment: ShippedSegment) -> str:
-    return f"{order.store_url}/{segment.snapshot}"
+    return f"{order.store_url}/{segment.snapshot_key}"
 
 
 def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
@@ -175,7 +175,7 @@ def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: Partition
         return None  # if no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
-    lacks = lacking(found, found.comparison, plan, segment.origin)
+    lacks = lacking(found, found.comparison, plan, segment.snapshot_origin)
     return _Lack(segment, f"it lacks {named(lacks)}") if lacks.total else None
 
 

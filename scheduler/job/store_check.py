@@ -10,7 +10,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.job.stored_snapshots import StoredSnapshots, read_of
 from resnap.storage.errors import (
     CancelledError,
     FormatError,
@@ -20,6 +19,7 @@ from resnap.storage.errors import (
     StoreAccessError,
     VerificationError,
 )
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part, tiered_parts
 from resnap.tiering.shipping.side_by_side import side_by_side
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import Scope, SelectedPartition
-    from resnap.scheduler.job.stored_snapshots import SnapshotCheck
     from resnap.scheduler.output.progress import Progress
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
@@ -202,30 +202,6 @@ class StoreCheck:
             _log_of(self.manifests[key]) for key in self.manifests.keys() - there
         }
 
-    def snapshots(self, progress: Progress) -> Iterator[SnapshotCheck]:
-        """Replay the stored segments, and yield the result of each selected snapshot; after ``segments``.
-
-        Raises:
-            ResnapError: the replay failed.
-
-        """
-        snapshots = StoredSnapshots(
-            store=self.part.store,
-            listing=self.listing,
-            wants=self.wants,
-            engine=self.engine,
-            rules=self.rules,
-            asked=self.asked,
-            manifests=self.manifests,
-            asked_for=self.asked_for,
-            sink=self.sink,
-            aborted_in=self.aborted_in,
-            unreadable=self.unreadable,
-            unfit=self.unfit,
-            with_problems=self.with_problems,
-        )
-        return snapshots.compared(progress)
-
     def _note_unreadable(self, key: str, manifest: ManifestFacts) -> None:
         """Record the log and the snapshot of a faulty segment that cannot be read at all."""
         found = self.listing.read(key)
@@ -254,6 +230,12 @@ def fault_of(problem: str, remedy: str) -> ResnapError:
     if NOT_READABLE in problem:
         return StoreAccessError(problem, hint=_LET_READ)
     return VerificationError(problem, hint=remedy)
+
+
+def read_of(found: StoredManifest, store_url: str) -> set[str]:
+    """Return the locators that a comparison reads for a segment: its log, its snapshot, and their objects."""
+    read = {f"{store_url}/{one.key}" for one in found.objects if one.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
+    return read if found.files is None else read | {found.files.segment.path}
 
 
 def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:

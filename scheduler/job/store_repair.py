@@ -16,6 +16,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
 from resnap.scheduler.job.store_check import fault_of
+from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.output.rendering import some
 from resnap.storage.errors import (
@@ -29,11 +30,12 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.segments import RightParts
-from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
+from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
 from resnap.tiering.repairing.originals import Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
+from resnap.tiering.shipping.aborted_transactions import open_in
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
 
@@ -144,7 +146,7 @@ class StoreRepair:
         """
         self.check.aborted_in = partial(self._judged, reading)
         try:
-            for found in self.check.snapshots(replaying):
+            for found in StoredSnapshots(self.check).compared(replaying):
                 self._take(found)
             for partition in self.partitions:
                 self._take_indexes(partition)
@@ -282,7 +284,7 @@ class StoreRepair:
         is_whole = result.outcome is Outcome.REBUILT and not result.left_out
         if partition.read and is_whole and result.boundary.coverage is Coverage.WINDOW:
             made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self.staged)
-            partition.open_at[result.boundary.offset] = _open_in(made.body)
+            partition.open_at[result.boundary.offset] = open_in(made.body)
 
     def _take_indexes(self, partition: RepairedPartition) -> None:
         """Replace the wrong indexes of segments whose snapshots stay."""
@@ -403,9 +405,3 @@ _AS_FAR_AS_KNOWN = (
 _GAP = "what lies above is repaired as a log that begins there; ship the gap from a replica that still has it"
 _LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify --store URL` names the producers"
 _LOCKED = "objects that a retention of the store locks can be replaced once that has ended; run again then"
-
-
-def _open_in(snapshot: bytes) -> dict[int, int]:
-    entries = read_snapshot_array(snapshot)
-    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
-    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))

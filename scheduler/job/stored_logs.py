@@ -13,8 +13,8 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts
 
 
 class StoredLog(NamedTuple):

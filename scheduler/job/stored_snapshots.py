@@ -17,6 +17,7 @@ from resnap.replay.comparison import NO_PRODUCERS, Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.scheduler.job.sources import look
+from resnap.scheduler.job.store_check import read_of
 from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_logs import stored_logs
 from resnap.storage.errors import (
@@ -26,28 +27,23 @@ from resnap.storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
-from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import length_of
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import is_of_shorter_log, judged_under, made_under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.job.store_check import StoreCheck
     from resnap.scheduler.job.stored_logs import StoredLogs
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
-    from resnap.storage.log.indexes import AbortedTxn
-    from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.shipping.stored_rules import Asked
+    from resnap.storage.layouts.manifest import ManifestFacts
 
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
@@ -77,23 +73,11 @@ class ReplayedBoundary(NamedTuple):
     """As in ``PartitionResult``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredSnapshots:
-    """The snapshots of a store, or of a part of it; the fields are as in ``StoreCheck``."""
+    """The snapshots of the segments that ``check`` has read back."""
 
-    store: ObjectStore
-    listing: Listing
-    wants: Callable[[str], bool]
-    engine: Engine
-    rules: ReplayRules
-    asked: Asked
-    manifests: Mapping[str, ManifestFacts]
-    asked_for: Collection[str]
-    sink: str
-    aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]]
-    unreadable: dict[str, TopicPartition]
-    unfit: dict[TopicPartition, set[str]]
-    with_problems: set[TopicPartition]
+    check: StoreCheck
 
     def compared(self, progress: Progress) -> Iterator[SnapshotCheck]:
         """Replay the segments, and yield the result of each selected snapshot.
@@ -102,8 +86,10 @@ class StoredSnapshots:
             ResnapError: the replay failed.
 
         """
-        asked = {key: self.manifests[key] for key in self.asked_for if key in self.manifests}
-        there = {key: one for key, one in self.manifests.items() if not self.unreadable or self._is_whole(key)}
+        asked = {key: self.check.manifests[key] for key in self.check.asked_for if key in self.check.manifests}
+        there = {
+            key: one for key, one in self.check.manifests.items() if not self.check.unreadable or self._is_whole(key)
+        }
         for logs in self._logs(there):
             yield from self._compared(logs, asked, progress)
 
@@ -111,13 +97,15 @@ class StoredSnapshots:
         self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
-        held = {f"{self.store.url}/{one.snapshot_key}": one for one in asked.values()}
-        selection = look(logs.scope(self.store.url, self.listing.manifests), self.engine.reading.sources)
+        held = {f"{self.check.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
+        selection = look(
+            logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.engine.reading.sources
+        )
         for one in selection.partitions:
             self._count_unusable(one, asked)
-        known = frozenset(self.unreadable)
+        known = frozenset(self.check.unreadable)
         plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
-        torn = {path: at for path, at in self.unreadable.items() if path not in known}
+        torn = {path: at for path, at in self.check.unreadable.items() if path not in known}
         yield from (_not_compared(path, _UNREADABLE) for path in torn)
         whole = [found for at, found in plans.items() if at not in torn.values()]
         compared: set[str] = set()
@@ -126,11 +114,13 @@ class StoredSnapshots:
             for check in self._replayed(layer, held, progress):
                 compared.add(check.key)
                 yield check
-        broken = {at for path, at in self.unreadable.items() if path not in known}
+        broken = {at for path, at in self.check.unreadable.items() if path not in known}
         unread = {problem.topic_partition for problem in selection.problems} | broken
-        left = {key: one for key, one in asked.items() if f"{self.store.url}/{one.snapshot_key}" not in compared}
+        left = {
+            key: one for key, one in asked.items() if f"{self.check.part.store.url}/{one.snapshot_key}" not in compared
+        }
         around = self._around_broken(logs, unread)
-        gone_around = self.with_problems & {TopicPartition(one.topic, one.partition) for one in around.values()}
+        gone_around = self.check.with_problems & {TopicPartition(one.topic, one.partition) for one in around.values()}
         for problem in (one for one in selection.problems if one.topic_partition not in gone_around):
             yield _not_compared(str(problem.path), str(problem.error))
         for below_or_above in self._logs(around):
@@ -141,17 +131,17 @@ class StoredSnapshots:
         found: dict[str, ManifestFacts] = {}
         for log in logs.together:
             whole = [key for key in log.keys if self._is_whole(key)] if log.topic_partition in unread else log.keys
-            found |= {key: self.manifests[key] for key in whole} if len(whole) < len(log.keys) else {}
+            found |= {key: self.check.manifests[key] for key in whole} if len(whole) < len(log.keys) else {}
         return found
 
     def _is_whole(self, key: str) -> bool:
         """Whether all objects of the segment with the manifest at ``key`` exist, and its log can be read."""
         try:
-            found = self.listing.read(key)
+            found = self.check.listing.read(key)
         except (FormatError, ObjectNotFoundError):
             return False
-        store = self.store
-        if found.missing or not self.unreadable.keys().isdisjoint(read_of(found, store.url)):
+        store = self.check.part.store
+        if found.missing or not self.check.unreadable.keys().isdisjoint(read_of(found, store.url)):
             return False
         return all(length_of(store, one.key) == one.size_bytes for one in found.objects)
 
@@ -161,26 +151,26 @@ class StoredSnapshots:
         ends = {one.next_base_offset: one for one in asked.values() if (one.topic, one.partition) == at}
         unusable = [one for one in selected.inventory.boundaries if one.offset in ends and not one.state.is_usable]
         if unusable:
-            url = self.store.url
-            self.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
+            url = self.check.part.store.url
+            self.check.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
 
     def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
-        wanted = {key: one for key, one in found.items() if self.wants(one.topic)}
-        return stored_logs(wanted, self.listing, self.asked_for)
+        wanted = {key: one for key, one in found.items() if self.check.wants(one.topic)}
+        return stored_logs(wanted, self.check.listing, self.check.asked_for)
 
     def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
         inventory = selected.inventory
         offsets: dict[ReplayRules, list[int]] = {}
         for boundary in inventory.boundaries:
             one = held.get(boundary.path or "")
-            if one is not None and (boundary.state.is_usable or self.sink != DISCARD):
+            if one is not None and (boundary.state.is_usable or self.check.sink != DISCARD):
                 offsets.setdefault(self._rules(one), []).append(boundary.offset)
-        aborted_in = self.aborted_in(selected)
+        aborted_in = self.check.aborted_in(selected)
         if offsets:
             facts = load_facts(
                 inventory.partition,
-                self.engine.reading.sources,
-                expiration_ms=self.rules.written_under.expiration_ms,
+                self.check.engine.reading.sources,
+                expiration_ms=self.check.rules.written_under.expiration_ms,
                 is_judged=True,
                 aborted_in=aborted_in,
             )
@@ -188,25 +178,27 @@ class StoredSnapshots:
             for rules, wanted in offsets.items():
                 plan = plan_replay(inventory, facts, wanted, rules, compare=there)
                 if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
-                    self.engine.needed_for(plan)
+                    self.check.engine.needed_for(plan)
                 yield plan
 
     def _rules(self, held: ManifestFacts) -> ReplayRules:
         """Return the rules with which to compare a snapshot."""
         origin = held.snapshot_origin
-        return self.rules if origin is None else judged_under(origin, self.rules, self.asked)
+        return self.check.rules if origin is None else judged_under(origin, self.check.rules, self.check.asked)
 
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         reads = [one for plan in plans for run in plan.runs for one in plan.segments[run.start : run.end]]
         progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
-        results = self.engine.replay(plans, self.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        results = self.check.engine.replay(
+            plans, self.check.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
+        )
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:
             torn = self._torn(by_partition[result.topic_partition], result)
             if torn is not None:
-                self.unreadable[torn] = result.topic_partition
+                self.check.unreadable[torn] = result.topic_partition
                 yield _not_compared(torn, str(result.error))
             for found in result.boundaries:
                 if torn is not None and found.outcome is not Outcome.REBUILT:
@@ -223,7 +215,9 @@ class StoredSnapshots:
         if error is None or all(one.outcome is Outcome.REBUILT for one in result.boundaries):
             return None
         at = error.file if isinstance(error, FormatError) else None
-        return next((one.locator for one in plan.segments if one.locator == at and at not in self.unreadable), None)
+        return next(
+            (one.locator for one in plan.segments if one.locator == at and at not in self.check.unreadable), None
+        )
 
     def _check(
         self,
@@ -248,24 +242,18 @@ class StoredSnapshots:
         )
         if not what:
             return SnapshotCheck(snapshot, None)
-        self.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
+        self.check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        hint = f"`resnap repair {self.store.url}` puts a right one in its place"
+        hint = f"`resnap repair {self.check.part.store.url}` puts a right one in its place"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
             problem += (
                 f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"
                 f" begins at {found.known_from_offset}"
             )
             hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
-        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.rules):
+        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.check.rules):
             problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
-
-
-def read_of(found: StoredManifest, store_url: str) -> set[str]:
-    """Return the locators that a comparison reads for a segment: its log, its snapshot, and their objects."""
-    read = {f"{store_url}/{one.key}" for one in found.objects if one.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
-    return read if found.files is None else read | {found.files.segment.path}
 
 
 def _not_compared(where: str, why: str, error: ResnapError | None = None) -> SnapshotCheck:

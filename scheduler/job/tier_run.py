@@ -135,7 +135,9 @@ class TierRun:
             candidates=left.candidates,
             already=left.already,
             failures=left.failures,
-            doubted=tuple(one for one in held if one.origin is not None and self._doubts(one.origin, selected)),
+            doubted=tuple(
+                one for one in held if one.snapshot_origin is not None and self._doubts(one.snapshot_origin, selected)
+            ),
             shown=left.shown,
         )
 

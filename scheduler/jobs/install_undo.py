@@ -8,7 +8,8 @@ from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.output.rendering import Column, Row, some
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError
-from resnap.tiering.installing.undo import UndoStep, read_undo
+from resnap.tiering.installing.undo import read_undo
+from resnap.tiering.installing.undo_manifest import Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class Request:
 class Undone(Result):
     """What was, or would be, done to one file."""
 
-    step: UndoStep
+    change: Change
 
 
 def run(request: Request, _: Context) -> Iterator[Undone]:
@@ -35,7 +36,7 @@ def run(request: Request, _: Context) -> Iterator[Undone]:
         LogDirError: a file cannot be read or written; what was done by then is yielded before.
 
     """
-    undo, done = read_undo(request.manifest, Disk()), list[UndoStep]()
+    undo, done = read_undo(request.manifest, Disk()), list[Change]()
     error: ResnapError | None = None
     try:
         if request.dry_run:
@@ -45,8 +46,8 @@ def run(request: Request, _: Context) -> Iterator[Undone]:
             undo.apply(done.append)
     except ResnapError as failed:
         error = failed
-    for step in done:
-        yield Undone(step=step, partly_done=not request.dry_run)
+    for change in done:
+        yield Undone(change=change, partly_done=not request.dry_run)
     if error is not None:
         raise error
 
@@ -64,9 +65,9 @@ class UndoView(View[Undone]):
 
     def row(self, result: Undone) -> Row:
         """Return the row of a file, and count it."""
-        action = "removed" if result.step.removes else "restored"
+        action = "removed" if result.change.old is None else "restored"
         self._counts[action] += 1
-        return {"path": result.step.change.place, "action": action}
+        return {"path": result.change.place, "action": action}
 
     def totals(self) -> Row:
         """Return how many files were removed, and how many restored."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.job.store_check import store_check
+from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.storage.errors import StoreError, VerificationError
 from resnap.tiering.restoring.restoration import Replaced
 from resnap.tiering.verifying.verification import StoreReader
@@ -52,7 +53,7 @@ def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path
         if manifest is not None:
             check.manifests[key] = manifest
             check.asked_for.add(key)
-    for found in check.snapshots(progress):
+    for found in StoredSnapshots(check).compared(progress):
         if isinstance(found.problem, StoreError):
             raise found.problem
         if found.problem is not None:

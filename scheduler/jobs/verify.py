@@ -24,6 +24,7 @@ from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.staged import check_staged
 from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
+from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
 from resnap.scheduler.jobs.planned import note_selection
 from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt, Staged
@@ -221,7 +222,7 @@ def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterato
         not_readable = {at for check, key in unread for at in check.partitions_beside(key)}
         for one in chains_together(checks):
             yield _chained(one, context, are_all_read=one.topic_partition not in not_readable)
-        for found in chain.from_iterable(check.snapshots(replaying) for check in checks):
+        for found in chain.from_iterable(StoredSnapshots(check).compared(replaying) for check in checks):
             problems = () if found.problem is None else (found.problem,)
             if isinstance(found.problem, StoreError):
                 yield Result(faults=problems)

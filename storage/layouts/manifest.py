@@ -138,6 +138,40 @@ class SnapshotOrigin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFacts:
+    """The facts of a segment [base offset, next base offset) in a manifest of any layout."""
+
+    cluster_id: str | None
+    """None if unknown."""
+    topic: str
+    topic_id: str | None
+    """In Kafka's base64 form; None if unknown."""
+    partition: int
+    base_offset: int
+    next_base_offset: int
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those of this segment only."""
+    snapshot_origin: SnapshotOrigin | None
+    """The origin of its snapshot; None if not recorded, as for segments that brokers wrote."""
+    snapshot_key: str
+    """The end of its snapshot's locator, below the URL of the store."""
+    max_timestamp_ms: int | None
+    """The largest timestamp of its records; None or -1 if unknown, or if there is none."""
+    log_bytes: int
+    """Size of its log as brokers count it, before compression and encryption."""
+    broker_id: int | None
+    """The broker whose log it comes from; None if unknown."""
+    remote_id: str
+    """The segment id in Kafka's base64 form."""
+    made: tuple[int, str]
+    """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
+
+    def values(self) -> dict[str, Any]:
+        """Return the facts by name."""
+        return {one.name: getattr(self, one.name) for one in fields(ManifestFacts)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """All facts of one shipped segment [``base_offset``, ``next_base_offset``)."""
 
@@ -164,25 +198,25 @@ class Manifest:
     """Why the topic was taken as not compacted, where nothing proved it."""
 
     @property
-    def snapshot_key(self) -> str:
-        """The key of its producer snapshot."""
-        return next(entry.key for entry in self.objects if entry.kind is ObjectKind.SNAPSHOT)
-
-    @property
-    def log_bytes(self) -> int:
-        """Size of its log."""
-        log = self.object(ObjectKind.LOG)
-        return 0 if log is None else log.size_bytes
-
-    @property
-    def remote_id(self) -> str:
-        """The segment id in Kafka's base64 form."""
-        return uuid_text(self.segment_id.bytes)
-
-    @property
-    def made(self) -> tuple[int, str]:
-        """When the manifest was made, and the segment id."""
-        return self.created_at_ms, str(self.segment_id)
+    def facts(self) -> ManifestFacts:
+        """The facts that manifests of all layouts have."""
+        by_kind = {entry.kind: entry for entry in self.objects}
+        return ManifestFacts(
+            cluster_id=self.cluster_id,
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            next_base_offset=self.next_base_offset,
+            leader_epochs=self.leader_epochs,
+            snapshot_origin=self.snapshot_origin,
+            snapshot_key=by_kind[ObjectKind.SNAPSHOT].key,
+            max_timestamp_ms=self.max_timestamp_ms,
+            log_bytes=by_kind[ObjectKind.LOG].size_bytes,
+            broker_id=self.broker_id,
+            remote_id=uuid_text(self.segment_id.bytes),
+            made=(self.created_at_ms, str(self.segment_id)),
+        )
 
     def object(self, kind: ObjectKind) -> ManifestObject | None:
         """Return the object of ``kind``, None if the segment has none."""

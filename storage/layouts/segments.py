@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
@@ -117,100 +117,15 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedSegment:
-    """A segment [base offset, next base offset) that the store holds, by its manifest."""
+class ShippedSegment(ManifestFacts):
+    """A segment that the store holds, by its manifest."""
 
-    base_offset: int
-    next_base_offset: int
     manifest_key: str
     log_key: str
-    log_bytes: int
-    """Size of its log."""
-    leader_epochs: tuple[LeaderEpoch, ...]
     objects: tuple[tuple[str, int], ...]
     """Key and length of each."""
-    snapshot: str
-    """What the locator of its snapshot ends in, below the URL of the store."""
-    made_ms: int
-    """When it was shipped; of several with the same offsets the last one is read."""
-    origin: SnapshotOrigin | None
-    """Where its snapshot comes from; None where nothing says so, as of what brokers wrote."""
     is_replaceable: bool
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
-
-
-class ManifestFacts(Protocol):
-    """The facts of a segment in a manifest of any layout."""
-
-    @property
-    def cluster_id(self) -> str | None:
-        """None if unknown."""
-        ...
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        ...
-
-    @property
-    def topic_id(self) -> str | None:
-        """None if unknown."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        ...
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        ...
-
-    @property
-    def next_base_offset(self) -> int:
-        """The base offset of the next segment."""
-        ...
-
-    @property
-    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """The leader epochs of this segment only."""
-        ...
-
-    @property
-    def snapshot_origin(self) -> SnapshotOrigin | None:
-        """The origin of its snapshot; None if not recorded, as for segments that brokers wrote."""
-        ...
-
-    @property
-    def snapshot_key(self) -> str:
-        """The end of its snapshot's locator, below the URL of the store."""
-        ...
-
-    @property
-    def max_timestamp_ms(self) -> int | None:
-        """The largest timestamp of its records; None or -1 if unknown, or if there is none."""
-        ...
-
-    @property
-    def log_bytes(self) -> int:
-        """Size of its log as brokers count it, before compression and encryption."""
-        ...
-
-    @property
-    def broker_id(self) -> int | None:
-        """The broker whose log it comes from; None if unknown."""
-        ...
-
-    @property
-    def remote_id(self) -> str:
-        """The segment id in Kafka's base64 form."""
-        ...
-
-    @property
-    def made(self) -> tuple[int, str]:
-        """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
-        ...
 
 
 class SegmentFiles(NamedTuple):

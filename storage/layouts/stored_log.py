@@ -8,9 +8,9 @@ it does not hide the others.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.errors import ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
@@ -18,58 +18,80 @@ from resnap.storage.log.survey import LogDir, PartitionProblem
 from resnap.storage.packed import packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resnap.storage.layouts.lineage import Link
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.store_path import StorePath
     from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo
 
-T = TypeVar("T")
-L = TypeVar("L", bound="Link")
 
+class LogSegment(NamedTuple):
+    """A segment as part of a log dir, with what its manifest says."""
 
-class ClosedSegment(NamedTuple):
-    """A segment, and the snapshot at its end."""
-
+    facts: ManifestFacts
     segment: Segment
     snapshot: SnapshotFile
+    """At its end."""
+    leader_epochs: str | None
+    """The locator of the leader epochs up to its end; None if there are none."""
+
+
+class Found(NamedTuple):
+    """A segment that a layout has found: as it was read, or the reason why it cannot be read."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    """As in keys."""
+    base_offset: int
+    path: StorePath
+    """Of the partition."""
+    segment: LogSegment | None
+    error: ResnapError | None = None
 
 
 def stored_log_dir(
     root: StorePath,
-    found: Mapping[TopicPartition, Mapping[str, T]],
-    path_of: Callable[[T, str], StorePath],
-    load: Callable[[TopicPartition, str, T], PartitionDir],
+    found: Iterable[Found],
+    chain: Callable[[TopicPartition, Sequence[Found]], Sequence[LogSegment]],
     *,
     topic_ids: Mapping[str, str] | None,
     url_of_one: str,
     incomplete: Iterable[Incomplete] = (),
-    cluster_id: str | None = None,
-    broker_ids: Collection[int | None] = (),
 ) -> LogDir:
-    """Return the log dir of the partitions that were ``found``, by topic id as in keys.
+    """Return the log dir of the partitions of all ``found``.
 
-    ``path_of`` gives the path of each, ``load`` the partition; one that cannot be loaded becomes a problem. So do
-    partitions of several topics of one name, unless ``topic_ids`` selects one by name; ``url_of_one`` is the form of a
-    URL that has one of these topics only. Segments that are ``incomplete`` are named as such. ``broker_ids`` are those
-    of the brokers whose segments these are; the log dir has one only if all have the same.
+    ``chain`` returns the segments of a partition that are read, in offset order, each beginning where the last ends; if
+    it raises an error, the partition becomes a problem. So do partitions of several topics of one name, unless
+    ``topic_ids`` selects one by name; ``url_of_one`` is the form of a URL that has one of these topics only. Segments
+    that are ``incomplete`` are named as such. The log dir has the id of a broker only if all segments are of that one.
+
+    Raises:
+        UsageError: segments of several clusters.
+
     """
+    found = list(found)
+    known = [one.segment.facts for one in found if one.segment is not None]
+    clusters, brokers = ({of(one) for one in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
+    if len(clusters) > 1:
+        names = sorted(str(cluster) for cluster in clusters)
+        hint = f"give the URL with the id of one, such as {root}/{next(one for one in names if one != 'None')}"
+        raise UsageError(f"{root}: segments of several clusters: {', '.join(names)}", hint=hint)
     loaded: list[PartitionDir] = []
     problems: list[PartitionProblem] = []
-    for topic_partition, topic_id, one, error in _one_of_each_name(found, topic_ids or {}, url_of_one):
+    for topic_partition, of_partition, error in _one_of_each_name(found, topic_ids or {}, url_of_one):
+        path = of_partition[0].path
         try:
             if error is not None:
                 raise error
-            loaded.append(load(topic_partition, topic_id, one))
+            loaded.append(_partition(path, topic_partition, chain(topic_partition, of_partition)))
         except ResnapError as problem:
-            path = path_of(one, topic_id)
             problems.append(PartitionProblem(path=path, error=problem, topic_partition=topic_partition))
     return LogDir(
         path=root,
-        cluster_id=cluster_id,
-        broker_id=next(iter(broker_ids)) if len(broker_ids) == 1 else None,
+        cluster_id=next(iter(clusters), None),
+        broker_id=next(iter(brokers)) if len(brokers) == 1 else None,
         partitions=tuple(loaded),
         set_aside=(),
         clean_shutdown=False,
@@ -80,36 +102,29 @@ def stored_log_dir(
 
 
 def _one_of_each_name(
-    found: Mapping[TopicPartition, Mapping[str, T]], chosen: Mapping[str, str], url: str
-) -> Iterator[tuple[TopicPartition, str, T, ResnapError | None]]:
-    """Yield partitions, topic ids and ``found``: of several topics of a name the selected one, or an error."""
+    found: Iterable[Found], chosen: Mapping[str, str], url: str
+) -> Iterator[tuple[TopicPartition, Sequence[Found], ResnapError | None]]:
+    """Yield partitions with their segments: of several topics of a name those of the selected one, or an error."""
+    partitions: dict[TopicPartition, dict[str, list[Found]]] = {}
     ids: dict[str, set[str]] = {}
-    for topic_partition, by_id in found.items():
-        ids.setdefault(topic_partition.topic, set()).update(by_id)
-    for topic_partition, by_id in sorted(found.items()):
+    for one in found:
+        partitions.setdefault(one.topic_partition, {}).setdefault(one.topic_id, []).append(one)
+        ids.setdefault(one.topic_partition.topic, set()).add(one.topic_id)
+    for topic_partition, by_id in sorted(partitions.items()):
         several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
         if len(several) == 1 or choice in several:
             only = choice if choice in several else several[0]
-            yield from ((topic_partition, only, one, None) for key, one in by_id.items() if key == only)
+            yield from ((topic_partition, one, None) for key, one in by_id.items() if key == only)
             continue
         none = "" if choice is None else f", and none of them is {choice}"
         error = VerificationError(
             f"{topic_partition}: segments of several topics of this name: {', '.join(several)}{none}",
             hint=f"give the URL of one: {url}; `resnap restore` takes --topic-id {topic_partition.topic}=ID, too",
         )
-        topic_id, one = next(iter(by_id.items()))
-        yield topic_partition, topic_id, one, error
+        yield topic_partition, next(iter(by_id.values())), error
 
 
-def stored_partition(
-    path: StorePath,
-    topic_partition: TopicPartition,
-    chain: Sequence[ClosedSegment],
-    *,
-    leader_epochs: str | None,
-    topic_id: str | None,
-) -> PartitionDir:
-    """Return the partition that ``chain`` makes: segments in offset order, each beginning where the last ends."""
+def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence[LogSegment]) -> PartitionDir:
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
@@ -117,16 +132,17 @@ def stored_partition(
         snapshots=packed((one.snapshot for one in chain), "offset"),
         unfinished=(),
         deleted=0,
-        leader_epochs=leader_epochs,
-        topic_id=topic_id,
-        high_watermark=chain[-1].segment.next_base_offset,
-        log_start_offset=chain[0].segment.base_offset,
+        # Those of the last segment have those of all before it.
+        leader_epochs=chain[-1].leader_epochs,
+        topic_id=next((one.facts.topic_id for one in chain if one.facts.topic_id is not None), None),
+        high_watermark=chain[-1].facts.next_base_offset,
+        log_start_offset=chain[0].facts.base_offset,
         recovery_point=None,
         cleaner_offset=None,
     )
 
 
-def closed_segment(of: Link, path: str, log: ObjectInfo, sizes: Mapping[ObjectKind, int | None]) -> Segment:
+def closed_segment(of: ManifestFacts, path: str, log: ObjectInfo, sizes: Mapping[ObjectKind, int | None]) -> Segment:
     """Return the segment ``of`` as part of a log dir: its log at ``path``, in the object ``log``; ``sizes`` by file."""
     return Segment(
         base_offset=of.base_offset,
@@ -141,23 +157,36 @@ def closed_segment(of: Link, path: str, log: ObjectInfo, sizes: Mapping[ObjectKi
     )
 
 
-def end_snapshot(of: Link, path: str, info: ObjectInfo, size_bytes: int) -> SnapshotFile:
+def end_snapshot(of: ManifestFacts, path: str, info: ObjectInfo, size_bytes: int) -> SnapshotFile:
     """Return the snapshot at the end of the segment ``of``, stored in the object ``info``."""
     return SnapshotFile(
         offset=of.next_base_offset, path=path, size_bytes=size_bytes, mtime_ns=info.modified_ms * 1_000_000
     )
 
 
-def whole_chain(topic_partition: TopicPartition, made: Sequence[L], *, hint: str) -> list[L]:
+def all_read(found: Iterable[Found]) -> list[LogSegment]:
+    """Return the segments of a partition; raises the error of the first one that cannot be read."""
+    segments = []
+    for one in found:
+        if one.error is not None:
+            raise one.error
+        segments += [] if one.segment is None else [one.segment]
+    return segments
+
+
+def whole_chain(topic_partition: TopicPartition, found: Iterable[Found], *, hint: str) -> list[LogSegment]:
     """Return the segments to read, in offset order: every offset exactly once.
 
-    ``made`` are in the order in which they were made: of several that end at one offset the last one is read.
+    Of several that end at one offset the one made last is read.
 
     Raises:
         VerificationError: they are of two histories, or leave a gap, or overlap so that none of them begins where
             another ends.
+        ResnapError: one of them cannot be read.
 
     """
+    segments = {id(one.facts): one for one in all_read(found)}
+    made = sorted((one.facts for one in segments.values()), key=attrgetter("made"))
     ordered = sorted(made, key=attrgetter("base_offset", "next_base_offset"))
     _check_lineage(topic_partition, ordered, hint)
     chain = chain_of(made)
@@ -170,10 +199,10 @@ def whole_chain(topic_partition: TopicPartition, made: Sequence[L], *, hint: str
         is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
         what = "overlap, and none of them goes on" if is_held else "leave a gap"
         raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=hint)
-    return chain
+    return [segments[id(one)] for one in chain]
 
 
-def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[Link], hint: str) -> None:
+def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[ManifestFacts], hint: str) -> None:
     farthest = ordered[0]
     for one in ordered[1:]:
         if not is_one_lineage(farthest, one):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from resnap.replay.spark import job
 from resnap.replay.spark.job import SparkRebuild, next_wave
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.spark.task_pool import TaskPool
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import FormatError, LogDirError, ResnapError
 from resnap.storage.log.names import segment_name
@@ -294,6 +296,24 @@ def test_a_destination_that_cannot_be_written_fails_the_run_with_its_name(
     in_the_way.touch()
     with pytest.raises(ResnapError, match=str(in_the_way)):
         list(SparkRebuild(context=session.sparkContext, sink_url=in_the_way.as_uri()).run(plans))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_error_of_work_on_executors_reaches_who_waits_for_the_item_and_no_other(session: SparkSession) -> None:
+    def work(item: int) -> int:
+        if item == 2:
+            raise LogDirError(f"{item}: cannot be read", hint="look at it")
+        return 10 * item
+
+    pool: TaskPool[int, int] = TaskPool(session.sparkContext, work, "some work")
+    with closing(pool), ThreadPoolExecutor(4) as threads:
+        futures = [threads.submit(pool.result, item, 1) for item in range(4)]
+        wait(futures)
+        assert [future.result() for future in (futures[0], futures[1], futures[3])] == [0, 10, 30]
+        with pytest.raises(LogDirError, match="2: cannot be read") as raised:
+            futures[2].result()
+    assert raised.value.hint == "look at it"
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.restore import Request, restored
 from resnap.scheduler.output.progress import Progress
-from resnap.storage.errors import ResnapError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring.file_copies import Copier, FileTask
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    from resnap.storage.errors import ResnapError
+
 __all__ = ["log_dir", "store"]
 
 
@@ -29,8 +30,6 @@ def executor(work: Any, _: int, wanted: Callable[[], bool]) -> Any:
     """Do what travels to an executor, as a task of two attempts, of which the first one counts."""
     assert wanted()
     first, _ = (FileTask(None)(pickle.loads(pickle.dumps(work))) for _ in range(2))  # noqa: S301 - our own
-    if isinstance(first, ResnapError):
-        raise first
     return first
 
 

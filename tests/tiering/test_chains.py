@@ -14,12 +14,12 @@ from resnap.tiering.verifying.chains import chains_of
 from tests.storage.layouts.manifests import a_manifest
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.manifest import ManifestFacts
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), min_size=1, max_size=8)
 
 
-def segment(base: int, length: int) -> Manifest:
+def segment(base: int, length: int) -> ManifestFacts:
     return a_manifest(
         topic="t",
         partition=0,
@@ -28,7 +28,7 @@ def segment(base: int, length: int) -> Manifest:
         next_base_offset=base + length,
         last_offset=base + length - 1,
         leader_epochs=(LeaderEpoch(0, 0),),
-    )
+    ).facts
 
 
 @given(RANGES)

@@ -13,7 +13,7 @@ Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.manifest import ManifestFacts
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.stores.protocol import ObjectStore
 
 
@@ -79,20 +80,15 @@ class PartitionRetention:
         return self.beyond[-1].manifest.next_base_offset if self.beyond else None
 
 
-@dataclass(slots=True)
-class _Partition:
-    shipped: list[ShippedManifest] = field(default_factory=list)
-
-
 def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
     """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""
-    found: dict[tuple[str, TopicPartition, str], _Partition] = {}
+    found: dict[tuple[str, TopicPartition, str], list[ShippedManifest]] = {}
     for key, stored in manifests.items():
         manifest = stored.facts
         name = TopicPartition(manifest.topic, manifest.partition)
         place = manifest.cluster_id or "", name, manifest.topic_id or ""
-        found.setdefault(place, _Partition()).shipped.append(ShippedManifest(key=key, stored=stored))
-    return [_retention(found[place].shipped, limits, now_ms) for place in sorted(found)]
+        found.setdefault(place, []).append(ShippedManifest(key=key, stored=stored))
+    return [_retention(found[place], limits, now_ms) for place in sorted(found)]
 
 
 def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:

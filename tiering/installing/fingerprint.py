@@ -14,9 +14,10 @@ import hashlib
 import json
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import FormatError, parser_says
+from resnap.storage.json_values import typed
 from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 
@@ -31,7 +32,6 @@ FINGERPRINT_FILE: Final = "fingerprint.json"
 VERSION: Final = 1
 END_BYTES: Final = 4096
 """Read at either end of a segment."""
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +196,13 @@ def read_fingerprint(text: bytes) -> Fingerprint:
     hint = "`resnap regenerate` writes it again"
     try:
         content: dict[str, Any] = json.loads(text)
-        if _typed(int, content["version"]) != VERSION:
+        if typed(int, content["version"]) != VERSION:
             raise FormatError("version of the fingerprint", position=0, expected=VERSION, found=content["version"],
                               hint=hint)  # fmt: skip
-        segments = tuple(_segment(item) for item in _typed(list, content["segments"]))
-        snapshots = tuple(_snapshot(item) for item in _typed(list, content["snapshots"]))
-        indexes = tuple(_index(item) for item in _typed(list, content.get("transactionIndexes", [])))
-        lacks_records = _typed(bool, content.get("lacksRecords", False))
+        segments = tuple(_segment(item) for item in typed(list, content["segments"]))
+        snapshots = tuple(_snapshot(item) for item in typed(list, content["snapshots"]))
+        indexes = tuple(_index(item) for item in typed(list, content.get("transactionIndexes", [])))
+        lacks_records = typed(bool, content.get("lacksRecords", False))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = parser_says(error)
         raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
@@ -220,35 +220,28 @@ def _lines(items: list[list[object]]) -> str:
 
 
 def _segment(item: object) -> SegmentPrint:
-    base_offset, next_base_offset, size_bytes, digest = _typed(list, item)
+    base_offset, next_base_offset, size_bytes, digest = typed(list, item)
     return SegmentPrint(
-        base_offset=_typed(int, base_offset),
-        next_base_offset=_typed(int, next_base_offset),
-        size_bytes=_typed(int, size_bytes),
-        digest=_typed(str, digest),
+        base_offset=typed(int, base_offset),
+        next_base_offset=typed(int, next_base_offset),
+        size_bytes=typed(int, size_bytes),
+        digest=typed(str, digest),
     )
 
 
 def _snapshot(item: object) -> StagedPrint:
-    offset, depends_from, size_bytes, sha256, left_out = _typed(list, item)
+    offset, depends_from, size_bytes, sha256, left_out = typed(list, item)
     return StagedPrint(
-        offset=_typed(int, offset),
-        depends_from=_typed(int, depends_from),
-        size_bytes=_typed(int, size_bytes),
-        sha256=_typed(str, sha256),
-        left_out=_typed(int, left_out),
+        offset=typed(int, offset),
+        depends_from=typed(int, depends_from),
+        size_bytes=typed(int, size_bytes),
+        sha256=typed(str, sha256),
+        left_out=typed(int, left_out),
     )
 
 
 def _index(item: object) -> StagedIndex:
-    base_offset, size_bytes, sha256 = _typed(list, item)
+    base_offset, size_bytes, sha256 = typed(list, item)
     return StagedIndex(
-        base_offset=_typed(int, base_offset), size_bytes=_typed(int, size_bytes), sha256=_typed(str, sha256)
+        base_offset=typed(int, base_offset), size_bytes=typed(int, size_bytes), sha256=typed(str, sha256)
     )
-
-
-def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
-    return value

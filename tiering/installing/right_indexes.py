@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import read_transaction_index, write_transaction_index
-from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
 from resnap.storage.sources.files import GONE
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, open_in
 from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:
@@ -48,18 +47,12 @@ def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sourc
         snapshot = snapshots.get(segment.base_offset)
         if segment.is_active or snapshot is None or not partition.is_local(segment.base_offset):
             continue
-        before = OpenTransactions(_open_in(snapshot), known_from=0)
+        before = OpenTransactions(open_in(snapshot), known_from=0)
         found, there = transactions_of(segment, sources), index_there(segment, sources)
         if there is None or found.judge(there, before).problems:
             right = found.entries(before)
             not_there = tuple(one for one in right if one not in (there or ()))
             yield RightIndex(segment, write_transaction_index(right), not_there)
-
-
-def _open_in(snapshot: bytes) -> dict[int, int]:
-    entries = read_snapshot_array(snapshot)
-    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
-    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))
 
 
 def index_there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:

@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndoStep:
-    """The undo step for one file."""
-
-    change: Change
-    removes: bool
-    """Whether the file that the installation made goes; else the old one comes back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """One installation to undo."""
 
@@ -56,8 +47,8 @@ class Undo:
         """The log dir that was changed."""
         return Path(self.manifest.log_dir)
 
-    def steps(self) -> list[UndoStep]:
-        """Return the undo steps, in an order that may be interrupted anywhere; nothing is changed.
+    def steps(self) -> list[Change]:
+        """Return the changes to undo, in an order that may be interrupted anywhere; nothing is changed.
 
         Raises:
             StalePlanError: a file is neither the old nor the installed one, or a partition was deleted.
@@ -69,8 +60,7 @@ class Undo:
             raise StalePlanError(f"{self.log_dir / gone}: the partition's directory is no longer there",
                                  hint="what was installed went with it: put the directory back, or leave it"
                                  + self._where_old_files_are())  # fmt: skip
-        judged = ((change, self._judge(change)) for change in reversed(self.manifest.changes))
-        return [UndoStep(change=change, removes=change.old is None) for change, is_due in judged if is_due]
+        return [change for change in reversed(self.manifest.changes) if self._judge(change)]
 
     def check(self) -> None:
         """Refuse if a broker has run since the installation.
@@ -89,8 +79,8 @@ class Undo:
                 f"leave them{self._where_old_files_are()}",
             )
 
-    def apply(self, done: Callable[[UndoStep], None]) -> int:
-        """Do all undo steps, calling ``done`` after each; return their number.
+    def apply(self, done: Callable[[Change], None]) -> int:
+        """Undo all changes, calling ``done`` after each; return their number.
 
         Raises:
             StalePlanError, LogDirError: as ``steps``, before anything is changed.
@@ -102,9 +92,9 @@ class Undo:
             self.check()
             steps = self.steps()
             self._remove_unfinished()
-            for step in steps:
-                self._undo(step)
-                done(step)
+            for change in steps:
+                self._undo(change)
+                done(change)
             self._restore_times()
         return len(steps)
 
@@ -141,12 +131,12 @@ class Undo:
             if is_there(temporary):
                 remove_file(self.disk, temporary)
 
-    def _undo(self, step: UndoStep) -> None:
-        path, old = self.log_dir / step.change.place, step.change.old
+    def _undo(self, change: Change) -> None:
+        path, old = self.log_dir / change.place, change.old
         if old is None:
             remove_file(self.disk, path)
         else:
-            write_file(self.disk, path, read_chunks(self.folder / ASIDE / step.change.place), old.dress)
+            write_file(self.disk, path, read_chunks(self.folder / ASIDE / change.place), old.dress)
 
     def _restore_times(self) -> None:
         for name, mtime_ns in self.manifest.folder_times_ns.items():

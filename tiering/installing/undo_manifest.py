@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.disk import Dress, FileDigest
 from resnap.storage.errors import FormatError, parser_says
+from resnap.storage.json_values import typed
 from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ ASIDE: Final = "aside"
 VERSION: Final = 1
 _MAX_MODE: Final = 0o7777
 _TOUCHED: Final = frozenset({FileKind.SNAPSHOT, FileKind.TXNINDEX})
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +97,17 @@ def read_manifest(text: bytes) -> UndoManifest:
     """
     try:
         content: dict[str, Any] = json.loads(text)
-        if _typed(int, content["version"]) != VERSION:
+        if typed(int, content["version"]) != VERSION:
             raise FormatError("version of the undo manifest", position=0, expected=VERSION, found=content["version"])
         mark = content["cleanShutdown"]
         return UndoManifest(
             log_dir=_absolute(content["logDir"]),
-            made_at_ms=_typed(int, content["madeAtMs"]),
-            shutdown=ShutdownMark(digest=_digest(mark), mtime_ns=_typed(int, mark["mtimeNs"])),
+            made_at_ms=typed(int, content["madeAtMs"]),
+            shutdown=ShutdownMark(digest=_digest(mark), mtime_ns=typed(int, mark["mtimeNs"])),
             folder_times_ns={
-                _folder(name): _typed(int, at_ns) for name, at_ns in _typed(dict, content["folders"]).items()
+                _folder(name): typed(int, at_ns) for name, at_ns in typed(dict, content["folders"]).items()
             },
-            changes=tuple(_change(item) for item in _typed(list, content["changes"])),
+            changes=tuple(_change(item) for item in typed(list, content["changes"])),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FormatError(
@@ -138,24 +138,24 @@ def _change(item: dict[str, Any]) -> Change:
 
 
 def _digest(item: dict[str, Any]) -> FileDigest:
-    return FileDigest(size_bytes=_typed(int, item["sizeBytes"]), sha256=_typed(str, item["sha256"]))
+    return FileDigest(size_bytes=typed(int, item["sizeBytes"]), sha256=typed(str, item["sha256"]))
 
 
 def _dress(item: dict[str, Any]) -> Dress:
-    mode = _typed(int, item["mode"])
+    mode = typed(int, item["mode"])
     if not 0 <= mode <= _MAX_MODE:
         raise ValueError(f"{mode} is not the mode of a file")
     return Dress(
         mode=mode,
-        user_id=_typed(int, item["userId"]),
-        group_id=_typed(int, item["groupId"]),
-        mtime_ns=_typed(int, item["mtimeNs"]),
+        user_id=typed(int, item["userId"]),
+        group_id=typed(int, item["groupId"]),
+        mtime_ns=typed(int, item["mtimeNs"]),
     )
 
 
 def _place(value: object) -> str:
     """Return a path below the log dir; only snapshots and transaction indexes of live partitions are allowed."""
-    folder, _, name = _typed(str, value).partition("/")
+    folder, _, name = typed(str, value).partition("/")
     file = parse_file_name(name)
     if file is None or file.kind not in _TOUCHED or file.state is not FileState.LIVE:
         raise ValueError(f"{value!r:.300} is not a snapshot or transaction index of a partition")
@@ -170,14 +170,7 @@ def _folder(name: str) -> str:
 
 
 def _absolute(value: object) -> str:
-    path = _typed(str, value)
+    path = typed(str, value)
     if not path.startswith("/"):
         raise ValueError(f"{path!r:.300} is not absolute")
     return path
-
-
-def _typed(kind: type[_T], value: object) -> _T:
-    """Return ``value`` if it has exactly this type: JSON's true is not a number, and its 1.0 not an offset."""
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
-    return value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from resnap.storage.disk import TEMPORARY, Disk, write_new_file
-from resnap.storage.errors import CancelledError, FormatError, ResnapError, VerificationError
+from resnap.storage.errors import CancelledError, FormatError, VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.once import made_once
 from resnap.storage.sources.files import GONE
@@ -101,12 +101,9 @@ class FileTask:
 
     bytes_per_s: int | None
 
-    def __call__(self, work: Callable[[Flow], _R]) -> _R | ResnapError:
-        """Return the result, or our error: an error of ours does not fail the task."""
-        try:
-            return work(Flow(_throttle(self.bytes_per_s)))
-        except ResnapError as error:
-            return error
+    def __call__(self, work: Callable[[Flow], _R]) -> _R:
+        """Return the result."""
+        return work(Flow(_throttle(self.bytes_per_s)))
 
 
 @made_once(maxsize=4)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.log.indexes import AbortedTxn
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,18 @@ class OpenTransactions(NamedTuple):
     """All that began at this offset or later are among them; of those that began below perhaps some."""
     settled: frozenset[int] = frozenset()
     """Producers that have had a marker since, so that nothing of theirs has begun below; none if that is offset 0."""
+
+
+def open_in(snapshot: bytes) -> dict[int, int]:
+    """Return the first offsets of the open transactions in a producer snapshot, by producer id.
+
+    Raises:
+        FormatError: it is damaged.
+
+    """
+    entries = read_snapshot_array(snapshot)
+    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
+    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))
 
 
 class _Marker(NamedTuple):

@@ -9,7 +9,7 @@ Source: ``LeaderEpochFileCache.assign``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from resnap.storage.layouts.lineage import epochs_in
 
@@ -39,20 +39,6 @@ def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], star
     return f"at offset {at} a batch is of leader epoch {found}, {{}} says {stated}"
 
 
-class HasEpochs(Protocol):
-    """The facts about the leader epochs of a segment."""
-
-    @property
-    def epochs(self) -> tuple[LeaderEpoch, ...]:
-        """Leader epochs of the batches, one for each change."""
-        ...
-
-    @property
-    def has_legacy(self) -> bool:
-        """Whether there are messages without a batch header."""
-        ...
-
-
 @dataclass(slots=True)
 class EpochsSeen:
     """The leader epochs of a partition's batches, as its segments are judged in ascending order."""
@@ -61,13 +47,15 @@ class EpochsSeen:
     _start: int = -1
     _end: int = -1
 
-    def check(self, segment: Segment, found: HasEpochs, said: Sequence[LeaderEpoch]) -> str | None:
-        """Return where the checkpoint ``said`` differs from the batches up to the end of ``segment``."""
-        if segment.next_base_offset is None or found.has_legacy:
+    def check(self, segment: Segment, fresh: Sequence[LeaderEpoch], said: Sequence[LeaderEpoch]) -> str | None:
+        """Return where the checkpoint ``said`` differs from the batches up to the end of ``segment``.
+
+        ``fresh`` are the leader epochs of its batches, one for each change.
+        """
+        if segment.next_base_offset is None:
             return None
         if segment.base_offset != self._end:
             self._seen, self._start = [], segment.base_offset
-        fresh = found.epochs
         is_same = bool(self._seen and fresh) and fresh[0].epoch == self._seen[-1].epoch
         self._seen += fresh[1:] if is_same else fresh
         self._end = segment.next_base_offset

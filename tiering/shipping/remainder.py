@@ -180,7 +180,7 @@ class _Judged(NamedTuple):
             for span, verdict in zip(self.spans, self.placement.verdicts, strict=True)
             if verdict not in {Verdict.HELD, Verdict.PLACED}
         ]
-        for one in chain_of(sorted(self.beside.segments, key=attrgetter("made_ms", "manifest_key"))):
+        for one in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
             if not any(span.start < one.next_base_offset and one.base_offset < span.end for span in out_of_place):
                 yield one
 
@@ -253,7 +253,7 @@ class _Look(NamedTuple):
         above = [one for one in by_end if one.next_base_offset > begins][:1]
         is_at = bool(below) and below[0].next_base_offset == begins
         for one in below if is_at else (*below, *above):
-            path = f"{self.shipped.store.url}/{one.snapshot}"
+            path = f"{self.shipped.store.url}/{one.snapshot_key}"
             yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
     def _is_repaired(self, one: ShippedSegment, spans: Sequence[Span]) -> bool:

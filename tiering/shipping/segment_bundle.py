@@ -141,7 +141,7 @@ def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: by
     indexes = load_indexes(segment, listed.sources)
     _check_epochs(segment, epochs, indexes)
     files = [
-        _log_file(indexes.log, listed.sources),
+        _log_file(indexes.seen.log, listed.sources),
         _bytes_file(ObjectKind.INDEX, indexes.offset),
         _bytes_file(ObjectKind.TIME_INDEX, indexes.time),
         *([] if indexes.transaction is None else [_bytes_file(ObjectKind.TXN_INDEX, indexes.transaction)]),
@@ -154,7 +154,7 @@ def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: by
         files=tuple(files),
         indexes=indexes,
         leader_epochs=segment_leader_epochs(epochs, segment.base_offset, segment.next_base_offset),
-        last_offset=indexes.facts.end_offset - 1,
+        last_offset=indexes.seen.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
     )
 
@@ -300,7 +300,7 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: Seg
         LeaderEpochsUnknownError: they have others.
 
     """
-    found = contradiction(known, indexes.epochs, segment.base_offset, indexes.facts.end_offset)
+    found = contradiction(known, indexes.seen.epochs, segment.base_offset, indexes.seen.facts.end_offset)
     if found is not None:
         raise LeaderEpochsUnknownError(
             f"{segment.path}: {found.format(LEADER_EPOCHS)}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from resnap.storage.disk import unread_error
-from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, ResnapError, VerificationError
+from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, VerificationError
 from resnap.storage.layouts.segments import NewSegment
 from resnap.storage.once import made_once
 from resnap.storage.stores.throttle import Throttle
@@ -153,7 +153,7 @@ def upload(
         objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
         size_bytes=sum(one.size_bytes for one in bundle.files),
         aborted=bundle.indexes.aborted,
-        transactions=bundle.indexes.transactions,
+        transactions=bundle.indexes.seen.transactions,
     )
 
 
@@ -190,15 +190,12 @@ class CopyTask:
     bytes_per_s: int | None
     """What one process may send and read back."""
 
-    def __call__(self, order: CopyOrder) -> CopiedSegment | ResnapError:
-        """Return the copied segment, or our error: an error of ours does not fail the task."""
+    def __call__(self, order: CopyOrder) -> CopiedSegment:
+        """Return the copied segment."""
         delivery, said = _delivery(self.store_url, self.sources, self.verification, self.parallel, self.bytes_per_s)
-        try:
-            staged = self.sources.store(self.staged_url)
-            copied = copy_segment(order, delivery, layout=self.layout, staged=staged, rules=self.rules)
-            return replace(copied, warnings=tuple(said))
-        except ResnapError as error:
-            return error
+        staged = self.sources.store(self.staged_url)
+        copied = copy_segment(order, delivery, layout=self.layout, staged=staged, rules=self.rules)
+        return replace(copied, warnings=tuple(said))
 
 
 @made_once(maxsize=4)

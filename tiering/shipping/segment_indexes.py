@@ -8,7 +8,7 @@ timestamp, and nothing later below it; the last one, the segment's largest.
 Offset and time index can be rebuilt from the log. The transaction index cannot be rebuilt from one segment alone, so a
 segment with a damaged one is not shipped, nor is one with an index that the batches contradict
 (``aborted_transactions``): with a wrong or missing entry, consumers would get aborted records as committed.
-Transactions that began below the segment are judged by the caller: ``SegmentIndexes.aborted`` against ``transactions``.
+Transactions that began below the segment are judged by the caller: ``SegmentIndexes.aborted`` against ``seen``.
 
 Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
 """
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from resnap.replay.kernel.summary import Array
-    from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_pass import SegmentPass
 
 _T = TypeVar("_T")
@@ -70,17 +68,10 @@ class SegmentIndexes:
     """None where nothing was aborted; an empty file is not shipped, since absent means empty."""
     aborted: tuple[AbortedTxn, ...]
     """Its entries."""
-    transactions: SegmentTransactions
-    """What the batches say of them."""
     max_timestamp_ms: int
     """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
-    epochs: tuple[LeaderEpoch, ...]
-    """Leader epochs of the batches, each time another one appears."""
-    has_legacy: bool
-    """Messages are there that have no batch header, and so no leader epoch."""
-    facts: ScanFacts
-    log: DigestingReader
-    """Has read all of the log that was there."""
+    seen: SegmentPass
+    """What its batches say; the log was read to its end."""
 
 
 class IndexUnusableError(LogDirError):
@@ -122,12 +113,8 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         time=write_time_index(times),
         transaction=write_transaction_index(aborted) if aborted else None,
         aborted=aborted,
-        transactions=seen.transactions,
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
-        epochs=seen.epochs,
-        has_legacy=seen.has_legacy,
-        facts=seen.facts,
-        log=seen.log,
+        seen=seen,
     )
 
 

@@ -148,37 +148,26 @@ class Shipper:
         """
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
-        if eligibility.eligible:
-            with span("ship partition", **{"resnap.partition": str(provenance.topic_partition)}):
-                self._ship(provenance, candidates, result, shipment, hold_lease)
-        return shipment
-
-    def _ship(
-        self,
-        provenance: Provenance,
-        candidates: Candidates,
-        result: PartitionResult,
-        shipment: PartitionShipment,
-        hold_lease: Callable[[], None],
-    ) -> None:
-        """Ship the eligible segments, and write the outcome into ``shipment``."""
-        eligibility = shipment.eligibility
+        if not eligibility.eligible:
+            return shipment
         eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
-        try:
-            shipped = self.shipped_of(provenance)
-            left = remainder(eligible, shipped, self.sources)
-        except StoreError as error:
-            shipment.failures.append(error)
-            return
-        _Partition(
-            shipper=self,
-            delivery=self.delivery.part(),
-            provenance=replace(provenance, apart=left.apart),
-            left=left,
-            shipped=shipped,
-            rebuilt={boundary.boundary.offset: boundary for boundary in result.boundaries},
-            lease=hold_lease,
-        ).ship(shipment)
+        with span("ship partition", **{"resnap.partition": str(provenance.topic_partition)}):
+            try:
+                shipped = self.shipped_of(provenance)
+                left = remainder(eligible, shipped, self.sources)
+            except StoreError as error:
+                shipment.failures.append(error)
+                return shipment
+            _Partition(
+                shipper=self,
+                delivery=self.delivery.part(),
+                provenance=replace(provenance, apart=left.apart),
+                left=left,
+                shipped=shipped,
+                rebuilt={boundary.boundary.offset: boundary for boundary in result.boundaries},
+                lease=hold_lease,
+            ).ship(shipment)
+        return shipment
 
     def shipped_of(self, provenance: Provenance) -> ShippedTopic:
         """Return the partition's segments that the store holds now."""
@@ -226,7 +215,7 @@ class _Partition:
                 try:
                     _check_led_to(one, shipment.shipped)
                     ready = copied()
-                    transactions.check(one.segment, ready)
+                    transactions.check(one.segment, ready.transactions, ready.aborted)
                     self._publish(ready, shipment)
                 except _GAPS as error:
                     refusals.append(_refusal(one.segment, error))
@@ -243,17 +232,16 @@ class _Partition:
         shipment.eligibility = eligibility.also_refusing(refusals)
 
     def _copy(self, one: ToShip) -> CopiedSegment:
-        """Do everything that can run in parallel with other segments."""
+        """Have the objects of a segment written, here or on an executor: all that can run in parallel with others."""
         self.delivery.check_going_on()
         segment = one.segment
         attributes: dict[str, str | int] = {"resnap.segment": str(segment.path), "resnap.bytes": segment.size_bytes}
-        with span("ship segment", **attributes):
-            return self._copied(self._order(one.segment))
-
-    def _copied(self, order: CopyOrder) -> CopiedSegment:
-        """Have the objects of a segment written, here or on an executor."""
         shipper = self.shipper
-        if shipper.copy_elsewhere is None:
+        with span("ship segment", **attributes):
+            order = self._order(segment)
+            if shipper.copy_elsewhere is not None:
+                self._hold_lease()
+                return shipper.copy_elsewhere(order, self.delivery)
             return copy_segment(
                 order,
                 self.delivery,
@@ -262,8 +250,6 @@ class _Partition:
                 rules=shipper.rules,
                 hold_lease=self._hold_lease,
             )
-        self._hold_lease()
-        return shipper.copy_elsewhere(order, self.delivery)
 
     def _order(self, segment: Segment) -> CopyOrder:
         listed = self._epochs.listed(segment)
@@ -282,7 +268,14 @@ class _Partition:
         """Publish the segment, and add it to ``shipment``."""
         self._hold_lease()
         found = publish(self.delivery, copied)
-        published = _shipped(copied, found)
+        published = Shipped(
+            base_offset=found.base_offset,
+            next_base_offset=found.next_base_offset,
+            size_bytes=copied.size_bytes,
+            snapshot=copied.segment.origin.how,
+            entries=copied.segment.origin.entries_count,
+            manifest_key=found.manifest_key,
+        )
         try:
             self._hold_lease()  # where conditions do not hold, who took over may have deleted what it names
         except BaseException as error:  # also for want of a thread or memory: the segment is visible already
@@ -294,7 +287,7 @@ class _Partition:
 
     def _add(self, shipment: PartitionShipment, published: Shipped, found: ShippedSegment) -> None:
         if all(other.base_offset < published.base_offset for other in shipment.shipped):
-            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot}"
+            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
         shipment.shipped.append(published)
 
     def _count(self, segment: Segment, shipment: PartitionShipment) -> None:
@@ -340,17 +333,6 @@ def _end(segment: Segment) -> int:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment is never eligible")
     return segment.next_base_offset
-
-
-def _shipped(copied: CopiedSegment, found: ShippedSegment) -> Shipped:
-    return Shipped(
-        base_offset=found.base_offset,
-        next_base_offset=found.next_base_offset,
-        size_bytes=copied.size_bytes,
-        snapshot=copied.segment.origin.how,
-        entries=copied.segment.origin.entries_count,
-        manifest_key=found.manifest_key,
-    )
 
 
 def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:

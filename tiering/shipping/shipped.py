@@ -108,10 +108,10 @@ class ShippedTopic:
 
         """
         given = list(segments)
-        unknown = [one for one in given if one.origin is None]
+        unknown = [one for one in given if one.snapshot_origin is None]
         origins = each(lambda one: self._layout.origin_of(one, self.store), unknown, remote=bool(unknown))
         known = {one.manifest_key: origin for one, origin in zip(unknown, origins, strict=True)}
-        return [replace(one, origin=one.origin or known[one.manifest_key]) for one in given]
+        return [replace(one, snapshot_origin=one.snapshot_origin or known[one.manifest_key]) for one in given]
 
     def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
         """Return the retention note of a partition; None if `retain` has deleted nothing.

@@ -7,33 +7,20 @@ read, the snapshot at that offset shows some: those it shows are trusted, those 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
-from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, open_in
 from resnap.tiering.shipping.segment_indexes import check_aborted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
     from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
-
-
-class HasTransactions(Protocol):
-    """The facts about the transactions of a segment."""
-
-    @property
-    def aborted(self) -> tuple[AbortedTxn, ...]:
-        """The entries of its transaction index."""
-        ...
-
-    @property
-    def transactions(self) -> SegmentTransactions:
-        """The transactions in its batches."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +37,10 @@ class TransactionHistory:
         """Return the history of ``partition``, with its own snapshots."""
         return cls(sources=sources, snapshots={one.offset: one.path for one in partition.snapshots})
 
-    def check(self, segment: Segment, found: HasTransactions) -> tuple[str, ...]:
-        """Compare the transaction index of the closed ``segment`` with the batches; return what cannot be decided.
+    def check(
+        self, segment: Segment, transactions: SegmentTransactions, aborted: Sequence[AbortedTxn]
+    ) -> tuple[str, ...]:
+        """Compare the index of the closed ``segment``, ``aborted``, with its batches; return what cannot be decided.
 
         Raises:
             IndexUnusableError: they differ.
@@ -60,8 +49,8 @@ class TransactionHistory:
         """
         before = self._before(segment.base_offset)
         if segment.next_base_offset is not None:
-            self._open_at[segment.next_base_offset] = found.transactions.after(before)
-        return check_aborted(segment, found.transactions, found.aborted, before)
+            self._open_at[segment.next_base_offset] = transactions.after(before)
+        return check_aborted(segment, transactions, aborted, before)
 
     def _before(self, offset: int) -> OpenTransactions:
         known = self._open_at.get(offset)
@@ -75,8 +64,6 @@ class TransactionHistory:
 def _open_in(snapshot: str, sources: Sources) -> dict[int, int]:
     """Return the first offsets of the open transactions in ``snapshot``; none if it cannot be read."""
     try:
-        entries = read_snapshot_array(sources.read(snapshot))
+        return open_in(sources.read(snapshot))
     except (FormatError, LogDirError, ObjectNotFoundError):
         return {}
-    shown = entries[entries["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
-    return dict(zip(shown["producer_id"].tolist(), shown["current_txn_first_offset"].tolist(), strict=True))

@@ -18,7 +18,7 @@ from resnap.storage.log.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.storage.layouts.segments import ManifestFacts
+    from resnap.storage.layouts.manifest import ManifestFacts
 
 
 class Gap(NamedTuple):

@@ -120,12 +120,12 @@ def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> 
         StoreError: the store failed.
 
     """
-    problems, undecided = list(content.of_log), tuple[str, ...]()
-    if content.batches is not None:
-        problems += _said_otherwise(files, content.batches, content.checkpoint, seen)
+    problems, undecided, batches = list(content.of_log), tuple[str, ...](), content.batches
+    if batches is not None:
+        problems += _said_otherwise(files, batches, content.checkpoint, seen)
         if not content.of_indexes:
             with _noted(files.segment.sibling("index"), problems):
-                undecided = seen.transactions.check(files.segment, content.batches)
+                undecided = seen.transactions.check(files.segment, batches.transactions, batches.aborted)
     problems += (*content.of_indexes, *content.beside)
     return Findings(tuple(dict.fromkeys(problems)), undecided)  # a damaged manifest damages every file
 
@@ -151,12 +151,12 @@ def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -
     """Check that the indexes match the batches: an index that would be rebuilt for shipping does not."""
     good = load_indexes(segment, sources)
     content.batches = BatchesSeen(
-        epochs=good.epochs,
-        has_legacy=good.has_legacy,
-        end_offset=good.facts.end_offset,
-        max_timestamp_ms=good.facts.max_timestamp_ms,
+        epochs=good.seen.epochs,
+        has_legacy=good.seen.has_legacy,
+        end_offset=good.seen.facts.end_offset,
+        max_timestamp_ms=good.seen.facts.max_timestamp_ms,
         aborted=good.aborted,
-        transactions=good.transactions,
+        transactions=good.seen.transactions,
     )
     for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != body:
@@ -179,7 +179,7 @@ def _said_otherwise(
     if checkpoint is None:
         return  # judged by itself
     end = segment.next_base_offset or batches.end_offset
-    found = seen.epochs.check(segment, batches, checkpoint)
+    found = None if batches.has_legacy else seen.epochs.check(segment, batches.epochs, checkpoint)
     expected = segment_leader_epochs(checkpoint, segment.base_offset, end)
     if found is not None:
         yield f"{files.leader_epochs}: {found.format('it')}"

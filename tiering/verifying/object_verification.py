@@ -7,7 +7,7 @@ one stream: the batch headers of a log are parsed while its digests are computed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.storage.errors import FormatError, in_file
@@ -68,11 +68,6 @@ class ObjectContents:
             yield str(error)
 
 
-class _Known(NamedTuple):
-    transactions: SegmentTransactions
-    aborted: tuple[AbortedTxn, ...]
-
-
 class ChunkReader:
     """A ``RangeReader`` of an object that arrives in chunks; chunks far below the last position read are dropped."""
 
@@ -123,7 +118,7 @@ def judge_objects(found: StoredManifest, contents: ObjectContents, seen: Partiti
     )
     try:
         # Unknown transactions from below cause no doubt: the digest proves that the index is as shipped.
-        seen.transactions.check(segment, _Known(contents.transactions, contents.aborted))
+        seen.transactions.check(segment, contents.transactions, contents.aborted)
     except IndexUnusableError as error:
         return Findings((*contents.problems, str(error)), ())
     return Findings(contents.problems, ())

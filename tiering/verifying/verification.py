@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, StoreAccessError, in_file
+from resnap.storage.errors import FormatError, ObjectNotFoundError, StoreAccessError, in_file
 from resnap.storage.layouts.lineage import is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.sources.files import PLAIN
@@ -30,9 +30,9 @@ from resnap.tiering.verifying.object_verification import ChunkReader, ObjectCont
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.storage.layouts.manifest import ManifestObject
+    from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject
     from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import ManifestFacts, StoredManifest
+    from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
@@ -216,12 +216,9 @@ class ReadTask:
     store_url: str
     sources: Sources
 
-    def __call__(self, found: StoredManifest) -> Contents | ResnapError:
-        """Return what was read, or our error: an error of ours does not fail the task."""
-        try:
-            return read_stored(found, self.sources.store(self.store_url), self.sources)
-        except ResnapError as error:
-            return error
+    def __call__(self, found: StoredManifest) -> Contents:
+        """Return what was read."""
+        return read_stored(found, self.sources.store(self.store_url), self.sources)
 
 
 def _object_problems(

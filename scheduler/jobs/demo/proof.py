@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.storage.layouts.segments import ManifestFacts
+    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.verifying.verification import VerifiedSegment

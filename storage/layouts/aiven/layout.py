@@ -226,16 +226,10 @@ class Aiven:
         segment, stem = copied_segment(parsed, data), key.removesuffix(f".{keys.MANIFEST}")
         chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
         return ShippedSegment(
-            base_offset=segment.base_offset,
-            next_base_offset=segment.next_base_offset,
+            **segment.facts.values() | {"snapshot_key": Member(stem, "snapshot").locator},  # under the key prefix
             manifest_key=key,
             log_key=f"{stem}.{keys.LOG}",
-            log_bytes=chunks.file_size,
-            leader_epochs=segment.leader_epochs,
             objects=((f"{stem}.{keys.LOG}", chunks.stored_size), (f"{stem}.{keys.INDEXES}", indexes.end)),
-            snapshot=Member(stem, "snapshot").locator,
-            made_ms=segment.metadata.event_timestamp_ms,
-            origin=None,
             is_replaceable=False,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
-from resnap.storage.layouts.aiven.log import copied_segment, segment_of, without_manifest
+from resnap.storage.layouts.aiven.log import copied_segment, log_segment, without_manifest
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.layouts.aiven.log import CopiedSegment
-    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -53,17 +53,17 @@ class AivenListing:
         """Return the content of a manifest, and the locations of the files if both other objects exist."""
         place = _place(key)
         found = copied_segment(place, self.store.get(key))
-        problems: tuple[str, ...] = ()
+        facts, problems = found.facts, tuple[str, ...]()
         try:
-            found = replace(found, snapshot_origin=self._origin(place))
+            facts = replace(facts, snapshot_origin=self._origin(place))
         except (FormatError, ObjectNotFoundError) as error:
             problems = (str(error),)
         missing = tuple(self._missing(found))
         beside = (place.beside(LOG), place.beside(INDEXES))
         return StoredManifest(
-            facts=found,
+            facts=facts,
             size_bytes=sum(self.infos[one].size_bytes for one in beside if one in self.infos),
-            files=None if missing else self._files(found),
+            files=None if missing else self._files(found, facts),
             missing=missing,
             problems=problems,
         )
@@ -90,10 +90,10 @@ class AivenListing:
             elif there.size_bytes < size or (suffix == LOG and there.size_bytes != size):
                 yield f"{key}: expected {size} bytes, found {there.size_bytes}"
 
-    def _files(self, found: CopiedSegment) -> SegmentFiles:
-        segment = segment_of(StorePath(self.store.url), self.infos, found)
+    def _files(self, found: CopiedSegment, facts: ManifestFacts) -> SegmentFiles:
+        segment = log_segment(StorePath(self.store.url), self.infos, found).segment
         return SegmentFiles(
-            segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), found
+            segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), facts
         )
 
 

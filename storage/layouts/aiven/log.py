@@ -7,22 +7,22 @@ with the same offsets, as retries leave them, the one copied last is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError, ResnapError, VerificationError, in_file
+from resnap.storage.errors import FormatError, VerificationError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
-from resnap.storage.layouts.aiven.members import Member, index_size
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, Member, index_size
+from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.stored_log import (
-    ClosedSegment,
+    Found,
+    LogSegment,
+    all_read,
     closed_segment,
     end_snapshot,
     stored_log_dir,
-    stored_partition,
 )
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.store_path import StorePath
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.keys import AivenKey
-    from resnap.storage.layouts.aiven.metadata import SegmentMetadata
-    from resnap.storage.layouts.manifest import SnapshotOrigin
-    from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -48,80 +44,12 @@ REMEDY: Final = (
 _URL_OF_ONE: Final = "<URL>/<topic>-<topic id>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedSegment:
+class CopiedSegment(NamedTuple):
     """A segment that a manifest makes visible."""
 
     place: AivenKey
     manifest: AivenManifest
-    metadata: SegmentMetadata
-    snapshot_origin: SnapshotOrigin | None = None
-    """Where its snapshot comes from; None where nothing says so, as of what brokers copied."""
-
-    @property
-    def snapshot_key(self) -> str:
-        """The key of the object that holds its snapshot: the indexes beside the manifest."""
-        return Member(self.place.key.removesuffix(f".{MANIFEST}"), "snapshot").locator
-
-    @property
-    def topic(self) -> str:
-        """The topic's name, as the broker recorded it."""
-        return self.metadata.topic
-
-    @property
-    def topic_id(self) -> str:
-        """The topic's id, in Kafka's base64 form."""
-        return self.metadata.topic_id
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        return self.metadata.partition
-
-    @property
-    def cluster_id(self) -> None:
-        """None: the manifest does not record it."""
-        return
-
-    @property
-    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """The leader epochs of this segment only."""
-        return self.metadata.leader_epochs
-
-    @property
-    def log_bytes(self) -> int:
-        """Size of its log, uncompressed and unencrypted."""
-        return self.manifest.chunks.file_size
-
-    @property
-    def broker_id(self) -> int | None:
-        """The broker that copied it."""
-        return self.metadata.broker_id if self.metadata.broker_id >= 0 else None
-
-    @property
-    def remote_id(self) -> str:
-        """The segment id, as in its key."""
-        return self.metadata.segment_id
-
-    @property
-    def made(self) -> tuple[int, str]:
-        """When copying began, and the segment id."""
-        return self.metadata.event_timestamp_ms, self.metadata.segment_id
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """The largest timestamp that the broker recorded; -1 if it knows none."""
-        return self.metadata.max_timestamp_ms
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        return self.metadata.start_offset
-
-    @property
-    def next_base_offset(self) -> int:
-        """The base offset of the next segment; brokers record the offset before it."""
-        return self.metadata.end_offset + 1
+    facts: ManifestFacts
 
 
 def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
@@ -143,22 +71,23 @@ def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
     if not place.topic.endswith(metadata.topic) or metadata.end_offset < metadata.start_offset:
         raise FormatError("manifest: remoteLogSegmentMetadata", position=0, expected="the topic that its key names,"
                           " and offsets that ascend", found=f"{metadata.topic} to {metadata.end_offset}")  # fmt: skip
-    return CopiedSegment(place=place, manifest=manifest, metadata=metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A manifest, or the reason why it cannot be read."""
-
-    place: AivenKey
-    segment: CopiedSegment | None
-    error: ResnapError | None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """If the key prefix does not end in a slash, only the manifest shows where the topic's name begins."""
-        topic = self.place.topic if self.segment is None else self.segment.metadata.topic
-        return TopicPartition(topic, self.place.partition)
+    facts = ManifestFacts(
+        cluster_id=None,  # the manifest does not record it
+        topic=metadata.topic,
+        topic_id=metadata.topic_id,
+        partition=metadata.partition,
+        base_offset=metadata.start_offset,
+        next_base_offset=metadata.end_offset + 1,
+        leader_epochs=metadata.leader_epochs,
+        snapshot_origin=None,
+        snapshot_key=Member(place.key.removesuffix(f".{MANIFEST}"), "snapshot").locator,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        log_bytes=manifest.chunks.file_size,
+        broker_id=metadata.broker_id if metadata.broker_id >= 0 else None,
+        remote_id=metadata.segment_id,
+        made=(metadata.event_timestamp_ms, metadata.segment_id),
+    )
+    return CopiedSegment(place, manifest, facts)
 
 
 def copied_log_dir(
@@ -183,21 +112,18 @@ def copied_log_dir(
     named = {TopicPartition(one.topic, one.partition) for one in places}
     maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
     wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
-    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    for one in each(partial(_read, store, infos), wanted, remote=True):
-        if topics is None or one.segment is None or topics(one.topic_partition):
-            partitions.setdefault(one.topic_partition, {}).setdefault(one.place.topic_id, []).append(one)
-    root = StorePath(store.url)
-    read = [one for by_id in partitions.values() for found in by_id.values() for one in found]
+    read = [
+        one
+        for one in each(partial(_read, store, infos), wanted, remote=True)
+        if topics is None or one.segment is None or topics(one.topic_partition)
+    ]
     return stored_log_dir(
-        root,
-        partitions,
-        lambda found, _: _folder(root, found[0].place),
-        partial(_partition, root, infos),
+        StorePath(store.url),
+        read,
+        _chain,
         topic_ids=topic_ids,
         url_of_one=_URL_OF_ONE,
         incomplete=(one for one in without_manifest(objects) if topics is None or topics(one.topic_partition)),
-        broker_ids={one.segment.metadata.broker_id for one in read if one.segment is not None},
     )
 
 
@@ -216,92 +142,78 @@ def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], boo
     return any(topics(TopicPartition(named.topic[at:], named.partition)) for at in range(len(named.topic)))
 
 
-def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> _Read:
+def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> Found:
+    """Return the segment; if the key prefix does not end in a slash, only its manifest shows where its topic begins."""
+    root = StorePath(store.url)
+    found = Found(
+        TopicPartition(place.topic, place.partition),
+        place.topic_id,
+        place.base_offset,
+        root / place.folder.rstrip("/"),
+        None,
+    )
     try:
         with in_file(f"{store.url}/{place.key}"):
             segment = copied_segment(place, store.get(place.key))
         _check_objects(store, infos, segment)
     except (FormatError, VerificationError) as error:
         error.hint = REMEDY
-        return _Read(place, None, error)
-    return _Read(place, segment, None)
+        return found._replace(error=error)
+    topic_partition = TopicPartition(segment.facts.topic, place.partition)
+    return found._replace(topic_partition=topic_partition, segment=log_segment(root, infos, segment))
 
 
 def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> None:
     """Check that the other two objects exist and are as long as the manifest says."""
-    log, indexes = segment.place.beside(LOG), segment.place.beside(INDEXES)
+    of, log, indexes = segment.facts, segment.place.beside(LOG), segment.place.beside(INDEXES)
     expected = {log: segment.manifest.chunks.stored_size, indexes: segment.manifest.indexes.end}
     for key, size in expected.items():
         found = infos.get(key)
         if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
             there = "nothing" if found is None else f"{found.size_bytes} bytes"
             raise VerificationError(
-                f"{segment.metadata.topic}-{segment.metadata.partition}: the segment [{segment.base_offset},"
-                f" {segment.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
+                f"{of.topic}-{of.partition}: the segment [{of.base_offset},"
+                f" {of.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
                 f" {key} of {size} bytes, found {there}"
             )
 
 
-def _folder(root: StorePath, place: AivenKey) -> StorePath:
-    return root / place.folder.rstrip("/")
-
-
-def _partition(
-    root: StorePath, infos: Mapping[str, ObjectInfo], topic_partition: TopicPartition, _: str, found: Sequence[_Read]
-) -> PartitionDir:
-    error = next((one.error for one in found if one.error is not None), None)
-    if error is not None:
-        raise error
-    chain = _chain(topic_partition, [one.segment for one in found if one.segment is not None])
-    return stored_partition(
-        _folder(root, chain[-1].place),
-        topic_partition,
-        [ClosedSegment(segment_of(root, infos, one), _snapshot(root, infos, one)) for one in chain],
-        leader_epochs=_member(root, chain[-1], "leader-epoch-checkpoint"),
-        topic_id=chain[-1].metadata.topic_id,
-    )
-
-
-def _chain(topic_partition: TopicPartition, segments: Sequence[CopiedSegment]) -> list[CopiedSegment]:
+def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
     """Return the segments in offset order; of several with the same offsets the one copied last.
 
     Raises:
         VerificationError: they overlap, leave a gap, or lie under several key prefixes.
+        ResnapError: one of them cannot be read.
 
     """
-    folders = sorted({segment.place.folder for segment in segments})
+    segments = all_read(found)
+    folders = sorted({f"{one.facts.snapshot_key.rpartition('/')[0]}/" for one in segments})
     if len(folders) > 1:
         raise VerificationError(
             f"{topic_partition}: segments under several key prefixes: {', '.join(folders)}",
             hint=f"give the URL of one: {_URL_OF_ONE}",
         )
-    ordered = sorted(segments, key=lambda one: one.metadata.event_timestamp_ms)
-    newest = {(one.base_offset, one.next_base_offset): one for one in ordered}
-    chain = [newest[offsets] for offsets in sorted(newest)]
-    for below, above in pairwise(chain):
-        if below.next_base_offset != above.base_offset:
-            what = "overlap" if above.base_offset < below.next_base_offset else "leave a gap"
+    ordered = sorted(segments, key=lambda one: one.facts.made[0])
+    newest = {(one.facts.base_offset, one.facts.next_base_offset): one for one in ordered}
+    for below, above in pairwise(sorted(newest)):
+        if below[1] != above[0]:
+            what = "overlap" if above[0] < below[1] else "leave a gap"
             raise VerificationError(
-                f"{topic_partition}: the segments [{below.base_offset}, {below.next_base_offset}) and"
-                f" [{above.base_offset}, {above.next_base_offset}) {what}",
+                f"{topic_partition}: the segments [{below[0]}, {below[1]}) and [{above[0]}, {above[1]}) {what}",
                 hint="see `resnap verify --store URL`",
             )
-    return chain
+    return [newest[offsets] for offsets in sorted(newest)]
 
 
-def segment_of(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> Segment:
+def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: CopiedSegment) -> LogSegment:
     """Return the segment as part of a log dir at ``root``; all its objects are in ``infos``."""
-    indexes = (ObjectKind.INDEX, ObjectKind.TIME_INDEX, ObjectKind.TXN_INDEX)
-    sizes = {kind: index_size(segment.manifest, kind) for kind in indexes}
-    log = infos[segment.place.beside(LOG)]
-    return closed_segment(segment, _member(root, segment, LOG), log, {ObjectKind.LOG: segment.log_bytes, **sizes})
-
-
-def _snapshot(root: StorePath, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> SnapshotFile:
-    indexes, size = infos[segment.place.beside(INDEXES)], index_size(segment.manifest, ObjectKind.SNAPSHOT)
-    return end_snapshot(segment, _member(root, segment, ObjectKind.SNAPSHOT), indexes, size or 0)
-
-
-def _member(root: StorePath, segment: CopiedSegment, suffix: str) -> str:
-    stem = segment.place.key.removesuffix(f".{MANIFEST}")
-    return Member(f"{root}/{stem}", suffix).locator
+    facts, stem = copied.facts, f"{root}/{copied.place.key.removesuffix(f'.{MANIFEST}')}"
+    log, indexes = infos[copied.place.beside(LOG)], infos[copied.place.beside(INDEXES)]
+    sizes = {kind: index_size(copied.manifest, kind) for kind in ObjectKind if kind in INDEX_NAMES}
+    snapshot_bytes = sizes[ObjectKind.SNAPSHOT] or 0
+    return LogSegment(
+        facts,
+        closed_segment(facts, Member(stem, LOG).locator, log, sizes | {ObjectKind.LOG: facts.log_bytes}),
+        end_snapshot(facts, Member(stem, ObjectKind.SNAPSHOT).locator, indexes, snapshot_bytes),
+        Member(stem, ObjectKind.LEADER_EPOCH_CHECKPOINT).locator,
+    )

@@ -236,19 +236,12 @@ class Flat:
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment that a manifest names."""
         manifest = read_manifest(data)
-        by_kind = {entry.kind: entry for entry in manifest.objects}
-        log = by_kind[ObjectKind.LOG]
+        log = next(entry for entry in manifest.objects if entry.kind is ObjectKind.LOG)
         return ShippedSegment(
-            base_offset=manifest.base_offset,
-            next_base_offset=manifest.next_base_offset,
+            **manifest.facts.values(),
             manifest_key=key,
             log_key=log.key,
-            log_bytes=log.size_bytes,
-            leader_epochs=manifest.leader_epochs,
             objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
-            snapshot=by_kind[ObjectKind.SNAPSHOT].key,
-            made_ms=manifest.created_at_ms,
-            origin=manifest.snapshot_origin,
             is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
 
@@ -278,7 +271,7 @@ class Flat:
 
     def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:  # noqa: ARG002
         """Return the snapshot origin that the manifest records."""
-        return segment.origin
+        return segment.snapshot_origin
 
 
 def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:

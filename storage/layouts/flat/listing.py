@@ -65,14 +65,14 @@ class FlatListing:
     def read(self, key: str) -> StoredManifest:
         """Return the content of a manifest; one under another segment's key is a problem, without valid digests."""
         manifest, place = read_manifest(self.store.get(key)), _place(key)
-        topic_id = self.topic_ids.of(place)
-        if manifest.topic_id is None and topic_id != UNKNOWN:
-            manifest = replace(manifest, topic_id=topic_id)
+        facts, topic_id = manifest.facts, self.topic_ids.of(place)
+        if facts.topic_id is None and topic_id != UNKNOWN:
+            facts = replace(facts, topic_id=topic_id)
         if place.segment_id != manifest.segment_id:
             strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
-            return StoredManifest(facts=manifest, size_bytes=0, problems=(strange,))
+            return StoredManifest(facts=facts, size_bytes=0, problems=(strange,))
         size = sum(entry.size_bytes for entry in manifest.objects)
-        return StoredManifest(facts=manifest, size_bytes=size, objects=manifest.objects)
+        return StoredManifest(facts=facts, size_bytes=size, objects=manifest.objects)
 
     def is_retained_away(self, manifest: StoredManifest) -> bool:
         """Whether brokers' retention has deleted the objects that it names, from the log's beginning."""

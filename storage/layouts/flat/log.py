@@ -9,21 +9,20 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import topic_ids_of
 from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (
-    ClosedSegment,
+    Found,
+    LogSegment,
     closed_segment,
     end_snapshot,
     stored_log_dir,
-    stored_partition,
     whole_chain,
 )
 from resnap.storage.log.names import TopicPartition
@@ -31,11 +30,10 @@ from resnap.storage.log.store_path import StorePath
 from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.layouts.manifest import ManifestObject
-    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -43,14 +41,6 @@ _HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete
 _REPLACEABLE: Final = frozenset({ObjectKind.SNAPSHOT, ObjectKind.TXN_INDEX})
 """What `resnap repair` makes again."""
 _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
-
-
-class _Read(NamedTuple):
-    """A manifest, or the reason why it cannot be read; neither, if brokers' retention has deleted the segment."""
-
-    place: FlatKey
-    manifest: Manifest | None
-    error: FormatError | VerificationError | None
 
 
 def shipped_log_dir(
@@ -75,30 +65,14 @@ def shipped_log_dir(
     places = [place for info in infos.values() if (place := manifest_place(info))]
     ids = topic_ids_of(store, (place.key for place in places))
     wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
-    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    for one in each(partial(_read, store, infos, BrokersFolders(store)), wanted, remote=True):
-        if one.manifest is None and one.error is None:
-            continue
-        topic = one.place.topic if one.manifest is None else one.manifest.topic
-        topic_partition = TopicPartition(topic, one.place.partition)
-        if topics is None or topics(topic_partition):
-            partitions.setdefault(topic_partition, {}).setdefault(ids.of(one.place), []).append(one)
-    root = StorePath(store.url)
-    known = [one.manifest for by_id in partitions.values() for found in by_id.values() for one in found if one.manifest]
-    clusters = {manifest.cluster_id for manifest in known}
-    if len(clusters) > 1:
-        names = sorted(str(cluster) for cluster in clusters)
-        hint = f"give the URL with the id of one, such as {root}/{next(one for one in names if one != 'None')}"
-        raise UsageError(f"{root}: segments of several clusters: {', '.join(names)}", hint=hint)
+    brokers = BrokersFolders(store)
+    found = each(lambda one: _read(store, infos, brokers, one, ids.of(one)), wanted, remote=True)
     return stored_log_dir(
-        root,
-        partitions,
-        lambda found, topic_id: _directory(root, found[0].place, topic_id),
-        partial(_partition, root, infos),
+        StorePath(store.url),
+        (one for one in found if one is not None and (topics is None or topics(one.topic_partition))),
+        partial(whole_chain, hint=_HINT),
         topic_ids=topic_ids,
         url_of_one=_URL_OF_ONE,
-        cluster_id=next(iter(clusters), None),
-        broker_ids={manifest.broker_id for manifest in known},
     )
 
 
@@ -107,19 +81,25 @@ def _may_be_wanted(place: FlatKey, topics: Callable[[TopicPartition], bool] | No
     return topics is None or "=" in place.topic or topics(TopicPartition(place.topic, place.partition))
 
 
-def _read(store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFolders, place: FlatKey) -> _Read:
-    key = place.key
+def _read(
+    store: ObjectStore, infos: dict[str, ObjectInfo], brokers: BrokersFolders, place: FlatKey, topic_id: str
+) -> Found | None:
+    """Return the segment, or the reason why it cannot be read; None if brokers' retention has deleted it."""
+    key, root = place.key, StorePath(store.url)
+    path = root / place.cluster / place.topic / topic_id / str(place.partition)
+    found = Found(TopicPartition(place.topic, place.partition), topic_id, place.base_offset, path, None)
     try:
         with in_file(f"{store.url}/{key}"):
             manifest = read_manifest(store.get(key))
     except FormatError as error:
-        return _Read(place, None, error)
+        return found._replace(error=error)
     try:
         _check_objects(store, infos, key, manifest)
     except VerificationError as error:
         is_retained_away = brokers.have_lost(manifest.base_offset, [entry.key for entry in manifest.objects])
-        return _Read(place, None, None if is_retained_away else error)
-    return _Read(place, manifest, None)
+        return None if is_retained_away else found._replace(error=error)
+    topic_partition = TopicPartition(manifest.topic, place.partition)
+    return found._replace(topic_partition=topic_partition, segment=_log_segment(root, infos, manifest))
 
 
 def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
@@ -160,42 +140,19 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
     return None
 
 
-def _directory(root: StorePath, place: FlatKey, topic_id: str) -> StorePath:
-    return root / place.cluster / place.topic / topic_id / str(place.partition)
-
-
-def _partition(
-    root: StorePath,
-    infos: Mapping[str, ObjectInfo],
-    topic_partition: TopicPartition,
-    topic_id: str,
-    found: Sequence[_Read],
-) -> PartitionDir:
-    error = next((one.error for one in found if one.error is not None), None)
-    if error is not None:
-        raise error
-    manifests = (one.manifest for one in found if one.manifest is not None)
-    chain = whole_chain(topic_partition, sorted(manifests, key=attrgetter("made")), hint=_HINT)
-    checkpoint = chain[-1].object(ObjectKind.LEADER_EPOCH_CHECKPOINT)
-    return stored_partition(
-        _directory(root, found[0].place, topic_id),
-        topic_partition,
-        [_closed(root, infos, one) for one in chain],
-        # That of the last segment has those of all before it.
-        leader_epochs=None if checkpoint is None else str(root / checkpoint.key),
-        topic_id=next((manifest.topic_id for manifest in chain if manifest.topic_id is not None), None),
-    )
-
-
-def _closed(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> ClosedSegment:
-    sizes = {entry.kind: entry.size_bytes for entry in manifest.objects}
+def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> LogSegment:
+    facts, sizes = manifest.facts, {entry.kind: entry.size_bytes for entry in manifest.objects}
     log = infos[_key_of(manifest, ObjectKind.LOG)]
-    snapshot = infos.get(manifest.snapshot_key) or replace(log, key=manifest.snapshot_key, size_bytes=0, etag="")
-    transactions = manifest.object(ObjectKind.TXN_INDEX)
-    segment = closed_segment(manifest, str(root / log.key), log, sizes)
-    return ClosedSegment(
-        replace(segment, transaction_index=None if transactions is None else str(root / transactions.key)),
-        end_snapshot(manifest, str(root / snapshot.key), snapshot, snapshot.size_bytes),
+    snapshot = infos.get(facts.snapshot_key) or replace(log, key=facts.snapshot_key, size_bytes=0, etag="")
+    transactions, checkpoint = (
+        None if entry is None else str(root / entry.key)
+        for entry in (manifest.object(ObjectKind.TXN_INDEX), manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT))
+    )
+    return LogSegment(
+        facts,
+        replace(closed_segment(facts, str(root / log.key), log, sizes), transaction_index=transactions),
+        end_snapshot(facts, str(root / snapshot.key), snapshot, snapshot.size_bytes),
+        checkpoint,
     )
 
 

@@ -3,29 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, ROOT, object_key, parse_key
-from resnap.storage.layouts.local_tiered.listing import LocalTieredListing, list_tiered, vouched_by_none
-from resnap.storage.layouts.local_tiered.log import tiered_log_dir
+from resnap.storage.layouts.local_tiered.log import (
+    SegmentObjects,
+    chain_to_read,
+    found_segment,
+    read_segment,
+    tiered_segments,
+)
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.segments import BrokersObject, Rewritten, check_key_length, known_topic_id
+from resnap.storage.layouts.segments import (
+    BrokersObject,
+    Rewritten,
+    SegmentFiles,
+    StoredManifest,
+    Vouched,
+    check_key_length,
+    known_topic_id,
+)
+from resnap.storage.layouts.stored_log import stored_log_dir
+from resnap.storage.log.store_path import StorePath
+from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from resnap.storage.encryption import KeyRing
-    from resnap.storage.layouts.segments import NewSegment, RightParts, StoredManifest, Vouched
+    from resnap.storage.layouts.segments import NewSegment, RightParts
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (
     "brokers cannot read it either, if `resnap remote status LOG_DIR --store` says that they know it: only another copy"
     " of the objects helps then"
 )
+
+
+_CHECKPOINT: Final = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
+_URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTieredListing:
+    """One listing of ``store``."""
+
+    store: ObjectStore
+    segments: Mapping[str, SegmentObjects]
+    """By the key of the log."""
+    manifests: Mapping[str, ObjectInfo]
+    """The logs of all segments that are whole."""
+    sizes: Mapping[str, int]
+    """Bytes of all objects of each segment."""
+    incomplete: Sequence[Incomplete]
+    """Segments that are not whole, each with one of the keys at which nothing lies."""
+
+    def folder(self, key: str) -> str:
+        """Return the folder of the partition."""
+        return key.rpartition("/")[0]
+
+    def source(self, key: str) -> tuple[str, str]:
+        """Return the folder above those of partitions, and the topic's id."""
+        return self.folder(key).rpartition("/")[0], self.segments[key].topic_id
+
+    def read(self, key: str) -> StoredManifest:
+        """Return the facts of a segment, from its objects."""
+        found = read_segment(self.store, self.segments[key])
+        files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
+        return StoredManifest(facts=found.facts, size_bytes=self.sizes[key], files=files)
+
+    def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
+        """Return False: brokers delete all objects of a segment."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +108,15 @@ class LocalTiered:
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
         """Return the complete segments in ``listed``, of brokers or of Resnap."""
-        return tiered_log_dir(store, listed, topics, topic_ids=topic_ids)
+        segments, incomplete = tiered_segments(listed, topics)
+        return stored_log_dir(
+            StorePath(store.url),
+            filter(None, each(partial(found_segment, store), segments, remote=True)),
+            chain_to_read,
+            topic_ids=topic_ids,
+            url_of_one=_URL_OF_ONE,
+            incomplete=incomplete,
+        )
 
     def log_key(
         self,
@@ -73,12 +135,20 @@ class LocalTiered:
         return None
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
-        """Return the complete segments."""
-        return list_tiered(store, wants, within)
+        """Return the complete segments; the log of each serves as its manifest."""
+        found, incomplete = tiered_segments(store.list(within), lambda partition: wants(partition.topic))
+        segments = {one.infos[ObjectKind.LOG].key: one for one in found}
+        return LocalTieredListing(
+            store,
+            segments,
+            manifests={key: one.infos[ObjectKind.LOG] for key, one in segments.items()},
+            sizes={key: sum(info.size_bytes for info in one.infos.values()) for key, one in segments.items()},
+            incomplete=incomplete,
+        )
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
-        return vouched_by_none(partition)
+        return Vouched(leader_epochs=tuple(one.sibling(_CHECKPOINT) for one in partition.segments), digests={})
 
     def rewritten(
         self,

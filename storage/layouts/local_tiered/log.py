@@ -10,20 +10,17 @@ one written last is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
-from operator import attrgetter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, in_file
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, parse_key
-from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.stored_log import (
-    ClosedSegment,
+    Found,
+    LogSegment,
     closed_segment,
     end_snapshot,
-    stored_log_dir,
-    stored_partition,
     whole_chain,
 )
 from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
@@ -32,19 +29,14 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
 from resnap.storage.log.store_path import StorePath
 from resnap.storage.log.survey import Incomplete
-from resnap.storage.small_pieces import each
 from resnap.storage.stores.ranged_reader import ranged_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
-_URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
 _RANGE_BYTES: Final = 1 << 16
 """Of the end of a log: as a rule the batches of one entry of its offset index."""
 
@@ -57,105 +49,6 @@ class SegmentObjects(NamedTuple):
     base_offset: int
     remote_id: str
     infos: dict[ObjectKind, ObjectInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class TieredSegment:
-    """A complete segment [base offset, next base offset)."""
-
-    of: SegmentObjects
-    next_base_offset: int
-    leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone."""
-    cluster_id: None = None
-    """Nothing says."""
-    snapshot_origin: None = None
-    """It is a broker's."""
-    broker_id: None = None
-    """Nothing says."""
-    max_timestamp_ms: None = None
-    """Nothing but the batches says."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name, as in the folder."""
-        return self.of.topic_partition.topic
-
-    @property
-    def topic_id(self) -> str:
-        """The topic's id, in Kafka's base64 form."""
-        return self.of.topic_id
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        return self.of.topic_partition.partition
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        return self.of.base_offset
-
-    @property
-    def log_bytes(self) -> int:
-        """Size of its log."""
-        return self.of.infos[ObjectKind.LOG].size_bytes
-
-    @property
-    def remote_id(self) -> str:
-        """The segment id, as in its keys."""
-        return self.of.remote_id
-
-    @property
-    def made(self) -> tuple[int, str]:
-        """When its log was written, and the segment id."""
-        return self.of.infos[ObjectKind.LOG].modified_ms, self.of.remote_id
-
-    @property
-    def snapshot_key(self) -> str:
-        """The key of its snapshot."""
-        return self.of.infos[ObjectKind.SNAPSHOT].key
-
-
-class _Read(NamedTuple):
-    """A segment, or the reason why it cannot be read; neither, if its objects were deleted since the listing."""
-
-    of: SegmentObjects
-    segment: TieredSegment | None
-    error: ResnapError | None
-
-
-def tiered_log_dir(
-    store: ObjectStore,
-    listed: Iterable[ObjectInfo],
-    topics: Callable[[TopicPartition], bool] | None,
-    *,
-    topic_ids: Mapping[str, str] | None = None,
-) -> LogDir:
-    """Return the log dir that the objects ``listed`` of ``store`` make, of brokers or of Resnap.
-
-    A partition whose segments are damaged, contradict each other or leave a gap becomes a problem; so do those of
-    several topics of one name, unless ``topic_ids`` chooses one by name.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    partitions: dict[TopicPartition, dict[str, list[_Read]]] = {}
-    segments, incomplete = tiered_segments(listed, topics)
-    for one in each(partial(_read, store), segments, remote=True):
-        if one.segment is not None or one.error is not None:
-            partitions.setdefault(one.of.topic_partition, {}).setdefault(one.of.topic_id, []).append(one)
-    root = StorePath(store.url)
-    return stored_log_dir(
-        root,
-        partitions,
-        lambda read, _: _folder(root, read[0].of),
-        partial(_partition, root),
-        topic_ids=topic_ids,
-        url_of_one=_URL_OF_ONE,
-        incomplete=incomplete,
-    )
 
 
 def tiered_segments(
@@ -201,7 +94,7 @@ def _first_lacking(of: SegmentObjects) -> ObjectKind:
     return next(kind for kind in EXTENSIONS if kind in NEEDED and kind not in of.infos)
 
 
-def read_segment(store: ObjectStore, of: SegmentObjects) -> TieredSegment:
+def read_segment(store: ObjectStore, of: SegmentObjects) -> LogSegment:
     """Return the segment that the objects ``of`` make.
 
     Raises:
@@ -211,20 +104,46 @@ def read_segment(store: ObjectStore, of: SegmentObjects) -> TieredSegment:
 
     """
     end = _end_offset(store, of)
+    log, snapshot = of.infos[ObjectKind.LOG], of.infos[ObjectKind.SNAPSHOT]
     checkpoint = of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key
     with in_file(f"{store.url}/{checkpoint}"):
         epochs = read_leader_epochs(store.get(checkpoint))
-    return TieredSegment(of, end, segment_leader_epochs(epochs, of.base_offset, end))
+    facts = ManifestFacts(
+        cluster_id=None,  # nothing says it, nor the broker; the largest timestamp only the batches say
+        topic=of.topic_partition.topic,
+        topic_id=of.topic_id,
+        partition=of.topic_partition.partition,
+        base_offset=of.base_offset,
+        next_base_offset=end,
+        leader_epochs=segment_leader_epochs(epochs, of.base_offset, end),
+        snapshot_origin=None,
+        snapshot_key=snapshot.key,
+        max_timestamp_ms=None,
+        log_bytes=log.size_bytes,
+        broker_id=None,
+        remote_id=of.remote_id,
+        made=(log.modified_ms, of.remote_id),
+    )
+    root = StorePath(store.url)
+    return LogSegment(
+        facts,
+        closed_segment(facts, str(root / log.key), log, {kind: info.size_bytes for kind, info in of.infos.items()}),
+        end_snapshot(facts, str(root / snapshot.key), snapshot, snapshot.size_bytes),
+        str(root / checkpoint),
+    )
 
 
-def _read(store: ObjectStore, of: SegmentObjects) -> _Read:
+def found_segment(store: ObjectStore, of: SegmentObjects) -> Found | None:
+    """Return the segment, or the reason why it cannot be read; None if its objects were deleted since the listing."""
+    path = StorePath(store.url) / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
+    found = Found(of.topic_partition, of.topic_id, of.base_offset, path, None)
     try:
-        return _Read(of, read_segment(store, of), None)
+        return found._replace(segment=read_segment(store, of))
     except ObjectNotFoundError:
-        return _Read(of, None, None)
+        return None
     except FormatError as error:
         error.hint = HINT
-        return _Read(of, None, error)
+        return found._replace(error=error)
 
 
 def _end_offset(store: ObjectStore, of: SegmentObjects) -> int:
@@ -258,40 +177,14 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def _folder(root: StorePath, of: SegmentObjects) -> StorePath:
-    return root / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
-
-
-def _partition(root: StorePath, topic_partition: TopicPartition, topic_id: str, found: Sequence[_Read]) -> PartitionDir:
-    """Return the partition; a damaged segment is an error if no other one begins at its offset.
+def chain_to_read(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
+    """Return the segments to read; a damaged one is an error if no other one begins at its offset.
 
     Raises:
         FormatError: one is.
         VerificationError: the segments are of two histories, or leave a gap.
 
     """
-    segments = [one.segment for one in found if one.segment is not None]
-    begins = {one.base_offset for one in segments}
-    for one in found:
-        if one.error is not None and one.of.base_offset not in begins:
-            raise one.error
-    chain = whole_chain(topic_partition, sorted(segments, key=attrgetter("made")), hint=HINT)
-    return stored_partition(
-        _folder(root, found[0].of),
-        topic_partition,
-        [ClosedSegment(segment_of(root, one), _snapshot(root, one)) for one in chain],
-        leader_epochs=str(root / chain[-1].of.infos[ObjectKind.LEADER_EPOCH_CHECKPOINT].key),
-        topic_id=topic_id,
-    )
-
-
-def segment_of(root: StorePath, one: TieredSegment) -> Segment:
-    """Return the segment as part of a log dir at ``root``."""
-    log = one.of.infos[ObjectKind.LOG]
-    sizes = {kind: info.size_bytes for kind, info in one.of.infos.items()}
-    return closed_segment(one, str(root / log.key), log, sizes)
-
-
-def _snapshot(root: StorePath, one: TieredSegment) -> SnapshotFile:
-    info = one.of.infos[ObjectKind.SNAPSHOT]
-    return end_snapshot(one, str(root / info.key), info, info.size_bytes)
+    begins = {one.base_offset for one in found if one.error is None}
+    wanted = [one for one in found if one.error is None or one.base_offset not in begins]
+    return whole_chain(topic_partition, wanted, hint=HINT)

@@ -36,7 +36,7 @@ def an_object(kind: ObjectKind, **changes: Any) -> ManifestObject:
 def stored(manifest: Manifest) -> StoredManifest:
     """Return ``manifest`` as a listing reads it."""
     size = sum(entry.size_bytes for entry in manifest.objects)
-    return StoredManifest(facts=manifest, size_bytes=size, objects=manifest.objects)
+    return StoredManifest(facts=manifest.facts, size_bytes=size, objects=manifest.objects)
 
 
 def a_manifest(**changes: Any) -> Manifest:

@@ -243,11 +243,11 @@ def test_a_manifest_tells_which_objects_must_be_there(layout: Layout, store: Obj
     assert (found.base_offset, found.next_base_offset, found.manifest_key) == (0, 10, key)
     assert found.log_bytes == segment.files[0].size_bytes
     assert found.leader_epochs == segment.leader_epochs
-    assert found.made_ms == segment.created_at_ms
+    assert found.made[0] == segment.created_at_ms
     assert layout.origin_of(found, store) == segment.origin
     assert all(length_of(store, one) == size for one, size in found.objects)
     assert found.log_key in {one for one, _ in found.objects}
-    assert Sources().read(f"{store.url}/{found.snapshot}") == b"snapshot"
+    assert Sources().read(f"{store.url}/{found.snapshot_key}") == b"snapshot"
 
 
 def test_a_damaged_manifest_is_an_error_and_makes_its_partition_a_problem(layout: Layout, store: ObjectStore) -> None:
@@ -417,7 +417,7 @@ def test_segments_are_listed_and_read_one_by_one_and_their_files_vouched_for(
         found, again = listing.read(key), layout.read_manifest(key, store.get(key))
         assert (found.facts.topic, found.facts.partition) == PAYMENTS
         assert (found.facts.base_offset, found.facts.next_base_offset) == (again.base_offset, again.next_base_offset)
-        assert (found.facts.snapshot_key, found.facts.log_bytes) == (again.snapshot, again.log_bytes)
+        assert (found.facts.snapshot_key, found.facts.log_bytes) == (again.snapshot_key, again.log_bytes)
         assert (found.problems, found.missing, bool(found.objects)) == ((), (), layout.tells_digests)
         assert not listing.is_retained_away(found)
         store.delete(one.files[-1].key)

@@ -224,7 +224,7 @@ def test_what_is_not_decided_yet_waits() -> None:
         ({"leader_epochs": ()}, StopReason.NOT_SAYABLE),
         ({"max_timestamp_ms": None}, StopReason.NOT_SAYABLE),
         ({"objects": a_manifest().objects}, StopReason.OTHER_LAYOUT),
-        ({"objects": OBJECTS[1:]}, StopReason.OTHER_LAYOUT),
+        ({"objects": (OBJECTS[0], *OBJECTS[2:])}, StopReason.OTHER_LAYOUT),
     ],
 )
 def test_a_segment_that_brokers_could_not_read_is_not_announced(changes: dict[str, Any], reason: StopReason) -> None:
