@@ -7,9 +7,9 @@ Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what R
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
 every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and
 ``encryption-private-key`` names the keys of encrypted segments, ``ID=FILE``, several with commas between them; segments
-that the filters of the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it, or
-with the option ``records`` = ``true`` one record, as ``record_rows`` does; rows come in no promised order. Damage fails
-the query with the file and the position: a count that leaves something out would look like an answer.
+that the filters of the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it;
+with the option ``records`` = ``true`` it is one record, as ``record_rows`` describes it. Rows come in any order. Damage
+fails the query with the file and the position: a count that leaves something out would look like an answer.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
