@@ -35,6 +35,8 @@ UPLOAD_FAILURES: Final = (
     "ObjectChangedError",
     "ObjectExistsError",
     "ObjectNotFoundError",
+    "TooLargeError",
+    "UnsupportedError",
     "UploadGoneError",
     "VerificationError",
 )
