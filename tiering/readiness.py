@@ -279,7 +279,7 @@ def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
             return _answer(Readiness.PREPARED, stop.reason, stop.detail, step)
     readiness = Readiness.BLOCKED
     step = "start a replay: `resnap regenerate`, or `resnap tier`" if lacks_snapshots else stop.hint
-    if blocking is not None:
+    if blocking is not None and blocking.reason != Reason.HW_UNKNOWN:  # a replay does without
         readiness, stop, step = Readiness.UNFIT, blocking, blocking.hint
     return _answer(readiness, stop.reason, stop.detail, step)
 

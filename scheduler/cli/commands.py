@@ -244,7 +244,24 @@ def written(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has the
 
 
 class _Command(TyperCommand):
-    """A command whose help lists flags under the headings of their settings."""
+    """A command whose help lists flags under the headings of their settings, and that takes no empty argument."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as Typer has them
+        """Parse the command line.
+
+        Raises:
+            typer.BadParameter: an argument is empty, as an unset variable of the shell is; it would be taken for the
+                current directory.
+
+        """
+        given = self.make_parser(ctx).parse_args(list(args))[0]
+        parameters: list[Any] = self.get_params(ctx)
+        for parameter in parameters:
+            is_setting = getattr(parameter, "rich_help_panel", None) is not None
+            value = given.get(parameter.name)
+            if not is_setting and (value == "" or (isinstance(value, list | tuple) and "" in value)):
+                raise typer.BadParameter("it is empty; is a variable not set?", ctx=ctx, param=parameter)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - as Typer has them
         """Return the words of the usage line; what must be given stands there without braces."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
-from resnap.storage.log.log_dir import NoLogDirError
+from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.log.survey import META_PROPERTIES, PartitionProblem
 from resnap.storage.sources.files import PLAIN
@@ -313,11 +313,15 @@ def destination_url(destination: str, selection: Selection) -> str:
     """Return the URL of ``destination``, which is one already or a directory.
 
     Raises:
-        UsageError: it is one of the log dirs in scope, or inside it: a broker does not start with a strange directory
-            in its log dir; or it is what Resnap has shipped, to which nothing is added but by shipping.
+        UsageError: it is a broker's log dir, or inside one: a broker does not start with a strange directory in its log
+            dir; or it is what Resnap has shipped, to which nothing is added but by shipping.
 
     """
     url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
+    path = local_path(url)
+    log_dir = None if path is None else log_dir_around(path)
+    if path is not None and log_dir is not None and not any(lies_beside(url, one) for one in selection.partitions):
+        raise _inside(path, log_dir)
     for selected in selection.partitions:
         _refuse_inside(selected, url)
     return url
@@ -334,17 +338,17 @@ def is_of(selected: SelectedPartition, source: str) -> bool:
     return (source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())) in places
 
 
+def _inside(path: Path, log_dir: Path) -> UsageError:
+    hint = "a broker does not start with a strange directory in its log dir: choose a place outside"
+    return UsageError(f"{path} is inside the log dir {log_dir}", hint=hint)
+
+
 def _refuse_inside(selected: SelectedPartition, url: str) -> None:
     partition, path = selected.inventory.partition, local_path(url)
-    if path is not None and isinstance(partition.path, Path) and isinstance(selected.log_dir.path, Path):
-        is_a_brokers = is_there(selected.log_dir.path / META_PROPERTIES)
-        # A partition outside any log dir: no broker works there, so only its own directory is protected.
-        root = selected.log_dir.path if is_a_brokers else partition.path
-        if Path(realpath(path)).is_relative_to(realpath(root)):
-            raise UsageError(
-                f"{path} is inside the log dir {root}",
-                hint="a broker does not start with a strange directory in its log dir: choose a place outside",
-            )
+    # A partition outside any log dir: no broker works there, so only its own directory is protected.
+    own = partition.path if isinstance(partition.path, Path) else None
+    if path is not None and own is not None and Path(realpath(path)).is_relative_to(realpath(own)):
+        raise _inside(path, own)
     if selected.log_dir.is_shipped and f"{url}/".startswith(f"{selected.log_dir.path}/"):
         raise UsageError(
             f"{url} holds what was shipped, whose manifests are never changed",

@@ -249,7 +249,7 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
     if not found and (lost is not None or judged.blockers.found):
         return  # what could not be read makes the topic unknown
     blocking = judged.candidates.blocking
-    if blocking is not None and all(one.reason is not blocking.reason for one in found):
+    if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(one.reason for one in found)}:
         found.append(blocking)
     for one in found:
         yield _refusal_row(partition, one)

@@ -399,6 +399,8 @@ class TierView(View[TierResult]):
             )
         if not shipped:
             what = "Nothing to ship" if self._is_through else "Nothing was shipped"
+            if self._is_through and self._stops and not already:
+                return "Nothing to ship: no segment is eligible."
             return f"{what}: {some(already, 'segment')} {agreeing(already)} there already."
         size, were = human_bytes(self._totals["bytes"]), agreeing(already, "was", "were")
         return (

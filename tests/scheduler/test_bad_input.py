@@ -452,6 +452,37 @@ def test_a_wrong_url_is_a_matter_of_usage(command: Resnap, broker_log: Path, url
     assert "hint: " in ran.err
 
 
+@pytest.mark.parametrize(
+    "command_line",
+    ["regenerate {log} --into", "restore file:///nowhere --into", "check", "doctor", "inspect", "tier {log}", "plan"],
+)
+def test_an_empty_argument_is_not_the_current_directory(
+    command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    ran = command(*command_line.format(log=broker_log).split(), "")
+    assert (ran.code, ran.out) == (2, "")
+    assert "it is empty; is a variable not set?" in ran.err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("below", ["", "strange", "payments-0"])
+@pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
+def test_no_log_dir_of_a_broker_is_a_destination_though_it_is_no_source(
+    command: Resnap, broker_log: Path, tmp_path: Path, command_line: str, below: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(broker_log, other)
+    before = sorted(other.rglob("*"))
+    name, flag = command_line.split()
+    ran = command(name, broker_log, *LOCAL, flag, (other / below).as_uri() if name == "tier" else other / below)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"is inside the log dir {other}" in ran.err
+    assert sorted(other.rglob("*")) == before
+
+
 def test_a_destination_that_leads_round_in_a_circle_is_told(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     ran = command("tier", broker_log, *LOCAL, "--to", f"file://{tmp_path}/loop")

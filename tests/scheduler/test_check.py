@@ -394,6 +394,18 @@ def test_a_disk_that_is_gone_hides_no_other_log_dir(
     assert list(store.rglob("*.manifest"))
 
 
+def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Resnap, ready_log: Path) -> None:
+    (ready_log / "replication-offset-checkpoint").unlink()
+    file_at(ready_log / "payments-0", bases(ready_log / "payments-0")[1], "snapshot").unlink()
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    assert (ran.code, {one["reason"] for one in row["blockers"]}) == (4, {"missing-snapshot"})
+    assert (row["readiness"], "high-watermark" in row["notChecked"]) == ({"blocked": 1}, True)
+    shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
+    assert "Nothing to ship: no segment is eligible." in shipped.out
+    assert "hw-unknown: give --high-watermark" in shipped.out
+
+
 def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap, ready_log: Path) -> None:
     shutil.copytree(ready_log / "payments-0", ready_log / "__remote_log_metadata-0")
     (ready_log / "__remote_log_metadata-0" / "partition.metadata").unlink(missing_ok=True)
