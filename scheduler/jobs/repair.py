@@ -24,6 +24,7 @@ from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
 from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.job.work_items import Cost
+from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import PARTITION, Column, some
 from resnap.storage.errors import LockedError, ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
@@ -257,6 +258,8 @@ class RepairView(View[Result]):
     def __init__(self, url: str, *, is_dry: bool) -> None:
         self._url, self._is_dry, self._run = url, is_dry, ""
         self._totals = dict.fromkeys(("segments", "repaired", "snapshots", "transactionIndexes", "notRepaired"), 0)
+        self._known_from: dict[TopicPartition, int] = {}
+        """Where what is stored of a repaired partition begins."""
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -266,6 +269,8 @@ class RepairView(View[Result]):
             self._totals["notRepaired"] += len(result.faults)
             return None
         one = result.partition
+        if one.repaired:
+            self._known_from[one.topic_partition] = max((plan.known_from() for plan in one.plans), default=0)
         for repair in one.repaired:
             self._totals["snapshots"] += repair.check is not None
             self._totals["transactionIndexes"] += repair.index is not None
@@ -303,6 +308,7 @@ class RepairView(View[Result]):
         left = f" Not repaired: {some(count['notRepaired'], 'finding')}." if count["notRepaired"] else ""
         if not count["segments"]:
             return
+        yield from beginnings_gone(self._known_from)
         if not count["repaired"]:
             nothing = "Nothing replaced" if left else "Nothing to repair"
             yield f"{nothing} in {some(count['segments'], 'segment')}.{left}"

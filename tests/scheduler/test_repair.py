@@ -408,6 +408,7 @@ def test_an_index_of_a_log_whose_beginning_is_gone_is_repaired_as_far_as_the_log
     wrong = scene.contents()
     planned = scene.command("repair", scene.url, *ENGINE[:4], "--dry-run")
     assert "whose beginning is not stored" in planned.err
+    assert f"begins at {start}: of producers whose last batch lies below, only those are known" in planned.out
     ran = scene.repair()
     assert (ran.code, ran.document["summary"]["transactionIndexes"]) == (0, 1), ran.err
     made = list(struct.iter_unpack(ABORTED.format, files.read(0, ObjectKind.TXN_INDEX)))
