@@ -45,7 +45,7 @@ class NotJsonError(HttpError):
 
 
 class BodyTooLargeError(HttpError):
-    """The body is longer than is read."""
+    """The body is too large."""
 
 
 class ConflictError(HttpError):
@@ -61,7 +61,7 @@ class PreconditionError(HttpError):
 
 
 class TooManyStreamsError(HttpError):
-    """As many event streams are open as may."""
+    """Too many event streams are open."""
 
 
 class OtherHttpError(HttpError):
@@ -85,91 +85,96 @@ class Kind(NamedTuple):
         return f"{PROBLEMS_PATH}/{self.code}"
 
 
-_WAIT = "try again after the seconds that Retry-After says"
+_WAIT = "try again after the time in Retry-After"
 
 INTERNAL: Final = Kind(
     "internal-error",
     500,
     "The service failed",
-    "this is a bug: report it, with what the log says under the id that instance names",
+    "this is a bug: report it, with the log entries of the id in instance",
 )
 KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.UsageError: Kind(
-        "unusable-request", 400, "The request makes no sense", "read detail, and change the request"
+        "unusable-request", 400, "The request cannot be carried out", "read detail, and change the request"
     ),
-    OtherHttpError: Kind("bad-request", 400, "The request cannot be taken", "read detail, and change the request"),
+    OtherHttpError: Kind("bad-request", 400, "The request is not valid HTTP", "read detail, and change the request"),
     access.UnauthenticatedError: Kind(
         "unauthenticated", 401, "A valid token is needed",
         "send one as a bearer token in the header Authorization; `resnap token create` makes it",
     ),
     access.ForbiddenError: Kind(
-        "forbidden", 403, "The role does not suffice",
-        "use the token of a role that may; `resnap token create --role` makes one",
+        "forbidden", 403, "The role does not permit this",
+        "use a token with a sufficient role; `resnap token create --role` makes one",
     ),
     access.PlaceForbiddenError: Kind(
         "place-not-allowed", 403, "This path or URL may not be named in requests",
-        "name a place that the configuration allows, or have it allow this one",
+        "name a place that the configuration allows, or add this one to the configuration",
     ),
     access.CrossSiteError: Kind(
         "cross-site", 403, "A page of another origin made the request",
         "make requests from a program, or from the service's own page",
     ),
-    NotFoundError: Kind("not-found", 404, "There is no such thing", "list what there is, and take its id"),
+    NotFoundError: Kind("not-found", 404, "Not found", "list the existing ones, and use an id from there"),
     NoSnapshotError: Kind(
         "no-snapshot", 404, "There is no snapshot at this offset",
         "list the boundaries of the partition; a replay makes what is missing",
     ),
     errors.FileGoneError: Kind(
         "file-gone", 404, "A file is no longer there",
-        "look again: where it was listed, the broker has deleted it since",
+        "list again: the broker has deleted it since it was listed",
     ),
     errors.ObjectNotFoundError: Kind(
         "object-not-found", 404, "The store has no such object", "list what the store holds"
     ),
     MethodNotAllowedError: Kind(
-        "method-not-allowed", 405, "The path knows no such method", "use a method that the header Allow names"
+        "method-not-allowed", 405, "The path does not support this method", "use a method that the header Allow names"
     ),
-    ConflictError: Kind("conflict", 409, "It is in no state for that", "get it again, and see what it is at"),
+    ConflictError: Kind(
+        "conflict", 409, "The current state does not permit this", "read it again to see its current state"
+    ),
     KeyReusedError: Kind(
-        "idempotency-key-reused", 409, "The idempotency key came with another request before",
+        "idempotency-key-reused", 409, "The idempotency key was used for another request",
         "send the same request again, or this one with a new key",
     ),
-    errors.LockedError: Kind("locked", 409, "Another run is at the same work", "wait until it has ended, or cancel it"),
+    errors.LockedError: Kind(
+        "locked", 409, "Another process is doing the same work", "wait until it has ended, or cancel it"
+    ),
     errors.LogDirInUseError: Kind(
         "log-dir-in-use", 409, "The lock of the log dir is held", "stop the broker, or wait for the other run"
     ),
     errors.ObjectExistsError: Kind(
-        "object-exists", 409, "The store has such an object already", "look at what is there: it was left as it is"
+        "object-exists", 409, "The store has such an object already", "read the existing object: it was not changed"
     ),
     errors.ObjectChangedError: Kind("object-changed", 409, "An object was replaced while it was read", "try again"),
     errors.StalePlanError: Kind(
         "stale-plan", 412, "What the plan depends on has changed", "make a new plan, and run that"
     ),
     PreconditionError: Kind(
-        "precondition-failed", 412, "What If-Match asks for does not hold", "get it again, and decide on what it is now"
+        "precondition-failed", 412, "The version differs from If-Match",
+        "read it again, and decide by its current version",
     ),
-    BodyTooLargeError: Kind("body-too-large", 413, "The body is longer than is read", "ask for less at once"),
+    BodyTooLargeError: Kind("body-too-large", 413, "The body is too large", "split the request"),
     NotJsonError: Kind("not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),
     access.UnknownHostError: Kind(
-        "unknown-host", 421, "The service does not go by this name",
+        "unknown-host", 421, "The service does not accept this host name",
         "use the address it listens on, or add the name to allow-hosts",
     ),
     InvalidRequestError: Kind(
-        "invalid-request", 422, "The request is not of the form that is described",
-        "errors has each part that is wrong; /openapi.json describes the form",
+        "invalid-request", 422, "The request does not match its description",
+        "errors lists each wrong part; /openapi.json has the description",
     ),
     errors.DataError: Kind(
-        "unusable-data", 422, "The bytes are not what Kafka writes",
+        "unusable-data", 422, "The data is damaged, or not Kafka's",
         "take the file from another replica; one that resnap wrote may be deleted, and is made again",
     ),
     access.TooManyFailuresError: Kind("too-many-failures", 429, "Too many wrong tokens from this address", _WAIT, 6),
     access.QuotaExceededError: Kind("quota-exceeded", 429, "More producer ids than the caller's quota allows", _WAIT),
-    QueueFullError: Kind("queue-full", 429, "As many runs wait as may", _WAIT, RETRY_AFTER_S),
+    QueueFullError: Kind("queue-full", 429, "The queue of runs is full", _WAIT, RETRY_AFTER_S),
     Exception: INTERNAL,
     errors.ConfigurationError: Kind(
         "misconfigured", 500, "The service is configured wrongly", "correct the configuration"
     ),
-    errors.ResnapError: Kind("failed", 500, "It did not work", "read detail; the log has more under instance"),
+    errors.ResnapError: Kind("failed", 500, "The request failed", "read detail; the log has more under instance"),
     errors.LostProducerStateError: Kind(
         "lost-producer-state", 502, "A replica lacks producer state that another one has",
         "keep it from leading until it is repaired",
@@ -179,33 +184,33 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     ),
     errors.StoreError: Kind("store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
     errors.StoreAccessError: Kind(
-        "store-denied", 502, "The store does not let the service in",
+        "store-denied", 502, "The store denies access",
         "check credentials, permissions and bucket; `resnap doctor --store URL` probes them",
     ),
     errors.VerificationError: Kind(
-        "verification-failed", 502, "What was read back is not what was meant",
-        "do not use it; look at the store, then run it again",
+        "verification-failed", 502, "What was read back differs from what was written",
+        "do not use it; check the store, then run again",
     ),
     errors.LogDirError: Kind(
         "log-dir-unusable", 503, "A log dir cannot be read or written",
         "check that it is mounted, and its permissions", 30,
     ),
     errors.LimitError: Kind(
-        "limit-met", 503, "The system gives the service no more files, threads or memory",
+        "limit-met", 503, "The service has no more files, threads or memory",
         "raise the limit that detail names, then start the service again", 30,
     ),
-    errors.CancelledError: Kind("cancelled", 503, "The work was asked to end", _WAIT, 10),
+    errors.CancelledError: Kind("cancelled", 503, "The work was cancelled", _WAIT, 10),
     TooManyStreamsError: Kind(
-        "too-many-streams", 503, "As many event streams are open as may",
-        "close some, or get the run itself now and then", 10,
+        "too-many-streams", 503, "Too many event streams are open",
+        "close some, or poll the run instead", 10,
     ),
     StateError: Kind(
         "state-unusable", 503, "The service's own file cannot be read or written",
-        "check room and permissions of the state directory", 10,
+        "check free space and permissions of the state directory", 10,
     ),
     errors.StoreUnavailableError: Kind("store-unavailable", 503, "The store does not answer", _WAIT, 10),
-    errors.UploadGoneError: Kind("upload-gone", 503, "An upload was lost on its way", _WAIT, 10),
-    errors.StoreFullError: Kind("store-full", 507, "The store has no room left", "make room, or raise the quota"),
+    errors.UploadGoneError: Kind("upload-gone", 503, "The store lost an unfinished upload", _WAIT, 10),
+    errors.StoreFullError: Kind("store-full", 507, "The store has no room left", "free space, or raise the quota"),
 }  # fmt: skip
 """By class of error; the nearest base class counts. In the order of their statuses."""
 

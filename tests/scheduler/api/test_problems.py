@@ -193,7 +193,7 @@ def test_every_answer_that_is_possible_is_described(service: Served) -> None:
         "200", "401", "403", "404", "409", "421", "422", "429", "500", "503",
     }  # fmt: skip
     said = paths["/v1/things/{thing_id}"]["get"]["responses"]["409"]
-    assert said["description"] == "Another run is at the same work (`locked`)"
+    assert said["description"] == "Another process is doing the same work (`locked`)"
     assert said["content"][MEDIA_TYPE]["schema"] == {"$ref": "#/components/schemas/Problem"}
 
 
