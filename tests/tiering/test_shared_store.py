@@ -142,7 +142,7 @@ def check_reading(store: ObjectStore) -> None:
     found = manifests(store)
     for chain in chains_of(found):
         assert chain.breaks == ()
-    chain = chain_of(sorted(found, key=attrgetter("made")))
+    chain = chain_of(sorted(found, key=attrgetter("facts.made")))
     assert offsets([Span(one.base_offset, one.next_base_offset) for one in chain]) == offsets(stored(store))
     assert all(below.next_base_offset <= above.base_offset for below, above in pairwise(chain))
 
