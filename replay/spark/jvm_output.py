@@ -29,9 +29,15 @@ CHATTER: Final = (
 """How lines begin that are of no use to an operator: the JVM's own, which no option silences."""
 
 WORKER_DROPPED: Final = re.compile(
-    r'Traceback [^\n]*\n(?:  File "[^"]*pyspark/daemon\.py"[^\n]*\n(?:    [^\n]*\n)*)+BrokenPipeError: [^\n]*\n'
+    r'Traceback .*?(?:  File "[^"]*pyspark/\w+\.py"[^\n]*\n(?:    [^\n]*\n)*)+'
+    r"(?:BrokenPipeError|ConnectionResetError): [^\n]*\n\s*",
+    re.DOTALL,
 )
-"""A Python worker that Spark no longer needed, and that had not been ended before it wrote its last byte."""
+"""A Python worker that Spark no longer needed, and that had not ended before it wrote its last byte, or its own error.
+
+Of chained tracebacks the last one decides: its innermost frame is pyspark's.
+"""
+_CHAIN: Final = ("\n", "During handling of the above", "The above exception was the direct cause", "Traceback ")
 
 _ENDED: Final = re.compile(r"\S+ \S+ ERROR \w+: Application has been killed\. Reason: (?P<reason>[^\n]*)\n?")
 _HELD_PIECES: Final = 1000
@@ -119,16 +125,18 @@ class JvmOutput:
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:
-    """Yield single lines, but a Python traceback as a whole."""
-    traceback = ""
+    """Yield single lines, but a Python traceback as a whole, with those that it is chained to."""
+    traceback, has_error = "", False
     for line in lines:
-        if traceback:
+        if traceback and (line.startswith(_CHAIN if has_error else "")):
             traceback += line
-            if not line.startswith(" "):
-                yield traceback
-                traceback = ""
-        elif line.startswith("Traceback (most recent call last):"):
-            traceback = line
+            has_error = not line.startswith((" ", "Traceback "))
+            continue
+        if traceback:
+            yield traceback
+            traceback = ""
+        if line.startswith("Traceback (most recent call last):"):
+            traceback, has_error = line, False
         else:
             yield line
     if traceback:

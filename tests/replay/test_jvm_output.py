@@ -23,6 +23,20 @@ Traceback (most recent call last):
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 BrokenPipeError: [Errno 32] Broken pipe
 """
+DROPPED_WITH_ITS_OWN_ERROR = """\
+Traceback (most recent call last):
+  File "/x/replay/staging.py", line 1, in write
+OSError: [Errno 28] No space left on device
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/pyspark/daemon.py", line 264, in manager
+    code = worker(sock, authenticated)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/x/pyspark/serializers.py", line 2, in write_int
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
 REAL_ERROR = """\
 Traceback (most recent call last):
   File "/x/pyspark/daemon.py", line 264, in manager
@@ -80,6 +94,7 @@ def test_what_was_written_before_is_read_by_whoever_has_caught_up(capsys: pytest
         "NOTE: Picked up JDK_JAVA_OPTIONS: -Dx=1\n",
         DROPPED_WORKER,
         DROPPED_WORKER_WITH_SOURCE,
+        DROPPED_WITH_ITS_OWN_ERROR,
     ],
 )
 def test_chatter_is_dropped_and_what_stands_around_it_kept(chatter: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +102,9 @@ def test_chatter_is_dropped_and_what_stands_around_it_kept(chatter: str, capsys:
     assert capsys.readouterr().err == "before\nafter\n"
 
 
-@pytest.mark.parametrize("text", [REAL_ERROR, REAL_ERROR[:-40], DROPPED_WORKER[:-30], "unfinished"])
+@pytest.mark.parametrize(
+    "text", [REAL_ERROR, REAL_ERROR[:-40], DROPPED_WITH_ITS_OWN_ERROR[:110], DROPPED_WORKER[:-30], "unfinished"]
+)
 def test_every_other_text_comes_through_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     carried(text)
     assert capsys.readouterr().err == text

@@ -51,7 +51,9 @@ class Ran:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The last error, told in JSON."""
+        """The last error, told in JSON; nothing but JSON may be said there."""
+        other = [line for line in self.err.splitlines() if not line.startswith("{")]
+        assert not other, self.err
         told: dict[str, Any] = [line["error"] for line in map(json.loads, self.err.splitlines()) if "error" in line][-1]
         return told
 
