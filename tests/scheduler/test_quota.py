@@ -92,7 +92,7 @@ def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tu
         (("set", "5", "--user", "b\udcff"), "not UTF-8"),
         (("set", "5"), "whose quota"),
         (("set", "5", "--user", "a", "--user-default"), "name two"),
-        (("delete", "--user", ""), "without a name"),
+        (("delete", "--user", ""), "it is empty"),
         (("simulate", "{data}", "--rate", "0"), "greater than 0"),
         (("simulate", "{data}"), "no rate to try out"),
         (("simulate", "{data}", "--rate", "5", "--plot", "x.gif"), "ends in .png or .svg"),
