@@ -163,6 +163,22 @@ class Scans:
                 connection.execute(f"DELETE FROM partitions {_PLACE}", place)  # noqa: S608
                 self._insert(connection, source, json.loads(seen["row"]), seen["scanned_ms"])
 
+    def check_repairs(
+        self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool]
+    ) -> None:
+        """Note which results of runs are still there, by destination and prefix; others do not count from now on."""
+        query = "SELECT topic, partition, how, destination FROM mendings WHERE source = ?"
+        with self.database.read() as connection:
+            made = [tuple(row) for row in connection.execute(query, (source,))]
+        found = [
+            (is_there(destination, f"{topic}-{partition}/" if how == "regenerated" else ""), topic, partition, how)
+            for topic, partition, how, destination in made
+            if selects(TopicPartition(topic, partition))
+        ]
+        update = f"UPDATE mendings SET is_there = ? {_PLACE} AND how = ?"  # noqa: S608
+        with self.database.write() as connection:
+            connection.executemany(update, [(one, source, *others) for one, *others in found])
+
     def page(
         self, wanted: PartitionFilter, *, limit: int, after: tuple[str, int, str] | None = None
     ) -> list[ScannedPartition]:
@@ -337,10 +353,11 @@ def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition:
 
 
 def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Repair]]:
-    """Return what was made of each partition, what was shipped first."""
+    """Return what was made of each partition and is still there, what was shipped first."""
     found: dict[_Place, list[Repair]] = {place: [] for place in places}
     wanted = ", ".join(["(?, ?, ?)"] * len(places))
-    query = f"SELECT * FROM mendings WHERE (source, topic, partition) IN (VALUES {wanted}) ORDER BY how DESC"  # noqa: S608
+    query = f"""SELECT * FROM mendings WHERE is_there AND (source, topic, partition) IN (VALUES {wanted})
+                ORDER BY how DESC"""  # noqa: S608
     values = [part for place in places for part in place]
     for row in connection.execute(query, values) if places else ():
         repair = loaded(Repair, row, offsets=frozenset(json.loads(row["offsets"])))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from resnap.scheduler.job.contract import Observer, Result
@@ -13,6 +15,7 @@ from resnap.scheduler.runs.configuration import place_of
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.planning import can_be_tiered
 from resnap.tiering.readiness import Repair
 
@@ -77,10 +80,23 @@ class RunObserver(Observer):
         kept_as = self._kept_as(source)
         if kept_as is None:
             return
+        self.shared.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds))
         self.shared.scans.keep(kept_as, map(scan_row, partitions), self.scope.wants_partition, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         self.shared.observer.metrics.scan_seen(kept_as, segments=segments)
+
+    def _holds(self, destination: str, prefix: str) -> bool:
+        """Whether anything is at a place where runs have put something; False, with a warning, if it cannot be read."""
+        url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
+        why = "nothing is there any more"
+        try:
+            if any(True for _ in self.shared.engine.reading.sources.store(url).list(prefix)):
+                return True
+        except ResnapError as error:
+            why = str(error)
+        self.shared.observer.warn(f"what runs have put into {destination} is not counted: {why}")
+        return False
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""

@@ -159,4 +159,8 @@ CREATE TABLE scan_days (             -- what the last scan of each day has count
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS)
+_PLACES: Final = """
+ALTER TABLE mendings ADD COLUMN is_there INTEGER NOT NULL DEFAULT 1; -- whether a scan has found anything at the place
+"""
+
+MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS, _PLACES)

@@ -106,6 +106,34 @@ def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(serv
         assert f'resnap_partitions{{state="ready"}} {ready}.0' in client.get("/metrics").text, "it is not installed"
 
 
+@pytest.mark.parametrize(("kind", "mark"), [("regenerate", "prepared"), ("tier", "shipped")])
+def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(service: Whole, kind: str, mark: str) -> None:
+    destination, elsewhere = service.directory / "out", service.directory / "elsewhere"
+    body = {"kind": kind, "partitions": ["payments-0"], "destination": destination.as_uri()}
+
+    def shown(client: httpx.Client) -> tuple[str, bool, int]:
+        """Return the readiness, whether the page names the place, and how many partitions are counted so."""
+        scanned(service, client, topics=["payments"])
+        one = client.get("/v1/partitions/payments/0").json()
+        page = client.get("/partitions/payments/0").text
+        counts = client.get("/v1/partitions").json()["counts"]
+        return one["readiness"], f"<dt>{'Shipped' if kind == 'tier' else 'Regenerated'}</dt>" in page, counts[mark]
+
+    with service.client() as client:
+        before = shown(client)
+        assert before == ("blocked", False, 0)
+        answer = client.post("/v1/replays", json=body)
+        assert service.over(client, answer.headers["location"])["state"] == "succeeded", answer.text
+        assert shown(client) == (mark, True, 1)
+        destination.rename(elsewhere)
+        assert shown(client) == before
+        destination.write_text("")
+        assert shown(client) == before, "it cannot be read"
+        destination.unlink()
+        elsewhere.rename(destination)
+        assert shown(client) == (mark, True, 1), "such as a disk that was not mounted"
+
+
 def test_what_is_not_there_is_refused_at_once_and_what_is_not_configured_is_not_kept(service: Whole) -> None:
     with service.client() as client:
         before = known(service, client)
