@@ -35,7 +35,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
     services = context.services
     places = services.scans.find(topic, partition, source or None)
     if len(places) > 1:
-        several = {"places": places, "kinds": READINESS, "path": partition_path(places[0]), "commands": []}
+        several = {"places": places, "kinds": READINESS, "path": partition_path(places[0])}
         return context.page("places.html", several)
     seen = seen_in(services, context.who, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)

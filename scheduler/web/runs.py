@@ -33,7 +33,6 @@ def show_runs(
         "runs": shown,
         "wanted": wanted,
         "kinds": list(RunKind),
-        "states": RUN_STATES,
         **turned("/runs", paging, following, **asked),
         "commands": [context.api(link("/v1/runs", **asked), "the same from the API")],
     }
@@ -57,7 +56,6 @@ def show_run(
         "totals": human_facts(run.totals),
         "outcomes": shown,
         "wanted": states,
-        "states": list(PartitionState),
         **turned(f"/runs/{run_id}", paging, following, state=[one.value for one in states]),
         "commands": _commands(context, run),
     }
