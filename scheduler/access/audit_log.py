@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.redaction import redacted
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _TEXT: Final = 300
 """Characters of a field at most: what is refused may be as long as its sender likes."""
 _DETAIL: Final = 4000
-PAGE: Final = 50
-LARGEST_PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,36 +44,6 @@ class AuditEntry:
     resource: str
     outcome: str
     detail: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
-    """Selects the entries of a page; None means all. Times are milliseconds since 1970, half-open."""
-
-    principal: str | None = None
-    action: str | None = None
-    outcome: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    def clauses(self) -> dict[str, object]:
-        """Return conditions with their values."""
-        asked = {
-            "principal = ?": self.principal,
-            "action = ?": self.action,
-            "outcome = ?": self.outcome,
-            "at_ms >= ?": self.since_ms,
-            "at_ms < ?": self.until_ms,
-        }
-        return {clause: value for clause, value in asked.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditPage:
-    """Entries, newest first; ``before`` is the cursor of the next page, None at the end."""
-
-    entries: list[AuditEntry] = field(default_factory=list)
-    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +74,17 @@ class AuditLog:
         with self.database.write() as connection:
             inserted(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _kept(detail or {})})
 
-    def page(self, wanted: AuditFilter | None = None, *, before: int | None = None, limit: int = PAGE) -> AuditPage:
-        """Return up to ``limit`` entries, newest first, older than the entry ``before`` if it is given."""
-        conditions = {**(wanted or AuditFilter()).clauses(), **({} if before is None else {"seq < ?": before})}
+    def page(
+        self, *, principal: str = "", action: str = "", outcome: str = "", before: int | None = None, limit: int = 50
+    ) -> list[AuditEntry]:
+        """Return up to ``limit`` entries, newest first, with these values, and older than the entry ``before``."""
+        asked = {"principal = ?": principal, "action = ?": action, "outcome = ?": outcome, "seq < ?": before}
+        conditions = {clause: value for clause, value in asked.items() if value}
         where = " AND ".join(["1", *conditions])
-        size = max(1, min(limit, LARGEST_PAGE))
         query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
         with self.database.read() as connection:
-            rows = connection.execute(query, (*conditions.values(), size + 1)).fetchall()
-        entries = [loaded(AuditEntry, row, detail=json.loads(row["detail"])) for row in rows[:size]]
-        return AuditPage(entries=entries, before=entries[-1].seq if len(rows) > size else None)
+            rows = connection.execute(query, (*conditions.values(), limit))
+            return [loaded(AuditEntry, row, detail=json.loads(row["detail"])) for row in rows]
 
 
 def _kept(detail: Mapping[str, object]) -> str:

@@ -26,7 +26,7 @@ from resnap.scheduler.api.middleware import (
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
-from resnap.scheduler.web import administration, explain, login, overview, producers, static_files
+from resnap.scheduler.web import administration, login, overview, producers, rendering
 from resnap.scheduler.web import fleet as fleet_pages
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
@@ -54,18 +54,8 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.state.services, app.state.feeds = services, EventFeeds(services)
     for part in (probes, partitions, runs, plans, schedules, fleet, audit):
         app.include_router(part.router)
-    for pages in (
-        login,
-        overview,
-        partition_pages,
-        explain,
-        producers,
-        run_pages,
-        plan_pages,
-        administration,
-        fleet_pages,
-        static_files,
-    ):
+    page_modules = (login, overview, partition_pages, producers, run_pages, plan_pages, administration, fleet_pages)
+    for pages in (*page_modules, rendering):
         app.include_router(pages.router)
     guard(app, services.access)
     metrics = services.observation.metrics

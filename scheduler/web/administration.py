@@ -4,9 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from resnap.scheduler.access.audit_log import AuditFilter
 from resnap.scheduler.api.auth import Admin
-from resnap.scheduler.api.paging import Paging, encoded
+from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.web.pages import Context, link, turned
 
 router = APIRouter(include_in_schema=False)
@@ -38,12 +37,12 @@ def show_audit(
 ) -> Response:
     """Show a page of the audit, newest first."""
     asked = {"principal": principal, "action": action, "outcome": outcome}
-    wanted = AuditFilter(principal=principal or None, action=action or None, outcome=outcome or None)
-    found = context.services.access.audit.page(wanted, before=paging.after(int), limit=paging.limit)
+    found = context.services.access.audit.page(**asked, before=paging.after(int), limit=paging.most)
+    shown, following = paging.cut(found, lambda one: one.seq)
     values = {
-        "entries": found.entries,
+        "entries": shown,
         "wanted": asked,
-        **turned("/audit", paging, None if found.before is None else encoded(found.before), **asked),
+        **turned("/audit", paging, following, **asked),
         "commands": [context.api(link("/v1/audit", **asked), "the same from the API")],
     }
     return context.page("audit.html", values)

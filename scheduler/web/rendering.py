@@ -1,22 +1,24 @@
-"""Renders templates as pages. All inserted values are escaped; no page uses external resources."""
+"""Renders templates as pages, and serves what they ask for: style sheet, script, icon.
 
-from __future__ import annotations
+All inserted values are escaped; no page uses external resources.
+"""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
+from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.clock import instant
 from resnap.scheduler.output.rendering import human_bytes, human_duration, some
 from resnap.scheduler.web import words
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+router = APIRouter(include_in_schema=False)
 STATIC_PATH: Final = "/static"
 _TYPES: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -40,6 +42,16 @@ def _assets() -> Mapping[str, Asset]:
 
 
 ASSETS: Final = _assets()
+
+
+@router.get(STATIC_PATH + "/{name}")
+def get_static(request: Request, name: str) -> Response:
+    """Return a file without a token, since the sign-in form needs it, too; at its own ``url`` it never changes."""
+    asset = ASSETS.get(name)
+    if asset is None:
+        raise NotFoundError("there is no such file")
+    kept = "public, max-age=31536000, immutable" if asset.url.endswith(f"?{request.url.query}") else "no-cache"
+    return Response(asset.data, media_type=asset.media_type, headers={"Cache-Control": kept})
 
 
 def render(template: str, values: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.access.audit_log import AuditFilter, AuditLog
+from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.settings.redaction import redacted
 from resnap.storage.errors import UsageError
 from tests.cases import each
@@ -34,39 +34,30 @@ def test_pages_follow_each_other_newest_first_whatever_is_added_meanwhile(audit:
     seen, before = list[str](), None
     while True:
         page = audit.page(before=before, limit=3)
-        seen += [entry.outcome for entry in page.entries]
-        add(audit, outcome="later")
-        if page.before is None:
+        if not page:
             break
-        before = page.before
+        seen += [entry.outcome for entry in page]
+        add(audit, outcome="later")
+        before = page[-1].seq
     assert seen == ["6", "5", "4", "3", "2", "1", "0"]
 
 
-def test_a_page_that_ends_with_the_last_entry_has_no_next(audit: AuditLog) -> None:
-    add(audit)
-    add(audit)
-    assert audit.page(limit=2).before is None
-    assert len(audit.page(limit=0).entries) == 1
-
-
 def test_filters_are_taken_together(audit: AuditLog, clock: FixedClock) -> None:
-    start_ms = clock.now_ms()
     for principal in ("ci", "alice"):
         for outcome in ("200", "403"):
             add(audit, principal, "POST /v1/replays", outcome)
             clock.advance(1000)
-    page = audit.page(AuditFilter(principal="alice", outcome="403"))
-    assert [(entry.principal, entry.outcome) for entry in page.entries] == [("alice", "403")]
-    early = audit.page(AuditFilter(since_ms=start_ms + 1000, until_ms=start_ms + 3000, action="POST /v1/replays"))
-    assert [entry.at_ms - start_ms for entry in early.entries] == [2000, 1000]
-    assert audit.page(AuditFilter(action="token create")).entries == []
+    page = audit.page(principal="alice", outcome="403")
+    assert [(entry.principal, entry.outcome) for entry in page] == [("alice", "403")]
+    assert [entry.outcome for entry in audit.page(action="POST /v1/replays")] == ["403", "200"] * 2
+    assert audit.page(action="token create") == []
 
 
 def test_an_entry_is_part_of_what_it_tells_of(audit: AuditLog) -> None:
     with suppress(UsageError), audit.database.write():
         add(audit)
         raise UsageError("it was not done")
-    assert audit.page().entries == []
+    assert audit.page() == []
 
 
 def test_no_secret_is_kept(audit: AuditLog) -> None:
@@ -78,7 +69,7 @@ def test_no_secret_is_kept(audit: AuditLog) -> None:
         outcome="ok",
         detail={"destination": f"s3://key:{SECRET}@bucket/p", "password": SECRET, "inner": {"secret": SECRET}},
     )
-    (entry,) = audit.page().entries
+    (entry,) = audit.page()
     assert SECRET not in repr(entry)
     assert entry.detail["destination"] == "s3://***@bucket/p"
 
@@ -87,7 +78,7 @@ def test_what_is_kept_is_bounded(audit: AuditLog) -> None:
     audit.append(
         principal="ci", role="", action="x" * 9999, resource="y" * 9999, outcome="ok", detail={"z": "z" * 99_999}
     )
-    (entry,) = audit.page().entries
+    (entry,) = audit.page()
     assert max(len(entry.action), len(entry.resource)) == 300
     assert len(str(entry.detail)) < 4500
 

@@ -46,7 +46,7 @@ class Served:
 
     def audited(self) -> list[tuple[str, str, str]]:
         """Return who did what, with which outcome; the newest first."""
-        return [(entry.principal, entry.action, entry.outcome) for entry in self.access.audit.page(limit=500).entries]
+        return [(entry.principal, entry.action, entry.outcome) for entry in self.access.audit.page(limit=500)]
 
 
 @contextmanager

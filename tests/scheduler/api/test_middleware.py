@@ -49,7 +49,7 @@ def make(service: Served, caller: str = "operator", **headers: str) -> int:
 
 
 def codes(service: Served) -> list[object]:
-    return [entry.detail.get("code") for entry in service.access.audit.page().entries]
+    return [entry.detail.get("code") for entry in service.access.audit.page()]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_every_attempt_to_change_something_is_kept_with_who_and_what_came_of_it(
     service.client.get("/v1/things", headers=service.bearer("viewer"))
     kept = [("operator", "507"), ("anonymous", "401"), ("viewer", "403"), ("operator", "200")]
     assert service.audited() == [(who, "POST /v1/things", outcome) for who, outcome in kept]
-    newest = service.access.audit.page().entries[0]
+    newest = service.access.audit.page()[0]
     assert newest.role == Role.OPERATOR
     assert newest.detail["code"] == "store-full"
     assert newest.detail["source"] == "s3://***@bucket"

@@ -11,7 +11,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
-from resnap.scheduler.web import login, static_files
+from resnap.scheduler.web import login, rendering
 from tests.scheduler.api.serving import served
 from tests.scheduler.api.whole import Whole, whole
 from tests.scheduler.services import Script, fleet_table, scripted
@@ -166,7 +166,7 @@ def test_every_page_keeps_the_rules_of_accessibility(page: Page, service: Whole,
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_form_to_sign_in_keeps_them_too(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    with served(tmp_path, login.router, static_files.router) as found:
+    with served(tmp_path, login.router, rendering.router) as found:
         page = browser.new_page(
             base_url=str(found.client.base_url), color_scheme="dark" if scheme == "dark" else "light",
             viewport={"width": 360, "height": 740},
