@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.access.attempt_limit import AttemptLimit
@@ -20,48 +19,20 @@ if TYPE_CHECKING:
     from resnap.scheduler.state.database import Database
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControl:
-    """Authenticates callers, and holds the data to authorize their requests.
+    """Authenticates callers, and holds the data to authorize their requests; its state is in ``database``."""
 
-    Attributes:
-        failures: wrong credentials by address.
-        anonymous_refusals: refusals of unknown callers by address, as far as the audit log records them.
-        random_bytes: for secrets, and for ids of requests.
-
-    """
-
-    auth: AuthMode
-    hosts: Hosts
-    tokens: Tokens
-    sessions: Sessions
-    audit: AuditLog
-    failures: AttemptLimit
-    anonymous_refusals: AttemptLimit
-    random_bytes: Callable[[int], bytes]
-
-    @classmethod
-    def of(
-        cls,
-        database: Database,
-        clock: Clock,
-        random_bytes: Callable[[int], bytes],
-        *,
-        auth: AuthMode,
-        hosts: Hosts,
-        failures: AttemptLimit | None = None,
-    ) -> AccessControl:
-        """Return the access control of the service with its state in ``database``."""
-        return cls(
-            auth=auth,
-            hosts=hosts,
-            tokens=Tokens(database, clock, random_bytes),
-            sessions=Sessions(database, clock, random_bytes),
-            audit=AuditLog(database, clock),
-            failures=failures or AttemptLimit(clock),
-            anonymous_refusals=AttemptLimit(clock),
-            random_bytes=random_bytes,
-        )
+    def __init__(
+        self, database: Database, clock: Clock, random_bytes: Callable[[int], bytes], *, auth: AuthMode, hosts: Hosts
+    ) -> None:
+        self.auth, self.hosts, self.random_bytes = auth, hosts, random_bytes
+        self.tokens = Tokens(database, clock, random_bytes)
+        self.sessions = Sessions(database, clock, random_bytes)
+        self.audit = AuditLog(database, clock)
+        self.failures = AttemptLimit(clock)
+        """Wrong credentials by address."""
+        self.anonymous_refusals = AttemptLimit(clock)
+        """Refusals of unknown callers by address, as far as the audit log records them."""
 
     def identify(self, *, bearer: str | None, session: str | None, address: str) -> Principal:
         """Return the principal of a request.

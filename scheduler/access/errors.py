@@ -13,20 +13,20 @@ class UnauthenticatedError(AccessError):
     """The token is missing, unknown, revoked or expired; the message does not say which."""
 
 
-class TooManyFailuresError(AccessError):
-    """Too many wrong credentials came from one address; ``retry_after_s`` is when to try again."""
+class TooOftenError(AccessError):
+    """The caller is to wait; ``retry_after_s`` is how long."""
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
 
 
-class QuotaExceededError(AccessError):
-    """The caller has used up its quota; ``retry_after_s`` is when some is available again."""
+class TooManyFailuresError(TooOftenError):
+    """Too many wrong credentials came from one address."""
 
-    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after_s = retry_after_s
+
+class QuotaExceededError(TooOftenError):
+    """The caller has used up its quota."""
 
 
 class ForbiddenError(AccessError):

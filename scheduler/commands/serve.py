@@ -13,7 +13,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.daemon.serve import Daemon
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.service.services import services_of
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import Settings
@@ -39,7 +39,7 @@ def serve(
     """
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     flags = {**run.flags, **(_of_log_dirs(run.settings, log_dirs) if log_dirs else {})}
-    services = services_of(Configuration(flags=flags), run.clock)
+    services = Services(Configuration(flags=flags), run.clock)
     run.say_first()
     Daemon(services).run()
 

@@ -1,36 +1,54 @@
-"""Executes runs, with the same jobs as the shell commands.
+"""Executes runs, with the same jobs as the shell commands, and keeps what they find and make.
 
 The engine, with Spark if it was started, belongs to the service and is shared by all runs.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.contract import Observer, Result
+from resnap.scheduler.job.sources import Scope, is_of
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.jobs import census, regenerate, replicas, scan, tier, verify
-from resnap.scheduler.runs.configuration import scanned_sources
-from resnap.scheduler.runs.run import BY_API, RunKind
-from resnap.scheduler.runs.service_context import RunObserver, ServiceContext
-from resnap.storage.errors import UsageError
-from resnap.tiering.planning import read_saved_plan
+from resnap.scheduler.runs.configuration import place_of, scanned_sources
+from resnap.scheduler.runs.run import BY_API, PartitionOutcome, RunKind
+from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.stores.urls import is_store_url
+from resnap.tiering.planning import can_be_tiered, read_saved_plan
+from resnap.tiering.readiness import Repair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from resnap.scheduler.access.admission import AdmissionControl
+    from resnap.scheduler.clock import Clock
+    from resnap.scheduler.job.contract import Mismatch, View
+    from resnap.scheduler.job.engines import Engine
+    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.job.work_items import PartitionScan
+    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.runs.configuration import Configuration
+    from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.reporting import RunReport
     from resnap.scheduler.runs.run import Row, Run, RunRequest
-    from resnap.scheduler.runs.service_context import Shared
+    from resnap.scheduler.runs.scans import Scans
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.planning import SavedPlan
+
+R = TypeVar("R", bound=Result)
+UNKNOWN_CLUSTER: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Executes runs, one by one.
+    """Executes runs, one by one, with what all of them share.
 
     Attributes:
         saved_plan: returns the text of a stored plan by its id, or None if there is none.
@@ -39,7 +57,13 @@ class Execution:
 
     configuration: Configuration
     saved_plan: Callable[[str], str | None]
-    shared: Shared
+    engine: Engine
+    """With Spark once it runs; for one run after the other."""
+    clock: Clock
+    scans: Scans
+    observer: Observation
+    admission: AdmissionControl
+    """Takes what replays cost those who asked for them."""
 
     def carry_out(self, run: Run, report: RunReport) -> Row:
         """Execute ``run``, and return its totals.
@@ -50,18 +74,18 @@ class Execution:
         """
         settings = self.configuration.of(run.request)
         for warning in settings.metadata_warnings:
-            self.shared.observer.warn(warning)
+            self.observer.warn(warning)
         saved = self._saved(run)
         scope = scope_for(settings, run.request, saved)
         configured = scanned_sources(settings)
-        observer = RunObserver(run=run, scope=scope, shared=self.shared, configured=configured)
-        context = ServiceContext(settings=settings, observer=observer, report=report, shared=self.shared)
+        observer = RunObserver(run=run, scope=scope, service=self, configured=configured)
+        context = ServiceContext(settings=settings, observer=observer, report=report)
         match run.kind:
             case RunKind.SCAN:
                 scanned = scan.Request(scope=scope, separately=True)
                 totals = context.keep(scan.run(scanned, context), scan.ScanView(scope))
                 if run.origin != BY_API:
-                    self.shared.scans.forget_others(configured)
+                    self.scans.forget_others(configured)
                 return totals
             case RunKind.CENSUS:
                 count = census.Request(scope=scope)
@@ -106,3 +130,154 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
         return Scope(sources=(), topics=settings.topics, partitions=request.partitions)
     scope = scope_of(settings, request.sources or None, saved)
     return replace(scope, partitions=request.partitions or scope.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunObserver(Observer):
+    """Keeps what a run finds and makes, for the overview, the metrics and the quota of its principal."""
+
+    run: Run
+    scope: Scope
+    service: Execution
+    configured: tuple[str, ...]
+    """Sources that are scanned regularly: of others nothing is kept but the run."""
+
+    def _kept_as(self, source: str) -> str | None:
+        """Return the configuration's name for ``source``, which may have been asked for by another; None without."""
+        if source in self.configured:
+            return source
+        place = place_of(source)
+        return next((one for one in self.configured if place_of(one) == place), None)
+
+    def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
+        """Keep what a scan of a whole source showed."""
+        kept_as = self._kept_as(source)
+        if kept_as is None:
+            return
+        self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds))
+        self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self.scope.wants_partition, unread=unread)
+        tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
+        segments = sum(len(inventory.partition.segments) for inventory in tierable)
+        self.service.observer.metrics.scan_seen(kept_as, segments=segments)
+
+    def _holds(self, destination: str, prefix: str) -> bool:
+        """Whether anything is at a place where runs have put something; False, with a warning, if it cannot be read."""
+        url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
+        why = "nothing is there any more"
+        try:
+            if any(True for _ in self.service.engine.reading.sources.store(url).list(prefix)):
+                return True
+        except ResnapError as error:
+            why = str(error)
+        self.service.observer.warn(f"what runs have put into {destination} is not counted: {why}")
+        return False
+
+    def not_scanned(self, source: str, error: ResnapError) -> None:
+        """Keep that a source could not be read at all; what was found in it before stays."""
+        kept_as = self._kept_as(source)
+        if kept_as is not None:
+            self.service.scans.keep_error(kept_as, str(error))
+
+    def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
+        """Count the snapshots of one partition by result."""
+        for result, count in (("ok", made), ("failed", failed), ("skipped", unchanged)):
+            self.service.observer.metrics.snapshots(cluster_id or UNKNOWN_CLUSTER, result, count)
+
+    def made(
+        self,
+        selected: SelectedPartition,
+        how: Literal["regenerated", "shipped"],
+        destination: str,
+        offsets: frozenset[int],
+    ) -> None:
+        """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
+        repair = Repair(
+            how=how,
+            destination=destination,
+            offsets=offsets,
+            run_id=self.run.id,
+            at_ms=self.service.clock.now_ms(),
+        )
+        topic, partition = selected.topic_partition
+        for source in dict.fromkeys((*self.configured, *self.scope.sources)):
+            if is_of(selected, source) or place_of(source) == place_of(str(selected.log_dir.path)):
+                self.service.scans.repaired(source, topic, partition, repair)
+
+    def activated(self, snapshot: bytes | str) -> None:
+        """Charge the principal that asked for the run with the producers of a snapshot; a schedule pays nothing."""
+        if self.run.origin != BY_API:
+            return
+        try:
+            data = self.service.engine.reading.sources.read(snapshot) if isinstance(snapshot, str) else snapshot
+        except ResnapError as error:
+            self.service.observer.warn(f"{snapshot!r} is not charged to {self.run.principal}: {error}")
+        else:
+            ids = read_snapshot_array(data)["producer_id"]
+            self.service.admission.activated(self.run.principal, ids.tolist())
+
+    def mismatch(self, kind: Mismatch) -> None:
+        """Count something that a store holds otherwise than it should."""
+        self.service.observer.metrics.verify_mismatch(kind, 1)
+
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas of the running cluster are in a state other than in order."""
+        if self.run.is_of_everything:
+            self.service.observer.metrics.replicas(states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceContext:
+    """What a job has at hand while the service runs it."""
+
+    settings: Settings
+    observer: RunObserver
+    report: RunReport
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self.observer.service.clock
+
+    def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002 - Spark stays, once it runs
+        """Return the engine that all runs share."""
+        return self.observer.service.engine
+
+    def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
+        """Give what keeps how far each of ``tasks`` has come."""
+        return nullcontext([self.report.progress(task) for task in tasks])
+
+    def note(self, text: str) -> None:
+        """Ignore it: it is in the results."""
+
+    def warn(self, text: str) -> None:
+        """Write it to the log."""
+        self.observer.service.observer.warn(text)
+
+    def error(self, error: ResnapError) -> None:
+        """Keep what is wrong with a part of the work that no result describes."""
+        self.report.failure(error)
+
+    def check(self) -> None:
+        """Raise CancelledError if the run is to end."""
+        self.report.check()
+
+    def keep(self, results: Iterable[R], view: View[R]) -> Row:
+        """Keep the result of each partition, and what is wrong, as it comes; return the totals."""
+        for result in results:
+            row = view.row(result)
+            for fault in result.faults:
+                self.report.failure(fault) if result.topic_partition is None else self.report.error(fault)
+            for finding in result.findings:
+                self.report.failure(finding)
+            for text in result.warnings:
+                self.warn(text)
+            self._keep_state(result, row)
+        return view.totals()
+
+    def _keep_state(self, result: Result, row: Row | None) -> None:
+        if result.state is not None and result.topic_partition is not None:
+            topic, partition = result.topic_partition
+            self.report.partition(PartitionOutcome(topic=topic, partition=partition, state=result.state, row=row or {}))
+        elif result.state is not None and not result.faults:
+            self.report.done += 1
+        self.report.check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,7 @@ from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.jobs.verify import UNFIT
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
-from resnap.scheduler.runs.execution import Execution
+from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.observation import Observation
@@ -26,7 +25,6 @@ from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.runs.run import BY_API, FINAL, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.runs.scan_history import prune_days
 from resnap.scheduler.runs.scans import Scans
-from resnap.scheduler.runs.service_context import UNKNOWN_CLUSTER, Shared
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.fleet import FleetWatch
 from resnap.scheduler.service.preconditions import check_places, warnings
@@ -47,7 +45,6 @@ from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.settings.settings import Settings
@@ -57,44 +54,66 @@ _LAST_RUNS: Final = 20
 """Of a schedule, among which one is looked for that came to its end."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Services:
-    """Everything that a request, a page or a schedule needs; ``stop`` it at the end.
+    """Everything that a request, a page or a schedule needs; ``start`` it, and ``stop`` it at the end.
 
-    Attributes:
-        settings: the current settings; replaced as a whole when the configuration is read again.
-        is_ending: whether the service was asked to stop; open event streams end then.
+    Raises:
+        ResnapError: the configuration cannot be used, another service has this state directory, or its file cannot be
+            opened.
 
     """
 
-    configuration: Configuration
-    settings: Settings
-    clock: Clock
-    database: Database
-    history: History
-    scans: Scans
-    plans: Plans
-    engine: Engine
-    worker: Worker
-    schedules: Schedules
-    partition_details: PartitionDetails
-    access: AccessControl
-    admission: AdmissionControl
-    observation: Observation
-    reads: DiskReads
-    """Of log dirs and stores, for those who wait for an answer."""
-    probing: DiskReads = field(default_factory=lambda: DiskReads(2, turn_s=PROBE_S / 2))
-    """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
-    fleet: FleetWatch = field(init=False)
-    """Of the cluster, where the configuration names the services of its brokers."""
-    cleaner: Cleaner | None = None
-    """Forgets producer ids that the quota need not remember; None before the start."""
-    is_ending: bool = False
-    submitting: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a request becomes a run, so that one idempotency key never gives two."""
-
-    def __post_init__(self) -> None:
-        self.fleet = FleetWatch(settings=lambda: self.settings, clock=self.clock, warn=self.observation.warn)
+    def __init__(self, configuration: Configuration, clock: Clock) -> None:
+        self.configuration, self.clock = configuration, clock
+        settings = self.settings = configuration.load()
+        """Those in force; replaced as a whole when the configuration is read again."""
+        directory = state_directory_of(settings)
+        _check(settings, directory)
+        configuration.put_in_force(settings)
+        metrics = Metrics(watched(settings), version=resnap_version(), revision=resnap_revision())
+        self.observation = observation = Observation(metrics, clock)
+        self.database = database = Database(directory / DATABASE_FILE, is_service=True)
+        self.reads = DiskReads()
+        """Of log dirs and stores, for those who wait for an answer."""
+        self.probing = DiskReads(2, turn_s=PROBE_S / 2)
+        """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
+        self.scans, self.history = Scans(database, clock.now_ms), History(database, clock.now_ms)
+        ids = Ids(clock.now_ms, secrets.randbits, newest=self.history.newest_id())
+        self.engine = engine_of(settings)
+        self.plans = Plans(
+            database=database, configuration=configuration, engine=self.engine, ids=ids, clock=clock, reads=self.reads
+        )
+        self.admission = AdmissionControl(
+            directory,
+            settings.metadata_log,
+            clock,
+            observation.warn,
+            config=settings.quota_config(),
+            remembering=settings.remembering(),
+        )
+        metrics.quota(partial(series, self.admission.manager))
+        execution = Execution(
+            configuration=configuration,
+            saved_plan=self.plans.text,
+            engine=self.engine,
+            clock=clock,
+            scans=self.scans,
+            observer=observation,
+            admission=self.admission,
+        )
+        self.worker = Worker(self.history, execution, ids, clock, observation, queue_size=settings.queue_size)
+        self.schedules = Schedules(self.worker, self.history, database, clock, observation)
+        self.partition_details = PartitionDetails(engine=self.engine, scans=self.scans, reads=self.reads)
+        hosts = Hosts(address_of(settings.listen)[0], settings.allow_hosts)
+        self.access = AccessControl(database, clock, secrets.token_bytes, auth=settings.auth, hosts=hosts)
+        self.fleet = FleetWatch(settings=lambda: self.settings, clock=clock, warn=observation.warn)
+        """Of the cluster, where the configuration names the services of its brokers."""
+        self.cleaner: Cleaner | None = None
+        """Forgets producer ids that the quota need not remember; None before the start."""
+        self.is_ending = False
+        """Whether the service was asked to stop; open event streams end then."""
+        self.submitting = threading.Lock()
+        """Held while a request becomes a run, so that one idempotency key never gives two."""
 
     def start(self) -> None:
         """Report runs left unfinished, queue those left waiting, delete old ones, and start to work."""
@@ -209,65 +228,6 @@ class Services:
         if in_time:
             self.database.close()
         return in_time
-
-
-def services_of(configuration: Configuration, clock: Clock) -> Services:
-    """Build the services; nothing is started yet.
-
-    Raises:
-        ResnapError: the configuration cannot be used, another service has this state directory, or its file cannot be
-            opened.
-
-    """
-    settings = configuration.load()
-    directory = state_directory_of(settings)
-    _check(settings, directory)
-    configuration.put_in_force(settings)
-    observation = Observation(Metrics(watched(settings), version=resnap_version(), revision=resnap_revision()), clock)
-    database = Database(directory / DATABASE_FILE, is_service=True)
-    reads, scans = DiskReads(), Scans(database, clock.now_ms)
-    history = History(database, clock.now_ms)
-    ids = Ids(clock.now_ms, secrets.randbits, newest=history.newest_id())
-    engine, hosts = engine_of(settings), Hosts(address_of(settings.listen)[0], settings.allow_hosts)
-    plans = Plans(database=database, configuration=configuration, engine=engine, ids=ids, clock=clock, reads=reads)
-    admission = AdmissionControl(
-        directory,
-        settings.metadata_log,
-        clock,
-        observation.warn,
-        config=settings.quota_config(),
-        remembering=settings.remembering(),
-    )
-    observation.metrics.quota(partial(series, admission.manager))
-    execution = Execution(
-        configuration=configuration,
-        saved_plan=plans.text,
-        shared=Shared(engine=engine, clock=clock, scans=scans, observer=observation, admission=admission),
-    )
-    worker = Worker(history, execution, ids, clock, observation, queue_size=settings.queue_size)
-    return Services(
-        configuration=configuration,
-        settings=settings,
-        clock=clock,
-        database=database,
-        history=history,
-        scans=scans,
-        plans=plans,
-        engine=engine,
-        worker=worker,
-        schedules=Schedules(worker, history, database, clock, observation),
-        partition_details=PartitionDetails(engine=engine, scans=scans, reads=reads),
-        access=AccessControl.of(
-            database,
-            clock,
-            secrets.token_bytes,
-            auth=settings.auth,
-            hosts=hosts,
-        ),
-        admission=admission,
-        observation=observation,
-        reads=reads,
-    )
 
 
 def _check(settings: Settings, directory: Path) -> None:

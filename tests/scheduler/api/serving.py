@@ -72,7 +72,7 @@ def served(
     """Serve routes behind access control, whose clock stands still."""
     clock = FixedClock(START_MS)
     database = Database(directory / "service.db")
-    access = AccessControl.of(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))
+    access = AccessControl(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))
     app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)
     for router in routers:
         app.include_router(router)

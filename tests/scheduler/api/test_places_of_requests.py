@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.reporting import reported
-from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import StoreAccessError
 from tests.clocks import FixedClock
@@ -45,7 +45,7 @@ def services(tmp_path: Path, allowed: Path) -> Services:
 
 
 def made(flags: dict[str, object], directory: Path) -> Services:
-    return services_of(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
+    return Services(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from resnap.scheduler.access.roles import Role
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunState
-from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.service.services import Services
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.user_quotas import QuotaFile
@@ -79,7 +79,7 @@ def asked_of(log_dir: Path, directory: Path, **settings: object) -> Iterator[Ask
         "state_dir": str(directory / "state"), "log_dirs": (log_dir,), "engine": "local", "auth": "token",
         "allow_destinations": (str(directory),), "queue_size": 1_000, **settings,
     }  # fmt: skip
-    services = services_of(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
+    services = Services(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
     with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield Asked(services=services, client=client, log_dir=log_dir, destination=directory / "made")
     assert services.stop()

@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.service.services import services_of
+from resnap.scheduler.service.services import Services
 from tests.clocks import FixedClock
 from tests.scheduler.api.role_table import OWN_ROUTES, check_route, routes_of
 from tests.scheduler.api.serving import START_MS, Served, listening, secrets_of
@@ -87,7 +87,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     state, logs = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("logs")
     clock = FixedClock(START_MS)
     flags = {"state_dir": str(state), "log_dirs": (logs,), "engine": "local", "auth": "token"}
-    services = services_of(Configuration(flags=flags, environment={}, directory=state), clock)
+    services = Services(Configuration(flags=flags, environment={}, directory=state), clock)
     app = create_app(services, "0")
     with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
         secrets = secrets_of(services.access, clock)

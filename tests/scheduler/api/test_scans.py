@@ -12,7 +12,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.sources import Scope, look
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
-from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.service.services import Services
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
@@ -243,7 +243,7 @@ def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
             history.ended(run.id, RunEnd(state=RunState.PARTIALLY_FAILED, totals=totals, errors=()))
         before = measured(service.services)
     assert [line.split()[-1] for line in before] == ["34.0", "34.0", "1.0", "0.0"]
-    services = services_of(Configuration(directory=tmp_path, environment={}), SystemClock())
+    services = Services(Configuration(directory=tmp_path, environment={}), SystemClock())
     services.start()
     assert measured(services) == [*before[:-1], 'resnap_replicas{state="lost"} 2.0']
     assert services.stop()

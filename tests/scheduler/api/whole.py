@@ -15,7 +15,7 @@ from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunState
-from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.service.services import Services
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def whole(
     """Serve everything over ``log_dir``, with ``more`` in the configuration; the first scan is through."""
     text = _CONFIGURATION.format(log_dir=log_dir, directory=directory, auth=auth) + more
     (directory / "resnap.toml").write_text(text)
-    services = services_of(Configuration(directory=directory, environment=environment or {}), SystemClock())
+    services = Services(Configuration(directory=directory, environment=environment or {}), SystemClock())
     secrets = {role.value: services.access.tokens.create(role.value, role)[1] for role in Role}
     app = create_app(services, "0")
     services.start()

@@ -8,7 +8,7 @@ import pytest
 
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.preconditions import warnings
-from resnap.scheduler.service.services import services_of
+from resnap.scheduler.service.services import Services
 from resnap.storage.errors import ConfigurationError
 from tests.clocks import FixedClock
 
@@ -28,14 +28,14 @@ def test_a_state_directory_in_a_log_dir_is_refused_and_not_made(tmp_path: Path, 
     (tmp_path / "link").symlink_to("logs")
     asked = configuration(tmp_path, f'log.dirs = "{tmp_path}/logs"', state_dir=str(tmp_path / inside))
     with pytest.raises(ConfigurationError, match="a broker does not start beside it"):
-        services_of(asked, FixedClock(0))
+        Services(asked, FixedClock(0))
     assert not list((tmp_path / "logs").iterdir())
 
 
 def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
     asked = configuration(tmp_path, '[[schedules]]\nname = "a"\nrun = "tier"\nevery = "1h"\nto = "memory://x"\n')
     with pytest.raises(ConfigurationError, match=r"schedule a: .* forgotten") as refused:
-        services_of(asked, FixedClock(0))
+        Services(asked, FixedClock(0))
     assert "s3://BUCKET" in str(refused.value.hint)
 
 
@@ -55,7 +55,7 @@ def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
 def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str, said: str) -> None:
     asked = configuration(tmp_path, f'[[schedules]]\nname = "a"\nrun = "tier"\nevery = "1h"\n{place}\n')
     with pytest.raises(ConfigurationError, match=f"schedule a: .*({said})") as refused:
-        services_of(asked, FixedClock(0))
+        Services(asked, FixedClock(0))
     assert "secret" not in str(refused.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
-from resnap.scheduler.service.services import Services, services_of
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.settings.settings import AT_START, SETTING_NAMES, Settings, taken_over
 from resnap.storage.errors import ConfigurationError
 from tests.clocks import FixedClock
@@ -37,7 +37,7 @@ OTHERWISE: Final[dict[str, Any]] = {
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
     write(tmp_path, START)
-    found = services_of(Configuration(environment={}, directory=tmp_path), FixedClock(0))
+    found = Services(Configuration(environment={}, directory=tmp_path), FixedClock(0))
     yield found
     found.database.close()
 

@@ -13,7 +13,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.output.documents import CensusRow
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.service.services import services_of
+from resnap.scheduler.service.services import Services
 from tests.scheduler.api.serving import listening
 from tests.scheduler.api.whole import Whole, whole
 from tests.schemas import check_row
@@ -73,7 +73,7 @@ def test_without_a_configuration_file_the_command_names_the_log_dirs_of_the_serv
 ) -> None:
     log_dir = fixture_set("kafka-2.7.2").data
     flags = {"state_dir": str(tmp_path / "state"), "log_dirs": [log_dir], "engine": "local"}
-    services = services_of(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+    services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
     try:
         with listening(create_app(services, "0")) as address:
             text = unescape(httpx.get(f"{address}/producers", headers={"Accept": "text/html"}, timeout=60).text)
