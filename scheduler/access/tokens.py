@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
-from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,18 +83,7 @@ class Tokens:
             if _named(connection, name) is not None:
                 raise UsageError(f"there is a token {name!r} already",
                                  hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
-            inserted(
-                connection,
-                "tokens",
-                {
-                    "id": token.id,
-                    "name": name,
-                    "role": role.value,
-                    "digest": digest(secret),
-                    "created_ms": now_ms,
-                    "expires_ms": expires_ms,
-                },
-            )
+            inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
         return token, secret
 
     def revoke(self, name: str) -> Token:

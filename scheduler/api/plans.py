@@ -70,7 +70,7 @@ def get_plan(services: Serving, _: Viewer, plan_id: PlanId) -> PlanAnswer:
 )
 def get_plan_file(services: Serving, _: Viewer, plan_id: PlanId) -> Response:
     """Return what `resnap plan --save` would have written, for `--plan FILE`."""
-    return Response(found_plan(services, plan_id).text, media_type="application/json")
+    return Response(found_plan(services, plan_id).plan, media_type="application/json")
 
 
 @router.post(

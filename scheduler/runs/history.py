@@ -23,7 +23,7 @@ from resnap.scheduler.runs.run import (
     RunState,
     request_from,
 )
-from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 
 if TYPE_CHECKING:
     import sqlite3
@@ -62,21 +62,9 @@ class History:
 
     def add(self, run: Run) -> None:
         """Store a newly requested run."""
+        names = "id", "kind", "state", "request", "origin", "principal", "retry_of", "created_ms"
         with self.database.write() as connection:
-            inserted(
-                connection,
-                "runs",
-                {
-                    "id": run.id,
-                    "kind": run.kind.value,
-                    "state": run.state.value,
-                    "request": json.dumps(plain(run.request)),
-                    "origin": run.origin,
-                    "principal": run.principal,
-                    "retry_of": run.retry_of,
-                    "created_ms": run.created_ms,
-                },
-            )
+            inserted(connection, "runs", {name: getattr(run, name) for name in names})
             self._report(connection, run.id, "state", {"state": run.state.value})
 
     def get(self, run_id: str) -> Run | None:
@@ -149,17 +137,7 @@ class History:
     def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
         """Store the outcome of one partition."""
         with self.database.write() as connection:
-            inserted(
-                connection,
-                "run_partitions",
-                {
-                    "run_id": run_id,
-                    "topic": outcome.topic,
-                    "partition": outcome.partition,
-                    "state": outcome.state.value,
-                    "row": json.dumps(plain(outcome.row)),
-                },
-            )
+            inserted(connection, "run_partitions", {"run_id": run_id, **columns_of(outcome)})
             data = {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value}
             self._report(connection, run_id, "partition", data)
 
@@ -233,8 +211,7 @@ class History:
         count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
         seq = int(connection.execute(count, (run_id,)).fetchone()[0])
         event = RunEvent(run_id=run_id, seq=seq, at_ms=self.now_ms(), kind=kind, data=data)
-        values = {"run_id": run_id, "seq": seq, "at_ms": event.at_ms, "kind": kind, "data": json.dumps(plain(data))}
-        inserted(connection, "run_events", values)
+        inserted(connection, "run_events", columns_of(event))
         self.database.once_kept(partial(self.publish, event))
 
 

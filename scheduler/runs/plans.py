@@ -10,10 +10,9 @@ from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.jobs.planned import plan_row, totals_of
-from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
-from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ class KeptPlan:
 
     id: str
     request: RunRequest
-    text: str
+    plan: str
+    """As ``resnap plan --save`` writes it."""
     rows: Sequence[Row]
     totals: Row
     principal: str
@@ -71,26 +71,14 @@ class Plans:
         plan = KeptPlan(
             id=self.ids.make(),
             request=request,
-            text=text,
+            plan=text,
             rows=[plan_row(one) for one in planned],
             totals={"dryRun": True, **totals_of(planned)},
             principal=principal,
             created_ms=self.clock.now_ms(),
         )
         with self.database.write() as connection:
-            inserted(
-                connection,
-                "plans",
-                {
-                    "id": plan.id,
-                    "request": json.dumps(plain(request)),
-                    "plan": plan.text,
-                    "rows": json.dumps(plain(plan.rows)),
-                    "totals": json.dumps(plain(plan.totals)),
-                    "principal": principal,
-                    "created_ms": plan.created_ms,
-                },
-            )
+            inserted(connection, "plans", columns_of(plan))
         return plan
 
     def get(self, plan_id: str) -> KeptPlan | None:
@@ -102,7 +90,7 @@ class Plans:
     def text(self, plan_id: str) -> str | None:
         """Return a plan in its saved form, or None if there is none of this id."""
         plan = self.get(plan_id)
-        return None if plan is None else plan.text
+        return None if plan is None else plan.plan
 
     def page(self, *, limit: int, before: str | None = None) -> list[KeptPlan]:
         """Return up to ``limit`` plans, newest first, made before the plan ``before`` if it is given."""
@@ -118,7 +106,7 @@ class Plans:
             ResnapError: a source cannot be read.
 
         """
-        saved = read_saved_plan(plan.text)
+        saved = read_saved_plan(plan.plan)
         settings = self.configuration.of(plan.request)
         planner = Planner(saved.rules, self.engine)
         scope = scope_for(settings, plan.request, saved)
@@ -132,6 +120,4 @@ class Plans:
 
 def _plan(row: sqlite3.Row) -> KeptPlan:
     request = request_from(json.loads(row["request"]))
-    return loaded(
-        KeptPlan, row, request=request, text=row["plan"], rows=json.loads(row["rows"]), totals=json.loads(row["totals"])
-    )
+    return loaded(KeptPlan, row, request=request, rows=json.loads(row["rows"]), totals=json.loads(row["totals"]))

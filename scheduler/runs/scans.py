@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.scheduler.job.reports import SIZES
 from resnap.scheduler.jobs.scan import facts_in
-from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.scan_history import keep_day
-from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.readiness import Judgement, Readiness, Repair, judge
 
@@ -143,20 +142,11 @@ class Scans:
 
     def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
         """Note what a run has made of a partition; the answer for it is found again."""
-        kept = {
-            "source": source,
-            "topic": topic,
-            "partition": partition,
-            "how": repair.how,
-            "destination": repair.destination,
-            "offsets": json.dumps(sorted(repair.offsets)),
-            "run_id": repair.run_id,
-            "at_ms": repair.at_ms,
-        }
         place = (source, topic, partition)
         with self.database.write() as connection:
             connection.execute(f"{_DELETE_REPAIR} AND how = ?", (*place, repair.how))
-            inserted(connection, "mendings", kept)
+            offsets = sorted(repair.offsets)
+            inserted(connection, "mendings", {**_at(place), **columns_of(repair), "offsets": offsets})
             query = f"SELECT row, scanned_ms FROM partitions {_PLACE}"  # noqa: S608
             seen = connection.execute(query, place).fetchone()
             if seen is not None:
@@ -279,21 +269,9 @@ class Scans:
     def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
         topic, partition = str(row["topic"]), int(str(row["partition"]))
         judgement = judge(facts_in(row), _repairs(connection, source, topic, partition))
-        inserted(
-            connection,
-            "partitions",
-            {
-                "source": source,
-                "topic": topic,
-                "partition": partition,
-                "readiness": judgement.readiness.value,
-                "reason": judgement.reason,
-                "missing": row["lost"],
-                "row": json.dumps(plain(row)),
-                "scanned_ms": at_ms,
-                **_sizes(row, judgement.readiness),
-            },
-        )
+        kept = {"readiness": judgement.readiness, "reason": judgement.reason, "missing": row["lost"], "row": row}
+        sizes = _sizes(row, judgement.readiness)
+        inserted(connection, "partitions", {**_at((source, topic, partition)), **kept, "scanned_ms": at_ms, **sizes})
 
 
 def _sizes(row: Row, readiness: Readiness) -> dict[str, int]:
@@ -322,6 +300,10 @@ _Place: TypeAlias = tuple[str, str, int]
 """Source, topic, partition."""
 _PLACE = "WHERE source = ? AND topic = ? AND partition = ?"
 _DELETE_REPAIR = f"DELETE FROM mendings {_PLACE}"  # noqa: S608 - made of our words
+
+
+def _at(place: _Place) -> dict[str, object]:
+    return dict(zip(("source", "topic", "partition"), place, strict=True))
 
 
 def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:

@@ -11,12 +11,14 @@ it, of whatever version, changes nothing. A command beside it works with the fil
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError, LogDirError
 from resnap.storage.log.work_lock import at_work_on
@@ -233,9 +235,19 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
-    """Insert a row into ``table``, a name of ours, with ``values`` by column."""
+    """Insert a row into ``table``, a name of ours, with ``values`` by column; what SQLite has no type for as JSON."""
+    values = {name: one if _is_plain(one) else json.dumps(plain(one)) for name, one in values.items()}
     columns, marks = ", ".join(values), ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+
+
+def columns_of(value: DataclassInstance) -> dict[str, object]:
+    """Return the fields of a value by name, for ``inserted``."""
+    return {one.name: getattr(value, one.name) for one in fields(value)}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int)
 
 
 def loaded(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
