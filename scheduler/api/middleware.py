@@ -54,29 +54,15 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _TOO_LARGE: Final = f"the body is longer than {BODY_BYTES} bytes"
 
 
-class HeadMiddleware:
-    """Has HEAD answered as GET, as load balancers and ``curl -I`` ask; the server leaves the body out."""
+def counted(app: ASGIApp, metrics: Metrics) -> ASGIApp:
+    """Return ``app`` with its requests counted by route; a stream counts from its first to its last byte.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    HEAD is answered as GET, as load balancers and ``curl -I`` ask; the server leaves the body out.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
-        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
-
-
-class MetricsMiddleware:
-    """Counts requests by route; a stream counts from its first to its last byte."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it when its response has ended."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         began_s, status = time.perf_counter(), 500
 
         async def sent(message: Message) -> None:
@@ -86,25 +72,20 @@ class MetricsMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, sent)
+            await app(scope, receive, sent)
         finally:
             seconds = time.perf_counter() - began_s
             route = route_in(scope) or ""  # what no route took is counted as one, however it was called
-            self._metrics.http_request(route, scope["method"], status, seconds)
+            metrics.http_request(route, scope["method"], status, seconds)
+
+    return answer
 
 
-class HeadersMiddleware:
-    """Gives every request an id, every response security headers, and an error that was not caught a problem."""
+def with_headers(app: ASGIApp, random_bytes: Callable[[int], bytes]) -> ASGIApp:
+    """Return ``app`` with an id for every request, security headers, and a problem for an error that was not caught."""
 
-    def __init__(self, app: ASGIApp, random_bytes: Callable[[int], bytes]) -> None:
-        self._app, self._random_bytes = app, random_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and respond to it if an error ended it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        context = RequestContext(str(uuid.UUID(bytes=self._random_bytes(16), version=4)))
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        context = RequestContext(str(uuid.UUID(bytes=random_bytes(16), version=4)))
         context.attach(scope)
         is_begun = False
 
@@ -119,28 +100,26 @@ class HeadersMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_on)
+            await app(scope, receive, send_on)
         except Exception as error:
             response = error_response(scope, error)
             if is_begun:  # too late for another response: the server cuts the connection
                 raise
             await response(scope, receive, send_on)
 
+    return answer
 
-class AuditMiddleware:
-    """Writes every request to change something to the audit log before its response goes out; refusals too.
+
+def audited(app: ASGIApp, access: AccessControl) -> ASGIApp:
+    """Return ``app`` with every request to change something in the audit log before its response; refusals too.
 
     What was done and cannot be kept in the audit log ends as a failure, since nothing may be done in silence. Only a
     limited number of refusals of unknown callers is kept: they must not be able to fill the disk.
     """
 
-    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and keep its outcome before the response goes out."""
-        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
-            await self._app(scope, receive, send)
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in SAFE_METHODS:
+            await app(scope, receive, send)
             return
         is_kept = False
         failure: ResnapError | None = None
@@ -150,67 +129,66 @@ class AuditMiddleware:
             if message["type"] == "http.response.start":
                 is_kept = True
                 try:
-                    await run_in_threadpool(self._keep, scope, message["status"])
+                    await run_in_threadpool(_keep, access, scope, message["status"])
                 except ResnapError as error:
                     failure = error
             if failure is None:
                 await send(message)
 
         try:
-            await self._app(scope, receive, send_on)
+            await app(scope, receive, send_on)
         except Exception:
             if not is_kept:
-                await run_in_threadpool(self._keep, scope, INTERNAL.status)
+                await run_in_threadpool(_keep, access, scope, INTERNAL.status)
             raise
         if failure is not None:
             raise failure
 
-    def _keep(self, scope: Scope, status: int) -> None:
-        context, address = context_in(scope), address_in(scope)
-        who, ended = context.principal, {} if context.code is None else {"code": context.code}
-        if who is None and self._access.anonymous_refusals.take(address) > 0:
-            return
-        self._access.audit.append(
-            principal=ANONYMOUS if who is None else who.name,
-            role="" if who is None else who.role.value,
-            action=f"{scope['method']} {route_in(scope) or scope['path']}",
-            resource=scope["path"],
-            outcome=str(status),
-            detail={"requestId": context.request_id, "address": address, **ended, **context.detail},
-        )
+    return answer
 
 
-class CheckMiddleware:
-    """Refuses what no route is to see."""
+def _keep(access: AccessControl, scope: Scope, status: int) -> None:
+    context, address = context_in(scope), address_in(scope)
+    who, ended = context.principal, {} if context.code is None else {"code": context.code}
+    if who is None and access.anonymous_refusals.take(address) > 0:
+        return
+    access.audit.append(
+        principal=ANONYMOUS if who is None else who.name,
+        role="" if who is None else who.role.value,
+        action=f"{scope['method']} {route_in(scope) or scope['path']}",
+        resource=scope["path"],
+        outcome=str(status),
+        detail={"requestId": context.request_id, "address": address, **ended, **context.detail},
+    )
 
-    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
-        self._app, self._access = app, access
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+def checked(app: ASGIApp, access: AccessControl) -> ASGIApp:
+    """Return ``app`` behind a refusal of what no route is to see."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         changes = scope["method"] not in SAFE_METHODS
         try:
-            self._access.hosts.check(headers, changes=changes)
+            access.hosts.check(headers, changes=changes)
             if len(scope["query_string"]) > QUERY_BYTES:
                 found = len(scope["query_string"])
                 raise InvalidRequestError(f"a query of {found} bytes, expected {QUERY_BYTES} at most")
             if changes and scope["path"] not in FORM_PATHS:
-                context_in(scope).principal = await run_in_threadpool(self._identify, headers, address_in(scope))
+                context_in(scope).principal = await run_in_threadpool(_identify, access, headers, address_in(scope))
             if changes:
                 _check_body(headers, is_form=scope["path"] in FORM_PATHS)
         except ResnapError as error:
             await error_response(scope, error)(scope, receive, send)
             return
-        await self._app(scope, _limited(receive), send)
+        await app(scope, _limited(receive), send)
 
-    def _identify(self, headers: Headers, address: str) -> Principal:
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
-        bearer = secret.strip() if scheme.lower() == "bearer" else None
-        return self._access.identify(bearer=bearer, session=None, address=address)
+    return answer
+
+
+def _identify(access: AccessControl, headers: Headers, address: str) -> Principal:
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    bearer = secret.strip() if scheme.lower() == "bearer" else None
+    return access.identify(bearer=bearer, session=None, address=address)
 
 
 def _check_body(headers: Headers, *, is_form: bool) -> None:

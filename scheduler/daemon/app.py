@@ -17,11 +17,10 @@ from resnap.scheduler.api import audit, fleet, partitions, plans, probes, proble
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import (
     LOGIN_PATH,
-    AuditMiddleware,
-    CheckMiddleware,
-    HeadersMiddleware,
-    HeadMiddleware,
-    MetricsMiddleware,
+    audited,
+    checked,
+    counted,
+    with_headers,
 )
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
@@ -31,7 +30,7 @@ from resnap.scheduler.web import fleet as fleet_pages
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
-from resnap.scheduler.web.error_page import ErrorPageMiddleware, opens_page
+from resnap.scheduler.web.error_page import opens_page, with_error_pages
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     guard(app, services.access)
     metrics = services.observation.metrics
     metrics.routes(_routes(app))
-    app.add_middleware(MetricsMiddleware, metrics=metrics)
-    app.add_middleware(HeadMiddleware)
+    app.add_middleware(counted, metrics=metrics)
     return app
 
 
@@ -73,10 +71,10 @@ def guard(app: FastAPI, access: AccessControl) -> None:
     app.include_router(problems.router)
     describe(app, needs_token=access.auth == "token")
     # The last one added is the outermost.
-    app.add_middleware(CheckMiddleware, access=access)
-    app.add_middleware(AuditMiddleware, access=access)
-    app.add_middleware(HeadersMiddleware, random_bytes=access.random_bytes)
-    app.add_middleware(ErrorPageMiddleware)
+    app.add_middleware(checked, access=access)
+    app.add_middleware(audited, access=access)
+    app.add_middleware(with_headers, random_bytes=access.random_bytes)
+    app.add_middleware(with_error_pages)
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:

@@ -99,6 +99,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=Connection,
+                ws="none",
                 proxy_headers=bool(trusted_proxies),
                 forwarded_allow_ips=list(trusted_proxies),
                 timeout_graceful_shutdown=5,

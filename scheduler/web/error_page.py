@@ -25,16 +25,12 @@ def opens_page(scope: MutableMapping[str, Any]) -> bool:
     return is_page and "text/html" in Headers(scope=scope).get("accept", "")
 
 
-class ErrorPageMiddleware:
-    """Turns problems of RFC 9457 into pages where a page was asked for."""
+def with_error_pages(app: ASGIApp) -> ASGIApp:
+    """Return ``app`` with problems as pages of the same status and headers where a page was asked for."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and a problem back as a page with the same status and headers."""
-        if scope["type"] != "http" or not opens_page(scope):
-            await self._app(scope, receive, send)
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if not opens_page(scope):
+            await app(scope, receive, send)
             return
         start: Message | None = None
         problem = b""
@@ -53,7 +49,9 @@ class ErrorPageMiddleware:
                 if not message.get("more_body"):
                     await _page(problem, start)(scope, receive, send)
 
-        await self._app(scope, receive, send_on)
+        await app(scope, receive, send_on)
+
+    return answer
 
 
 def _page(problem: bytes, start: Message) -> HTMLResponse:

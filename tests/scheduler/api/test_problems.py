@@ -220,7 +220,7 @@ def test_codes_are_told_apart() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type)
         and issubclass(kind, ResnapError)
-        and kind not in {ResnapError, access_errors.AccessError}
+        and kind not in {ResnapError, access_errors.AccessError, access_errors.TooOftenError}
     ],
 )
 def test_no_error_of_ours_is_told_as_a_mere_failure(error: type[ResnapError]) -> None:
