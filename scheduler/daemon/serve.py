@@ -134,10 +134,10 @@ class Daemon:
         try:
             waiting = await asyncio.to_thread(self._services.reads.run, self._services.reload)
         except ResnapError as error:
-            observation.metrics.config_reloaded(succeeded=False)
+            observation.metrics.config_last_reload_success.set(False)
             observation.warn(f"the configuration stays as it was: {error}")
         else:
-            observation.metrics.config_reloaded(succeeded=True)
+            observation.metrics.config_last_reload_success.set(True)
             observation.note("the configuration was read again")
             if waiting:
                 observation.warn(f"wait for the next start of the service: {', '.join(waiting)}")

@@ -217,12 +217,12 @@ class RunObserver(Observer):
 
     def mismatch(self, kind: Mismatch) -> None:
         """Count something that a store holds otherwise than it should."""
-        self.service.observer.metrics.verify_mismatch(kind, 1)
+        self.service.observer.metrics.verify_mismatches.of(kind).inc()
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""
         if self.run.is_of_everything:
-            self.service.observer.metrics.replicas(states)
+            self.service.observer.replicas(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import FINAL, RunKind, RunState
 from resnap.scheduler.telemetry.logs import logger
-from resnap.scheduler.telemetry.metrics import REPLICA_STATES
+from resnap.scheduler.telemetry.series import REPLICA_STATES
 from resnap.storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.history import History
@@ -30,7 +30,6 @@ class Observation:
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self.metrics, self._clock = metrics, clock
         self._lock = threading.Lock()
-        self._streams = 0
         self._stores: dict[str | None, str] = {}
         """How the last run of each schedule fared that needed a store, and the last that a caller asked for."""
 
@@ -56,7 +55,7 @@ class Observation:
         self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
         if run.kind is RunKind.SCAN:
             if run.is_of_everything:
-                self.metrics.scan_tried(succeeded=end.state is RunState.SUCCEEDED)
+                self.metrics.last_scan_success.set(end.state is RunState.SUCCEEDED)
         else:
             self._count(run, end)
         counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
@@ -78,12 +77,12 @@ class Observation:
 
     def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
         """Count and log a problem of a schedule: missed time, last run still active, an error, a full queue."""
-        self.metrics.scheduler_event(event)
+        self.metrics.scheduler_events.of(event).inc()
         _log.warning("schedule could not run", schedule=schedule, event_kind=event, detail=detail)
 
     def orphaned(self, runs: Sequence[Run]) -> None:
         """Count and log runs that the previous service left unfinished."""
-        self.metrics.orphaned(len(runs))
+        self.metrics.runs_orphaned.inc(len(runs))
         for run in runs:
             _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
 
@@ -93,7 +92,7 @@ class Observation:
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
         found = [run for one in wanted for run in history.page(one, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
-            self.metrics.last_success(run.finished_ms or 0, schedule=_schedule_of(run))
+            self.metrics.succeeded(run.finished_ms or 0, schedule=_schedule_of(run))
         scans, checks = (
             [
                 run
@@ -103,19 +102,23 @@ class Observation:
             for kind in (RunKind.SCAN, RunKind.REPLICAS)
         )
         for scan in scans[:1]:
-            self.metrics.scan_tried(succeeded=scan.state is RunState.SUCCEEDED)
+            self.metrics.last_scan_success.set(scan.state is RunState.SUCCEEDED)
         for check in [run for run in checks if "lost" in run.totals][:1]:
-            self.metrics.replicas({state: int(str(check.totals[state])) for state in REPLICA_STATES})
+            self.replicas({state: int(str(check.totals[state])) for state in REPLICA_STATES})
+
+    def replicas(self, states: Mapping[str, int]) -> None:
+        """Note how many replicas are in each state, by the last check of them."""
+        for state in REPLICA_STATES:
+            self.metrics.replicas.of(state).set(states.get(state, 0))
 
     def event_stream(self, change: int) -> None:
         """Count a starting event stream, or an ending one."""
-        with self._lock:
-            self._streams += change
-            self.metrics.event_streams(self._streams)
+        self.metrics.event_streams.inc(change)
 
     def _count(self, run: Run, end: RunEnd) -> None:
         total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
-        self.metrics.replayed(batches=total.get("batches", 0), size_bytes=total.get("bytesRead", 0))
+        self.metrics.batches_replayed.inc(total.get("batches", 0))
+        self.metrics.replay_bytes.inc(total.get("bytesRead", 0))
         failures = [error for error in end.errors if error.exit_code == _STORE]
         is_through = end.state in (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED)
         with self._lock:
@@ -124,9 +127,9 @@ class Observation:
             elif is_through and run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:
                 self._stores[_schedule_of(run)] = _REACHED
         if run.kind is RunKind.TIER:
-            self.metrics.uploaded(size_bytes=total.get("bytes", 0))
+            self.metrics.upload_bytes.inc(total.get("bytes", 0))
             for error in failures:
-                self.metrics.upload_failed(error.code)
+                self.metrics.upload_failures.of(error.code).inc()
 
 
 _STORE: Final = StoreError.exit_code

@@ -191,10 +191,12 @@ class Services:
         counts = self.scans.counts()
         ready = sum(count for readiness, count in counts.items() if readiness.verdict is Verdict.READY)
         metrics = self.observation.metrics
-        metrics.queue(waiting=self.worker.waiting, running=self.worker.running)
-        metrics.partitions(ready=ready, not_ready=sum(counts.values()) - ready)
+        metrics.queue_runs.of("waiting").set(self.worker.waiting)
+        metrics.queue_runs.of("running").set(self.worker.running)
+        metrics.partitions.of("ready").set(ready)
+        metrics.partitions.of("not_ready").set(sum(counts.values()) - ready)
         metrics.segments_missing(self.scans.missing_by_source())
-        metrics.remote_unfit(sum(unfit for _, unfit in self.unfit_stores()))
+        metrics.remote_partitions_unfit.set(sum(unfit for _, unfit in self.unfit_stores()))
 
     def unfit_stores(self) -> list[tuple[Run, int]]:
         """Return the last verification of each schedule that found unfit snapshots, and in how many partitions.

@@ -1,4 +1,7 @@
-"""Declares the series of ``/metrics``: names, labels, and what each counts. ``metrics.py`` updates them.
+"""Declares the series of ``/metrics``: names, labels with their known values, and what each counts.
+
+Every series is there from the start, at 0, for each value of its labels that is known: an alert on a series that is
+absent never fires. Any other value counts as ``other``.
 
 Names follow Prometheus' conventions (base units, ``_total``, one quantity each). No label takes its values from what a
 cluster or a caller holds: topics, partitions, producer ids, principals, paths of requests. Those are in the API.
@@ -8,13 +11,36 @@ Source: https://prometheus.io/docs/practices/naming.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import product
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from collections.abc import Collection, Sequence
 
+T = TypeVar("T", bound=Counter | Gauge | Histogram)
+
+OTHER: Final = "other"
+RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify", "replicas")
+RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
+UPLOAD_FAILURES: Final = (
+    "StoreAccessError",
+    "StoreFullError",
+    "StoreUnavailableError",
+    "ObjectChangedError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "TooLargeError",
+    "UnsupportedError",
+    "UploadGoneError",
+    "VerificationError",
+)
+"""The codes of errors, as the API gives them."""
+MISMATCHES: Final = ("snapshot", "object", "gap", "overlap")
+"""What a store holds otherwise than it should (`Mismatch`)."""
+REPLICA_STATES: Final = ("lost", "lagging", "unknown")
+SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """From a scan that finds everything known to a replay that takes a day."""
 REQUEST_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10)
@@ -22,75 +48,86 @@ REQUEST_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10)
 _SOURCE: Final = ("cluster", "log_dir")
 
 
+class Labelled(Generic[T]):
+    """The series of one name, by labels whose values are known."""
+
+    def __init__(self, metric: T, known: Sequence[Sequence[str]], others: Sequence[str] = (OTHER,)) -> None:
+        self._metric, self._known = metric, known
+        for values in product(*((*one, *others) for one in known)):
+            metric.labels(*values)
+
+    def of(self, *values: str) -> T:
+        """Return the series of these values, of which each that is not known counts as ``other``."""
+        known = (one_of(*both) for both in zip(values, self._known, strict=True))
+        return self._metric.labels(*known)  # type: ignore[return-value] # of the class of the metric
+
+
 class Series:
     """All series of one registry; each attribute is named as its series, without prefix and suffix."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self.build = Info("resnap_build", "The Resnap that runs.", registry=registry)
-        self._of_scans()
-        self._of_work()
-        self._of_runs()
-        self._of_http()
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        counter, counters, gauge, gauges = self._counter, self._counters, self._gauge, self._gauges
+        self.build = Info("resnap_build", "The Resnap that runs.", registry=self.registry)
 
-    def _of_scans(self) -> None:
-        self.segments_scanned = self._counter("segments_scanned", "Segments that scans have looked at.", *_SOURCE)
-        self.segments_missing_snapshot = self._gauge(
+        self.segments_scanned = counter("segments_scanned", "Segments that scans have looked at.", *_SOURCE)
+        self.segments_missing_snapshot = gauge(
             "segments_missing_snapshot", "Segments without a usable producer snapshot, by the last scan.", *_SOURCE
         )
-        self.partitions = self._gauge("partitions", "Partitions by whether tiering could be turned on now.", "state")
-        self.last_scan_success = self._gauge("last_scan_success", "Whether the last scan succeeded.")
+        meaning = "Partitions by whether tiering could be turned on now."
+        self.partitions = gauges("partitions", meaning, state=("ready", "not_ready"))
+        self.last_scan_success = gauge("last_scan_success", "Whether the last scan succeeded.")
 
-    def _of_work(self) -> None:
-        self.snapshots_written = self._counter("snapshots_written", "Producer snapshots.", "cluster", "result")
-        self.batches_replayed = self._counter("batches_replayed", "Record batches that were replayed.")
-        self.replay_bytes = self._counter("replay_bytes", "Bytes of segments that were replayed.")
-        self.upload_bytes = self._counter("upload_bytes", "Bytes sent to object stores.")
-        self.upload_failures = self._counter("upload_failures", "Segments that could not be shipped.", "reason")
-        self.replicas = self._gauge(
-            "replicas", "Replicas of the running cluster that are not in order, by the last check of them.", "state"
-        )
-        self.remote_partitions_unfit = Gauge(
-            "resnap_remote_partitions_unfit",
-            "Partitions with unfit producer snapshots in a store, by the last verification of each schedule.",
-            registry=self._registry,
-        )
-        self.verify_mismatches = self._counter("verify_mismatches", "Differences that a verification found.", "kind")
+        self.snapshots_written = counter("snapshots_written", "Producer snapshots.", "cluster", "result")
+        self.batches_replayed = counter("batches_replayed", "Record batches that were replayed.")
+        self.replay_bytes = counter("replay_bytes", "Bytes of segments that were replayed.")
+        self.upload_bytes = counter("upload_bytes", "Bytes sent to object stores.")
+        meaning = "Segments that could not be shipped."
+        self.upload_failures = counters("upload_failures", meaning, reason=UPLOAD_FAILURES)
+        meaning = "Replicas of the running cluster that are not in order, by the last check of them."
+        self.replicas = gauges("replicas", meaning, state=REPLICA_STATES)
+        meaning = "Partitions with unfit producer snapshots in a store, by the last verification of each schedule."
+        self.remote_partitions_unfit = gauge("remote_partitions_unfit", meaning)
+        meaning = "Differences that a verification found."
+        self.verify_mismatches = counters("verify_mismatches", meaning, kind=MISMATCHES)
 
-    def _of_runs(self) -> None:
-        self.run_duration_seconds = Histogram(
-            "resnap_run_duration_seconds",
-            "From the start of a run to its end.",
-            ("kind",),
-            buckets=RUN_BUCKETS_S,
-            registry=self._registry,
-        )
-        self.runs = self._counter("runs", "Runs that have ended.", "kind", "state")
-        self.runs_orphaned = self._counter("runs_orphaned", "Runs that an earlier process left behind unfinished.")
-        self.last_success = self._gauge("last_success_timestamp_seconds", "When a run last succeeded; 0 for never.")
-        self.schedule_last_success = self._gauge(
+        meaning = "From the start of a run to its end."
+        self.run_duration_seconds = Labelled(self._seconds("run", meaning, "kind", RUN_BUCKETS_S), [RUN_KINDS])
+        self.runs = counters("runs", "Runs that have ended.", kind=RUN_KINDS, state=RUN_STATES)
+        self.runs_orphaned = counter("runs_orphaned", "Runs that an earlier process left behind unfinished.")
+        self.last_success = gauge("last_success_timestamp_seconds", "When a run last succeeded; 0 for never.")
+        self.schedule_last_success = gauge(
             "schedule_last_success_timestamp_seconds", "When a schedule's run last succeeded; 0 for never.", "schedule"
         )
-        self.queue_runs = self._gauge("queue_runs", "Runs that are not over.", "state")
-        self.queue_limit_runs = self._gauge("queue_limit_runs", "Waiting runs beyond which requests are turned away.")
-        self.scheduler_events = self._counter("scheduler_events", "Due runs that did not take place.", "event")
-        self.config_last_reload_success = self._gauge(
-            "config_last_reload_success", "Whether the configuration could be read when last asked to."
-        )
+        self.queue_runs = gauges("queue_runs", "Runs that are not over.", state=("waiting", "running"))
+        self.queue_limit_runs = gauge("queue_limit_runs", "Waiting runs beyond which requests are turned away.")
+        meaning = "Due runs that did not take place."
+        self.scheduler_events = counters("scheduler_events", meaning, event=SCHEDULER_EVENTS)
+        meaning = "Whether the configuration could be read when last asked to."
+        self.config_last_reload_success = gauge("config_last_reload_success", meaning)
 
-    def _of_http(self) -> None:
-        self.http_requests = self._counter("http_requests", "Requests answered.", "route", "method", "status")
-        self.http_request_duration_seconds = Histogram(
-            "resnap_http_request_duration_seconds",
-            "From a request to its answer; of an event stream, to its first byte.",
-            ("route",),
-            buckets=REQUEST_BUCKETS_S,
-            registry=self._registry,
-        )
-        self.event_streams = self._gauge("event_streams", "Event streams that are open.")
+        self.http_requests = counter("http_requests", "Requests answered.", "route", "method", "status")
+        meaning = "From a request to its answer; of an event stream, to its first byte."
+        self.http_request_duration_seconds = self._seconds("http_request", meaning, "route", REQUEST_BUCKETS_S)
+        self.event_streams = gauge("event_streams", "Event streams that are open.")
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(f"resnap_{name}", meaning, labels, registry=self._registry)
+        return Counter(f"resnap_{name}", meaning, labels, registry=self.registry)
+
+    def _counters(self, name: str, meaning: str, **known: Sequence[str]) -> Labelled[Counter]:
+        return Labelled(self._counter(name, meaning, *known), [*known.values()])
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
-        return Gauge(f"resnap_{name}", meaning, labels, registry=self._registry)
+        return Gauge(f"resnap_{name}", meaning, labels, registry=self.registry)
+
+    def _gauges(self, name: str, meaning: str, **known: Sequence[str]) -> Labelled[Gauge]:
+        return Labelled(self._gauge(name, meaning, *known), [*known.values()], others=())
+
+    def _seconds(self, name: str, meaning: str, label: str, buckets: Sequence[float]) -> Histogram:
+        full_name = f"resnap_{name}_duration_seconds"
+        return Histogram(full_name, meaning, (label,), buckets=buckets, registry=self.registry)
+
+
+def one_of(value: str, known: Collection[str]) -> str:
+    """Return ``value`` if it is known, else ``other``."""
+    return value if value in known else OTHER

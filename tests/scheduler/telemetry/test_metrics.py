@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from resnap.scheduler.telemetry import metrics as module
-from resnap.scheduler.telemetry.metrics import MISMATCHES, RUN_KINDS, UPLOAD_FAILURES, Metrics, Watched
+from resnap.scheduler.telemetry import series as module
+from resnap.scheduler.telemetry.metrics import Metrics, Watched
+from resnap.scheduler.telemetry.series import MISMATCHES, RUN_KINDS, UPLOAD_FAILURES
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.storage import errors
 from resnap.tiering.quota.quota_metrics import series
@@ -56,24 +57,27 @@ def test_every_series_is_there_from_the_start_and_stays_the_same_when_things_hap
 def use_all(found: Metrics) -> Metrics:
     found.scan_seen(SOURCE[1], segments=10)
     found.segments_missing({SOURCE[1]: 3})
-    found.scan_tried(succeeded=True)
-    found.partitions(ready=4, not_ready=2)
+    found.last_scan_success.set(True)
+    found.partitions.of("ready").set(4)
+    found.partitions.of("not_ready").set(2)
     found.snapshots("c1", "ok", 3)
-    found.replayed(batches=100, size_bytes=6100)
-    found.uploaded(size_bytes=7)
-    found.upload_failed("StoreFullError")
-    found.verify_mismatch("object", 2)
+    found.batches_replayed.inc(100)
+    found.replay_bytes.inc(6100)
+    found.upload_bytes.inc(7)
+    found.upload_failures.of("StoreFullError").inc()
+    found.verify_mismatches.of("object").inc(2)
     found.run_ended("tier", "succeeded", 61.0, 5_000, schedule="hourly")
-    found.orphaned(1)
-    found.queue(waiting=2, running=1)
-    found.scheduler_event("missed")
-    found.config_reloaded(succeeded=False)
+    found.runs_orphaned.inc()
+    found.queue_runs.of("waiting").set(2)
+    found.queue_runs.of("running").set(1)
+    found.scheduler_events.of("missed").inc()
+    found.config_last_reload_success.set(False)
     found.http_request("/v1/runs/{run}", "GET", 404, 0.02)
-    found.event_streams(150)
+    found.event_streams.set(150)
     return found
 
 
-def test_each_method_moves_its_series() -> None:
+def test_each_call_moves_its_series() -> None:
     before, after = samples(made()), samples(use_all(made()))
     moved = {name: number for name, number in after.items() if number != before[name] and "_bucket" not in name}
     assert moved == {
@@ -117,10 +121,10 @@ def test_nobody_makes_series_by_what_they_ask_for(words: list[str], status: int)
     found.scan_seen(log_dir, segments=1)
     found.segments_missing({log_dir: 1})
     found.snapshots(cluster, result, 1)
-    found.upload_failed(reason)
-    found.verify_mismatch(kind, 1)
+    found.upload_failures.of(reason).inc()
+    found.verify_mismatches.of(kind).inc()
     found.run_ended(kind, state, 1.0, 1, schedule=event)
-    found.scheduler_event(event)
+    found.scheduler_events.of(event).inc()
     found.http_request(route, "GET", status, 0.1)
     found.http_request("/v1/runs", reason, 200, 0.1)
     assert samples(found).keys() == known
@@ -128,7 +132,7 @@ def test_nobody_makes_series_by_what_they_ask_for(words: list[str], status: int)
 
 def test_a_run_that_failed_does_not_move_the_time_of_the_last_success() -> None:
     found = made()
-    found.last_success(1_000, schedule="hourly")
+    found.succeeded(1_000, schedule="hourly")
     for state in ("failed", "partially_failed", "cancelled"):
         found.run_ended("tier", state, 1.0, 9_000, schedule="hourly")
     assert value(found, "resnap_last_success_timestamp_seconds") == 1
@@ -197,7 +201,7 @@ def test_nothing_goes_to_the_registry_that_all_of_a_process_share() -> None:
 
 def test_two_services_in_one_process_do_not_share_numbers() -> None:
     first, second = made(), made()
-    first.orphaned(1)
+    first.runs_orphaned.inc()
     assert value(second, "resnap_runs_orphaned_total") == 0
 
 
