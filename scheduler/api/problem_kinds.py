@@ -88,10 +88,7 @@ class Kind(NamedTuple):
 _WAIT = "try again after the time in Retry-After"
 
 INTERNAL: Final = Kind(
-    "internal-error",
-    500,
-    "The service failed",
-    "this is a bug: report it, with the log entries of the id in instance",
+    "internal-error", 500, "The service failed", "this is a bug: report it, with the log entries of the id in instance"
 )
 KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.UsageError: Kind(

@@ -15,13 +15,7 @@ from starlette.routing import compile_path
 from resnap.scheduler.access.errors import UnauthenticatedError
 from resnap.scheduler.api import audit, fleet, partitions, plans, probes, problems, runs, schedules
 from resnap.scheduler.api.events import EventFeeds
-from resnap.scheduler.api.middleware import (
-    LOGIN_PATH,
-    audited,
-    checked,
-    counted,
-    with_headers,
-)
+from resnap.scheduler.api.middleware import LOGIN_PATH, audited, checked, counted, with_headers
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response

@@ -192,11 +192,7 @@ class RunObserver(Observer):
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
         repair = Repair(
-            how=how,
-            destination=destination,
-            offsets=offsets,
-            run_id=self.run.id,
-            at_ms=self.service.clock.now_ms(),
+            how=how, destination=destination, offsets=offsets, run_id=self.run.id, at_ms=self.service.clock.now_ms()
         )
         topic, partition = selected.topic_partition
         for source in dict.fromkeys((*self.configured, *self.scope.sources)):

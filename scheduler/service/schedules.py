@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 BY_SCHEDULE: Final = "schedule"
 """The principal of scheduled runs."""
 _MOST_AT_ONCE: Final = 64
-_EVENTS: Final = {
-    EVENT_JOB_MISSED: "missed",
-    EVENT_JOB_MAX_INSTANCES: "max_instances",
-    EVENT_JOB_ERROR: "error",
-}
+_EVENTS: Final = {EVENT_JOB_MISSED: "missed", EVENT_JOB_MAX_INSTANCES: "max_instances", EVENT_JOB_ERROR: "error"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

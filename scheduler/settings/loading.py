@@ -18,13 +18,7 @@ from resnap.scheduler.settings.layers import (
     server_properties_layer,
     value_in,
 )
-from resnap.scheduler.settings.metadata import (
-    NOTHING,
-    FromMetadata,
-    contradiction,
-    metadata_layer,
-    of_another_node,
-)
+from resnap.scheduler.settings.metadata import NOTHING, FromMetadata, contradiction, metadata_layer, of_another_node
 from resnap.scheduler.settings.running_cluster import cluster_layer, connect
 from resnap.scheduler.settings.settings import Settings, display_name
 from resnap.scheduler.settings.values import shown_as, split_list

@@ -17,8 +17,7 @@ class QuotaSettings(SettingGroup):
     at_start = True
 
     producer_id_quota_window_num: Annotated[
-        Count,
-        Setting("Samples that a rate is measured over.", "N", kafka=("producer.id.quota.window.num",)),
+        Count, Setting("Samples that a rate is measured over.", "N", kafka=("producer.id.quota.window.num",))
     ] = 11
     producer_id_quota_window_size_seconds: Annotated[
         Annotated[int, Field(ge=1, le=31_536_000)],

@@ -82,8 +82,7 @@ class BrokerSettings(SettingGroup):
     title = "Settings of the brokers"
 
     server_properties: Annotated[
-        Path | None,
-        Setting("The broker's server.properties; settings are read from it.", "FILE", beside_file=True),
+        Path | None, Setting("The broker's server.properties; settings are read from it.", "FILE", beside_file=True)
     ] = None
     metadata_log: Annotated[
         Path | None,
@@ -243,8 +242,7 @@ class ReadingSettings(SettingGroup):
         Setting("How many segments --engine local scans at the same time; one per processor unless given.", "N"),
     ] = None
     header_read_size: Annotated[
-        Size,
-        Setting("If batches are this large on average, read headers one by one and not in blocks.", "SIZE"),
+        Size, Setting("If batches are this large on average, read headers one by one and not in blocks.", "SIZE")
     ] = HEADER_READ_BYTES
     split_size: Annotated[Size, Setting("Split larger segments into parts of about this size.", "SIZE")] = SPLIT_BYTES
     range_size: Annotated[Size, Setting("How much of a segment one request to a store asks for.", "SIZE")] = RANGE_BYTES

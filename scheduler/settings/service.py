@@ -149,9 +149,7 @@ class ServiceSettings(QuotaSettings):
     allow_sources: Annotated[
         Listed,
         Setting(
-            "Requests may name sources below this place; log.dirs are always allowed.",
-            "DIR|URL",
-            flag="--allow-source",
+            "Requests may name sources below this place; log.dirs are always allowed.", "DIR|URL", flag="--allow-source"
         ),
     ] = ()
     allow_destinations: Annotated[

@@ -11,13 +11,7 @@ from resnap.scheduler.settings.key_files import key_ring
 from resnap.storage.encryption import KeyRing
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.stores.s3_settings import (
-    CUSTOMER_KEY_BYTES,
-    AddressingStyle,
-    ChecksumMode,
-    Encryption,
-    decoded_key,
-)
+from resnap.storage.stores.s3_settings import CUSTOMER_KEY_BYTES, AddressingStyle, ChecksumMode, Encryption, decoded_key
 
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes whose objects cannot be read before they are restored."""
@@ -33,8 +27,7 @@ class StoreSettings(SettingGroup):
     s3_region: Annotated[str | None, Setting("Region of the store.", "NAME")] = None
     s3_profile: Annotated[str | None, Setting("Profile in the shared AWS configuration files.", "NAME")] = None
     s3_addressing_style: Annotated[
-        AddressingStyle | None,
-        Setting("Where URLs have the bucket name; most stores other than AWS need path."),
+        AddressingStyle | None, Setting("Where URLs have the bucket name; most stores other than AWS need path.")
     ] = None
     s3_request_checksum_calculation: Annotated[
         ChecksumMode | None, Setting("when_required sends fewer checksums, for stores that reject them.")

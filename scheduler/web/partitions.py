@@ -33,10 +33,7 @@ MEANS: Final = {
     Role.FIRST_SEEN: ("first seen", "the producer's first batch that was read; it gives the entry nothing"),
     Role.TRANSACTION_START: ("opened the transaction", "gives the offset from which a transaction is open"),
     Role.LAST_BATCH: ("last batch", "gives the sequences and the last offset"),
-    Role.LAST_MARKER: (
-        "last marker",
-        "ended a transaction; gives the coordinator's epoch",
-    ),
+    Role.LAST_MARKER: ("last marker", "ended a transaction; gives the coordinator's epoch"),
 }
 """What each batch is to an entry, and what the entry has from it; in the order of a log."""
 
@@ -119,11 +116,7 @@ def show_snapshot(
 
 @router.get("/explain/{offset}")
 def show_explanation(
-    context: Context,
-    seen: Seen,
-    offset: Offset,
-    producer_id: ProducerId,
-    source: Source = "",
+    context: Context, seen: Seen, offset: Offset, producer_id: ProducerId, source: Source = ""
 ) -> Response:
     """Show the batches that made the entry of a producer at an offset, and the entry; reads segments."""
     batches = explained(context.services, context.who, seen, offset, producer_id)
