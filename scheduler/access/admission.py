@@ -61,7 +61,7 @@ class AdmissionControl:
         self._read_s = float("-inf")
         self._reads, self._complain = DiskReads(1, turn_s=0), complain
         self._within_s = READ_S
-        self._is_told = False
+        self._is_reported = False
         """Whether it was logged that a disk does not answer."""
 
     def charge(self, principal: str, things: Iterable[str]) -> None:
@@ -107,11 +107,11 @@ class AdmissionControl:
         try:
             self.manager.update(self._reads.run(self._limits.read, self._within_s))
         except LogDirError as error:
-            if not self._is_told:
+            if not self._is_reported:
                 self._complain(f"quotas stay as they were last read: {error}")
-            self._is_told = True
+            self._is_reported = True
         else:
-            self._is_told = False
+            self._is_reported = False
         self._within_s = REREAD_S
 
 

@@ -15,7 +15,7 @@ REFILL_S: Final = 6.0
 ALL: Final = 10
 """All addresses together may have this many times as much: a client with many addresses gains no more than that."""
 ADDRESSES: Final = 4096
-"""Remembered at most; the one that was heard of least lately makes room, and begins again."""
+"""Kept at most; the least recently used one makes room, and begins again."""
 NO_ADDRESS: Final = "none"
 _SITE_PREFIX: Final = 64
 

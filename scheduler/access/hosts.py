@@ -66,7 +66,7 @@ class Hosts:
         """
         authority = headers.get("host", "").lower()
         if not self._knows(_name_in(authority)):
-            raise UnknownHostError(f"Host {authority[:100]!r} is no name of this service")
+            raise UnknownHostError(f"Host {authority[:100]!r} is not a name of this service")
         if not changes:
             return
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")

@@ -69,7 +69,7 @@ class Places:
                 return path.as_uri() if is_store_url(place) else str(path)
         elif any(parsed == prefix or parsed.startswith(f"{prefix}/") for prefix in self.prefixes):
             return parsed
-        raise PlaceForbiddenError(f"{place!r} is no place that requests may name", hint=self._hint())
+        raise PlaceForbiddenError(f"{place!r} is not a place that requests may name", hint=self._hint())
 
     def _hint(self) -> str:
         allowed = [*map(str, self.directories), *self.prefixes]

@@ -11,11 +11,11 @@ class Role(StrEnum):
     """The permissions of a caller, in ascending order."""
 
     VIEWER = "viewer"
-    """Looks at everything but the audit."""
+    """Reads everything but the audit log."""
     OPERATOR = "operator"
     """Makes plans; starts, cancels and retries runs."""
     ADMIN = "admin"
-    """Pauses and resumes schedules, and looks at the audit."""
+    """Pauses and resumes schedules, and reads the audit log."""
 
     def covers(self, needed: Role) -> bool:
         """Whether this role includes the role ``needed``."""

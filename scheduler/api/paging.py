@@ -36,7 +36,7 @@ class Page:
         """Return what the page begins behind, a value of ``kinds`` or a tuple of several; None for the first page.
 
         Raises:
-            InvalidRequestError: the cursor is none of this list.
+            InvalidRequestError: the cursor is not of this list.
 
         """
         parts = decoded(self.cursor, *kinds)
@@ -73,7 +73,7 @@ def decoded(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     """Return what a cursor stands for; None if there is none.
 
     Raises:
-        InvalidRequestError: it is none of ours.
+        InvalidRequestError: it is not one of ours.
 
     """
     if cursor is None:

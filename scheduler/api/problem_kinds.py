@@ -65,7 +65,7 @@ class TooManyStreamsError(HttpError):
 
 
 class OtherHttpError(HttpError):
-    """What a server refuses by itself, such as a request that is no HTTP."""
+    """What a server refuses by itself, such as a request that is not HTTP."""
 
 
 class Kind(NamedTuple):

@@ -136,7 +136,7 @@ class PlansAnswer(Answer):
 
 
 class ScheduleAnswer(Answer):
-    """A schedule as it stands."""
+    """A schedule and its state."""
 
     name: str = Field(validation_alias=AliasPath("spec", "name"))
     run: str = Field(validation_alias=AliasPath("spec", "run"))

@@ -26,7 +26,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
         "description": "Events of the run, until it is over: `state`, `progress`, `partition`.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     },
-    204: {"description": "The run is over, and its last event was heard."},
+    204: {"description": "The run is over, and its last event was received."},
 }
 
 router = APIRouter(tags=["runs"], route_class=TaggedRoute)
@@ -132,7 +132,9 @@ def stream_run_events(
     _: Viewer,
     kinds: Kinds,
     run_id: RunId,
-    last_event_id: Annotated[str | None, Header(max_length=20, description="Number of the last one heard.")] = None,
+    last_event_id: Annotated[
+        str | None, Header(max_length=20, description="Number of the last one that was received.")
+    ] = None,
 ) -> Response:
     """Report what happens as it happens; who lost the connection goes on behind `Last-Event-ID`."""
     run = _found(services, run_id, kinds)

@@ -122,7 +122,7 @@ class Daemon:
         self._services.is_ending = True
         self._services.worker.begin_to_stop()
         self._services.reads.close()
-        end_pauses()  # of a run that waits for a store, which would not hear of it otherwise
+        end_pauses()  # of a run that waits for a store, which would not notice it otherwise
         server.should_exit = True
 
     def _begin_to_reload(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Configuration:
     """Where the settings of the service come from.
 
-    Runs use the files as they were when they were put in force, whatever became of them since.
+    Runs use the files as they were when they were put in force, whatever has changed in them since.
 
     Attributes:
         flags: of ``resnap serve``, by name of the setting.

@@ -58,7 +58,7 @@ class History:
     database: Database
     now_ms: Callable[[], int]
     listeners: list[Callable[[RunEvent], None]] = field(default_factory=list)
-    """Hear of each event once it is kept, in the thread that keeps it; must not wait, since the next one does."""
+    """Called with each stored event, in the thread that stores it; they must not wait, since the next event does."""
 
     def add(self, run: Run) -> None:
         """Store a newly requested run."""

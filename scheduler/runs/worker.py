@@ -59,7 +59,7 @@ class Worker:
     ) -> None:
         self._history, self._execution, self._ids = history, execution, ids
         self._clock, self._observer, self.queue_size = clock, observer, queue_size
-        self._lanes = {"look": _Lane(), "work": _Lane()}
+        self._lanes = {"scan": _Lane(), "work": _Lane()}
         self._lock = threading.Lock()
         self._at_work: dict[str, RunReport] = {}
         self._awaited: dict[str, Future[RunState]] = {}
@@ -193,7 +193,7 @@ class Worker:
                 self._unkept.pop(run_id, None)
 
     def _lane(self, request: RunRequest) -> _Lane:
-        return self._lanes["look" if request.kind in {RunKind.SCAN, RunKind.REPLICAS} else "work"]
+        return self._lanes["scan" if request.kind in {RunKind.SCAN, RunKind.REPLICAS} else "work"]
 
     def _work(self, lane: _Lane) -> None:
         while (run_id := lane.waiting.get()) is not None and not self._is_stopping:
@@ -227,7 +227,7 @@ class Worker:
         self._observer.run_ended(run, end, self._clock.monotonic_s() - began_s)
 
     def _could_not_keep(self, run_id: str, error: Exception, end: RunEnd | None = None) -> None:
-        """Remember the end of a run that the history did not accept; a run that was not started has failed."""
+        """Keep the end of a run that the history did not accept; a run that was not started has failed."""
         if isinstance(error, StateError):
             self._observer.warn(f"the end of run {run_id} is kept as soon as there is room: {error}")
         else:

@@ -55,6 +55,6 @@ def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
     if settings.auth == "token" and not has_tokens:
         yield "signing in is not possible: there is no token yet; `resnap token create NAME --role admin` makes one"
     if not settings.log_dirs and not settings.schedules:
-        yield "there is nothing to look at: set log.dirs, and a [[schedules]] table that runs `scan`"
+        yield "there is nothing to scan: set log.dirs, and a [[schedules]] table that runs `scan`"
     elif not settings.schedules:
-        yield "nothing is looked at by itself: a [[schedules]] table that runs `scan` has the page filled"
+        yield "nothing is scanned by itself: a [[schedules]] table that runs `scan` fills the pages"

@@ -130,7 +130,7 @@ class Declared(NamedTuple):
 
     @property
     def at_start(self) -> bool:
-        """Whether a running service keeps the value until it is started anew."""
+        """Whether a running service keeps the value until it is restarted."""
         return self.setting.at_start or self.group.at_start
 
     @property

@@ -49,7 +49,7 @@ def flag_layer(flags: Mapping[str, object]) -> Layer:
 def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
     """Return what ``RESNAP_*`` variables set, and those of them that set nothing.
 
-    An unknown variable is no error: what starts a container may have variables of its own. An empty one is not set.
+    An unknown variable is not an error: what starts a container may have variables of its own. An empty one is not set.
     """
     layer, unknown = Layer(), []
     for variable in sorted(environment):
@@ -67,7 +67,7 @@ def file_layer(path: Path) -> Layer:
     """Return what the TOML file at ``path`` sets.
 
     Raises:
-        ConfigurationError: it cannot be read, is no TOML, or sets what does not exist.
+        ConfigurationError: it cannot be read, is not TOML, or sets what does not exist.
 
     """
     layer = Layer()
@@ -149,7 +149,7 @@ def _load_toml(path: Path) -> dict[str, object]:
             f"configuration file {path}: {_said(error)}", hint="check --config and RESNAP_CONFIG"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"configuration file {path} is no TOML: {error}") from error
+        raise ConfigurationError(f"configuration file {path} is not TOML: {error}") from error
 
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -30,7 +30,7 @@ class QuotaSettings(SettingGroup):
     producer_id_quota_cache_cleanup_scheduler_interval_ms: Annotated[
         Milliseconds,
         Setting(
-            "How often memory of ids that are forgotten is freed.",
+            "How often the memory of expired ids is freed.",
             "MS",
             kafka=("producer.id.quota.cache.cleanup.scheduler.interval.ms",),
         ),

@@ -161,7 +161,7 @@ class BrokerSettings(SettingGroup):
 
     @property
     def expiration_note(self) -> str | None:
-        """What to say aloud where the expiration is assumed."""
+        """The warning where the expiration is assumed."""
         if self.producer_id_expiration_ms is not None:
             return None
         return (

@@ -97,6 +97,4 @@ def _check_readable(path: Path) -> None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise ConfigurationError(
-            f"{path}: cannot be read: {error.strerror}", hint="look at --command-config"
-        ) from error
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", hint="check --command-config") from error

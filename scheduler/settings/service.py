@@ -69,7 +69,7 @@ class ScheduleSpec(BaseModel):
         try:
             ZoneInfo(value)
         except (KeyError, ValueError, OSError) as error:
-            raise ValueError(f"{value!r} is no time zone, such as Europe/Berlin") from error
+            raise ValueError(f"{value!r} is not a time zone, such as Europe/Berlin") from error
         return value
 
     @field_validator("settings")
@@ -108,7 +108,7 @@ class FleetEntry(BaseModel):
     """The node id of the broker whose log dirs the service scans."""
     url: str
     token_file: Path | None = None
-    """Holds the token of a viewer; read anew each time."""
+    """Holds the token of a viewer; read again each time."""
     ca_file: Path | None = None
     """Certificates to trust, in PEM; the machine's own unless given."""
 

@@ -53,7 +53,7 @@ class Database:
 
     Raises:
         LockedError: another process is its service, and so it can be neither that nor migrated.
-        DataError: it is no such file, is damaged, or was left by a newer version.
+        DataError: it is not such a file, is damaged, or was left by a newer version.
         StateError: it cannot be opened or written.
 
     """
@@ -194,10 +194,10 @@ class Database:
 
 
 class DatabaseView(Database):
-    """The file of a service as it stands, which may be at work; looked at, and never changed.
+    """The file of a service as it is, which may be in use; read, and never changed.
 
     Raises:
-        DataError: it is no such file, is damaged, or was left by another version.
+        DataError: it is not such a file, is damaged, or was left by another version.
         StateError: it is not there, or cannot be read.
 
     """
@@ -276,7 +276,7 @@ def _translated(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorname", "").split("_IOERR")[0] in _SQLITE_DAMAGE:
             raise DataError(
-                f"{path} is no file of the service, or is damaged: {error}",
+                f"{path} is not a file of the service, or is damaged: {error}",
                 hint="move it aside: the service starts with an empty history; what was shipped is not touched",
             ) from error
         raise StateError(f"{path}: {error}", hint="check room, permissions, and who else has it open") from error

@@ -48,7 +48,7 @@ def set_up(stream: TextIO, form: LogFormat, *, is_verbose: bool = False) -> None
     for package in OURS:
         logging.getLogger(package).setLevel(logging.DEBUG if is_verbose else logging.INFO)
     logging.captureWarnings(capture=True)
-    threading.excepthook = _tell_of_a_thread
+    threading.excepthook = _log_end_of_thread
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -120,7 +120,7 @@ def _escaped(value: object) -> object:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), value)
 
 
-def _tell_of_a_thread(ended: threading.ExceptHookArgs) -> None:
+def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
     """Log the error that ended a thread, which Python would print in lines of its own."""
     if ended.exc_value is not None and ended.exc_type is not SystemExit:
         name = ended.thread.name if ended.thread else "unknown"

@@ -70,7 +70,7 @@ class Series:
         counter, counters, gauge, gauges = self._counter, self._counters, self._gauge, self._gauges
         self.build = Info("resnap_build", "The Resnap that runs.", registry=self.registry)
 
-        self.segments_scanned = counter("segments_scanned", "Segments that scans have looked at.", *_SOURCE)
+        self.segments_scanned = counter("segments_scanned", "Segments that scans have seen.", *_SOURCE)
         self.segments_missing_snapshot = gauge(
             "segments_missing_snapshot", "Segments without a usable producer snapshot, by the last scan.", *_SOURCE
         )

@@ -68,7 +68,7 @@ def _yes(counts: Mapping[Readiness, int], all_in: int) -> str:
 
 def _steps(counts: Mapping[Readiness, int]) -> tuple[str, ...]:
     said = {
-        Readiness.UNFIT: "look first at {} with something in the way of a replay",
+        Readiness.UNFIT: "see first why a replay is refused for {}",
         Readiness.BLOCKED: "replay {}: `resnap regenerate` makes the snapshots, `resnap tier` ships segments with them",
         Readiness.PREPARED: "install the snapshots that are made for {}, broker by broker",
     }

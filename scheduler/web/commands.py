@@ -122,7 +122,7 @@ class Shell:
         place = str(seen.row["path"])
         return [
             *_installs(seen, repairs),
-            Command(says="look at it", line=self.line("scan", place)),
+            Command(says="scan it", line=self.line("scan", place)),
             Command(says="see what a replay would read and make", line=self.line("plan", place)),
             Command(says="make its snapshots", line=self.line("regenerate", place, "--into", STAGED)),
         ]

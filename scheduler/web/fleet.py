@@ -16,7 +16,7 @@ from resnap.tiering.readiness import Verdict
 
 router = APIRouter(include_in_schema=False)
 _WORDS: Final = {
-    Verdict.BLOCKED: Word("blocked", "✕", "todo", "a replica is in the way"),
+    Verdict.BLOCKED: Word("blocked", "✕", "todo", "a replica is blocked"),
     Verdict.UNKNOWN: Word("unknown", "?", "none", "some replicas are not known"),
     Verdict.READY: Word("ready", "✓", "good", "every replica is ready"),
 }

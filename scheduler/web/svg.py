@@ -39,7 +39,7 @@ class Box(NamedTuple):
 
 
 def element(name: str, *content: object, **attributes: object) -> Markup:
-    """Return an element; everything in it is escaped that is no markup already, and a low line ends a reserved name."""
+    """Return an element; what is not markup already is escaped, and an underscore ends a reserved name."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for key, value in attributes.items()

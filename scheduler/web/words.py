@@ -36,7 +36,7 @@ READINESS: Final[Mapping[Readiness, Word]] = {
     Readiness.SHIPPED: Word("shipped", "✓", "good", "all that may be tiered is in a store already"),
     Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, and are to be installed"),
     Readiness.BLOCKED: Word("blocked", "✕", "todo", "a broker stops; a replay makes what is missing"),
-    Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and something is in the way of a replay"),
+    Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and a replay is refused, too"),
     Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: it cannot be tiered"),
 }
 RUN_STATES: Final[Mapping[RunState, Word]] = {

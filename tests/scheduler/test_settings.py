@@ -159,7 +159,7 @@ def test_a_refused_value_shows_no_credentials(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("topcis = []", "there is no setting 'topcis'"),
-        ("= 3", "is no TOML"),
+        ("= 3", "is not TOML"),
         ('engine = "flink"', "resnap.toml"),
         ("full = 17", "full (file "),
     ],

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const REFRESH_MS = 15000;
-  const EVENTS_MS = 1500; // and up to as much again, lest all who watch a run ask for the page at once
+  const EVENTS_MS = 1500; // and up to as much again, so that not all who watch a run ask for the page at once
   const root = document.documentElement;
   const connection = document.getElementById("connection");
   root.classList.add("js");

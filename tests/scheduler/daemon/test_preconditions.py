@@ -62,9 +62,9 @@ def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str,
 @pytest.mark.parametrize(
     ("text", "has_tokens", "said"),
     [
-        ('auth = "token"', False, ["resnap token create", "nothing to look at"]),
-        ("", True, ["nothing to look at"]),
-        ('log.dirs = "logs"', False, ["looked at by itself"]),
+        ('auth = "token"', False, ["resnap token create", "nothing to scan"]),
+        ("", True, ["nothing to scan"]),
+        ('log.dirs = "logs"', False, ["scanned by itself"]),
         ('log.dirs = "logs"\n[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\n', False, []),
     ],
 )

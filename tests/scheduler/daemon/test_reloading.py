@@ -67,7 +67,7 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("queue-size = \n", r"resnap\.toml is no TOML: .* line 1"),
+        ("queue-size = \n", r"resnap\.toml is not TOML: .* line 1"),
         ("queue-size = 0\n", r"queue-size \(file .*resnap\.toml\): .* found 0"),
         ("queue-sise = 5\n", r"resnap\.toml: there is no setting 'queue_sise'"),
         ('listen = "0.0.0.0:80"\n', "could start runs, since auth is none"),

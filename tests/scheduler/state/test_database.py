@@ -130,7 +130,7 @@ def test_a_service_that_could_not_open_its_file_keeps_nobody_out(tmp_path: Path)
 
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
-    with pytest.raises(DataError, match=r"service\.db is no file of the service"):
+    with pytest.raises(DataError, match=r"service\.db is not a file of the service"):
         Database(tmp_path / "service.db")
 
 

@@ -49,7 +49,7 @@ def test_the_answer_says_how_many_and_what_is_left_to_do() -> None:
     answer = answer_of(counts(ready=1000, blocked=478, unfit=1, prepared=2, excluded=9))
     assert answer.sentence == "A broker would stop at 481 of 1,481 partitions."
     assert [step.split(":")[0] for step in answer.steps][:2] == [
-        "look first at 1 partition with something in the way of a replay", "replay 478 partitions",
+        "see first why a replay is refused for 1 partition", "replay 478 partitions",
     ]  # fmt: skip
     assert answer.steps[2].startswith("install the snapshots that are made for 2 partitions")
 

@@ -101,7 +101,7 @@ def test_a_source_that_is_gone_is_told_beside_what_was_seen_of_it(service: Whole
     service.services.scans.keep("/gone", [{**seen.row, "topic": "gone"}])
     try:
         text = opened(service, "/partitions/gone/0")
-        assert "Its boundaries cannot be looked at now" in text
+        assert "Its boundaries cannot be read now" in text
         assert "What the scan saw" in text
     finally:
         service.services.scans.keep("/gone", [])
