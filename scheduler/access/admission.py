@@ -86,10 +86,6 @@ class AdmissionControl:
         self._refresh()
         self.manager.admit_request(principal, list(producer_ids), permissive=True)
 
-    def clean_up(self) -> None:
-        """Drop expired state."""
-        self.manager.clean_up()
-
     def watch(self, metadata_log: Path | None) -> None:
         """Use the limits of this cluster from now on."""
         with self._lock:

@@ -86,7 +86,7 @@ def with_headers(app: ASGIApp, random_bytes: Callable[[int], bytes]) -> ASGIApp:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext(str(uuid.UUID(bytes=random_bytes(16), version=4)))
-        context.attach(scope)
+        scope.setdefault("state", {})["context"] = context
         is_begun = False
 
         async def send_on(message: Message) -> None:

@@ -25,10 +25,6 @@ class RequestContext:
     code: str | None = None
     detail: dict[str, object] = field(default_factory=dict)
 
-    def attach(self, scope: MutableMapping[str, Any]) -> None:
-        """Attach the context to a request's scope."""
-        scope.setdefault("state", {})["context"] = self
-
 
 def context_in(scope: MutableMapping[str, Any]) -> RequestContext:
     """Return the context of the request with this scope."""

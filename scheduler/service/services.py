@@ -125,7 +125,7 @@ class Services:
         for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
             self.observation.warn(text)
         self.cleaner = Cleaner(
-            self.admission.clean_up, self.settings.producer_id_quota_cache_cleanup_scheduler_interval_ms
+            self.admission.manager.clean_up, self.settings.producer_id_quota_cache_cleanup_scheduler_interval_ms
         )
         self.worker.start()
         self.schedules.start(self.settings.schedules)

@@ -106,11 +106,6 @@ def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, 
     return read.model_copy(update=old), waiting
 
 
-def flag_of(name: str) -> str:
-    """Return the flag of the setting ``name``."""
-    return DECLARED[name].flag
-
-
 def display_name(name: str) -> str:
     """Return Kafka's name of a setting that is Kafka's, and the flag's without dashes in front of any other."""
     return DECLARED[name].key

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.service import ServiceSettings
-from resnap.scheduler.settings.settings import flag_of
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import shown
 from resnap.tiering.readiness import Readiness
 
@@ -40,8 +40,7 @@ _DESTINATIONS: Final[Mapping[RunKind, str]] = {
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """A line for a shell, every word of it quoted where it must be, and what it is for."""
 
     says: str
@@ -86,7 +85,7 @@ class Shell:
         )
 
     def _flag(self, name: str, value: object) -> list[str]:
-        flag = flag_of(name)
+        flag = DECLARED[name].flag
         if isinstance(value, bool):
             off = [f"--no-{flag.removeprefix('--')}"] if name in self.is_on else []
             return [flag] if value else off
@@ -107,40 +106,32 @@ class Shell:
         verb = "producer census" if request.kind is RunKind.CENSUS else request.kind
         return self.line(verb, *sources, *to, settings=_scoped(request, settings))
 
-    def carry_out(self, plan: KeptPlan) -> str:
-        """Return the command that carries out a plan, read from ``plan_file``."""
-        return self.line("regenerate", "--plan", plan_file(plan.id), "--into", STAGED, settings=plan.request.settings)
-
-    def plan(self, plan: KeptPlan) -> str:
-        """Return the command that makes a plan again, and keeps it."""
-        request = plan.request
-        settings = _scoped(request, request.settings)
-        return self.line("plan", *(request.sources or self.log_dirs), "--save", plan_file(plan.id), settings=settings)
+    def plan(self, plan: KeptPlan) -> list[Command]:
+        """Return the commands that carry out a plan, read from ``plan_file``, and that make it again."""
+        request, file = plan.request, plan_file(plan.id)
+        sources, scoped = request.sources or self.log_dirs, _scoped(request, request.settings)
+        carry_out = self.line("regenerate", "--plan", file, "--into", STAGED, settings=request.settings)
+        again = self.line("plan", *sources, "--save", file, settings=scoped)
+        return [Command("carry it out in a shell", carry_out), Command("make it again in a shell", again)]
 
     def partition(self, seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
         """Return what can be asked for one partition, or done about it."""
         place = str(seen.row["path"])
         return [
             *_installs(seen, repairs),
-            Command(says="scan it", line=self.line("scan", place)),
-            Command(says="see what a replay would read and make", line=self.line("plan", place)),
-            Command(says="make its snapshots", line=self.line("regenerate", place, "--into", STAGED)),
+            Command("scan it", self.line("scan", place)),
+            Command("see what a replay would read and make", self.line("plan", place)),
+            Command("make its snapshots", self.line("regenerate", place, "--into", STAGED)),
         ]
 
-    def _places(self, source: str) -> tuple[str, ...]:
-        return (source,) if source else self.log_dirs
-
-    def scan(self, source: str, topic: str) -> str:
-        """Return the command that scans what the overview is of."""
-        return self.line("scan", *self._places(source), settings=_topic(topic))
+    def overview(self, verb: str, source: str, topic: str, *words: str) -> str:
+        """Return a call of ``verb`` for what the overview is of."""
+        places = (source,) if source else self.log_dirs
+        return self.line(verb, *places, *words, settings={"topics": [topic]} if topic else {})
 
     def repair(self, verified: RunRequest, topics: Sequence[str]) -> str:
         """Return the command that repairs these topics, globs, in the store that a run has verified."""
         return self.line("repair", str(verified.destination), settings={**verified.settings, "topics": list(topics)})
-
-    def regenerate(self, source: str, topic: str) -> str:
-        """Return the command that makes what is missing in what the overview is of."""
-        return self.line("regenerate", *self._places(source), "--into", STAGED, settings=_topic(topic))
 
 
 @cache
@@ -157,7 +148,7 @@ def resnap(*words: str) -> str:
 def install(made: str, partition: str) -> Command:
     """Return the command that puts snapshots of a destination into the log dir that holds a partition's directory."""
     line = resnap("install", made, str(PurePath(partition).parent))
-    return Command(says="install what was made, once the broker is stopped", line=line)
+    return Command("install what was made, once the broker is stopped", line)
 
 
 def plan_file(plan_id: str) -> str:
@@ -186,10 +177,6 @@ def _installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command
 
 def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:
     return {**settings, "partitions": list(request.partitions)} if request.partitions else settings
-
-
-def _topic(glob: str) -> dict[str, object]:
-    return {"topics": [glob]} if glob else {}
 
 
 def _property(entry: str) -> str:

@@ -35,6 +35,7 @@ def show_fleet(
     shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
     rows = [topic_row(one) for one in shown]
     asked = {"topic": topic, "verdict": [one.value for one in verdict or ()]}
+    topics = {"topics": [topic]} if topic else None
     counts, status = counts_of(collected), collected.status
     values = {
         "answer": _answer(counts, status.verdict, len(status.silent)),
@@ -48,10 +49,7 @@ def show_fleet(
         "wanted": asked,
         **turned("/fleet", paging, following, **asked),
         "commands": [
-            Command(
-                says="the same in a shell",
-                line=context.shell.line("fleet status", settings={"topics": [topic]} if topic else None),
-            ),
+            Command("the same in a shell", context.shell.line("fleet status", settings=topics)),
             context.api(link("/v1/fleet", **asked), "the same from the API"),
         ],
     }

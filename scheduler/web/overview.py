@@ -21,7 +21,7 @@ from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.answer import answer_of, way_of
-from resnap.scheduler.web.commands import Command, Shell
+from resnap.scheduler.web.commands import STAGED, Command, Shell
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, turned
 from resnap.scheduler.web.svg import LINE_PX, SIZES, Box, Part, bar, element, picture, rect, treemap
 from resnap.scheduler.web.words import READINESS
@@ -100,7 +100,7 @@ def show_overview(
                 or [context.api("/v1/scans", "have it scanned now", {})]
             ),
             *_repairs(shell, unfit),
-            Command(says="the same in a shell", line=shell.scan(source, topic)),
+            Command("the same in a shell", shell.overview("scan", source, topic)),
             context.api(link("/v1/partitions", **asked), "the same from the API"),
         ],
     }
@@ -114,7 +114,7 @@ def show_topics(context: Context, listing: Listing, topic: Glob = "") -> Respons
     is_blocked = any(one.counts[Readiness.BLOCKED] for one, _, _ in values["topics"])
     values["commands"] = [
         *(_replays(context, topic) if is_blocked else ()),
-        Command(says="the same in a shell", line=context.shell.scan("", topic)),
+        Command("the same in a shell", context.shell.overview("scan", "", topic)),
     ]
     return context.page("topics.html", values)
 
@@ -163,7 +163,7 @@ def _replays(context: PageContext, topic: str, source: str = "") -> list[Command
     body = {**scope, "destination": context.destination}
     return [
         context.api("/v1/replays", "have this service make what is missing", body),
-        Command(says="make it in a shell", line=context.shell.regenerate(source, topic)),
+        Command("make it in a shell", context.shell.overview("regenerate", source, topic, "--into", STAGED)),
     ]
 
 
@@ -183,8 +183,8 @@ def _repairs(shell: Shell, unfit: list[_UnfitStore]) -> list[Command]:
         command
         for one in unfit
         for command in (
-            Command(says="see what is wrong with what is tiered already", line=shell.run(one.run.request)),
-            Command(says="repair it; --dry-run shows what", line=shell.repair(one.run.request, one.topics)),
+            Command("see what is wrong with what is tiered already", shell.run(one.run.request)),
+            Command("repair it; --dry-run shows what", shell.repair(one.run.request, one.topics)),
         )
     ]
 

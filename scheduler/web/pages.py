@@ -57,7 +57,7 @@ class PageContext:
         """Return the request to the API that answers what a page shows, or that does something about it."""
         url = str(self.request.base_url).rstrip("/") + path
         needs_token = self.services.access.auth == "token"
-        return Command(says=says, line=curl(url, needs_token=needs_token, body=body, words=words))
+        return Command(says, curl(url, needs_token=needs_token, body=body, words=words))
 
     def post(self, path: str, says: str) -> Command:
         """Return the request to the API that has something done and says no more than where."""

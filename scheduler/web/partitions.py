@@ -86,7 +86,7 @@ def show_snapshot(
     loaded = details.snapshot(seen, offset)
     shown, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
     between = difference(loaded.entries, details.snapshot(seen, int(to)).entries) if to else None
-    path = f"{partition_path(seen)}/snapshots/{offset}"
+    path, words = f"{partition_path(seen)}/snapshots/{offset}", (str(seen.row["path"]), name_of(seen), str(offset))
     values = {
         "seen": seen,
         "offset": offset,
@@ -103,11 +103,8 @@ def show_snapshot(
         "partition_url": link(partition_path(seen), source=source),
         **turned(path, paging, following, source=source, to=to),
         "commands": [
-            Command(says="the same in a shell", line=resnap("inspect", loaded.file)),
-            Command(
-                says="which batches made these entries",
-                line=context.shell.line("explain", str(seen.row["path"]), name_of(seen), str(offset)),
-            ),
+            Command("the same in a shell", resnap("inspect", loaded.file)),
+            Command("which batches made these entries", context.shell.line("explain", *words)),
             context.api(link(f"/v1{path}", source=seen.source), "the same from the API"),
         ],
     }
@@ -193,6 +190,6 @@ def _explanation_commands(context: PageContext, seen: ScannedPartition, offset: 
     words = (str(seen.row["path"]), name_of(seen), str(offset), "--producer-id", str(producer_id))
     url = link(f"/v1{partition_path(seen)}/explain/{offset}", producerId=producer_id, source=seen.source)
     return [
-        Command(says="the same in a shell", line=context.shell.line("explain", *words)),
+        Command("the same in a shell", context.shell.line("explain", *words)),
         context.api(url, "the same from the API"),
     ]

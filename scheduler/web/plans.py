@@ -69,15 +69,15 @@ def _state(services: Services, plan: KeptPlan) -> tuple[ResnapError | None, Resn
 
 def _commands(context: PageContext, plan: KeptPlan, *, is_stale: bool) -> list[Command]:
     """Return what to do with a plan; one that is stale can only be made again."""
-    path, shell = f"/v1/plans/{plan.id}", context.shell
-    again = Command(says="make it again in a shell", line=shell.plan(plan))
+    path = f"/v1/plans/{plan.id}"
+    carry_out, again = context.shell.plan(plan)
     if is_stale:
         body = PlanBody.of(plan.request).model_dump(by_alias=True, exclude_defaults=True)
         return [context.api("/v1/plans", "have it made again", body), again]
     return [
         context.api(f"{path}/replays", "have this service carry it out", {"destination": context.destination}),
         context.plan(plan.id),
-        Command(says="carry it out in a shell", line=shell.carry_out(plan)),
+        carry_out,
         again,
         context.api(path, "this plan from the API"),
     ]

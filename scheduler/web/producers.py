@@ -37,7 +37,7 @@ def show_producers(context: Context) -> Response:
         "glob_of": glob_of,
         "commands": [
             *context.scheduled("census", "have it counted now"),
-            Command(says="the same in a shell", line=context.shell.line("producer census", *context.shell.log_dirs)),
+            Command("the same in a shell", context.shell.line("producer census", *context.shell.log_dirs)),
             *([] if run is None else [context.api(f"/v1/runs/{run.id}", "its totals from the API")]),
         ],
     }

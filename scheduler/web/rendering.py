@@ -72,15 +72,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.globals["asset"] = lambda name: ASSETS[name].url
-    made.globals["words"] = words
-    made.filters["bytes"] = human_bytes
-    made.filters["count"] = lambda value: f"{value:,}"
-    made.filters["seconds"] = human_duration
-    made.filters["moment"] = words.moment
-    made.filters["instant"] = instant
-    made.filters["some"] = some
-    made.filters["in_path"] = in_path
+    made.globals.update(asset=lambda name: ASSETS[name].url, words=words)
+    made.filters.update(bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some)
+    made.filters.update(moment=words.moment, instant=instant, in_path=in_path)
     return made
 
 

@@ -74,7 +74,7 @@ def _commands(context: PageContext, run: Run) -> list[Command]:
     todo += [] if asked.plan is None else [context.plan(asked.plan)]
     return [
         *todo,
-        Command(says="the same in a shell", line=context.shell.run(asked)),
+        Command("the same in a shell", context.shell.run(asked)),
         context.api(path, "this run from the API"),
         context.api(f"{path}/events", "its progress, as it goes on"),
     ]

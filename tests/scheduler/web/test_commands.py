@@ -41,7 +41,7 @@ def parsed(line: str) -> dict[str, Any]:
 
 def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> None:
     flags = {"spark_conf": ["spark.cores.max=2", "spark.ssl.keyPass=hunter2", "spark.x=a password=hunter2"]}
-    line = Shell(flags=flags).regenerate("/data", "")
+    line = Shell(flags=flags).overview("regenerate", "/data", "", "--into", "staged")
     assert parsed(line)["spark_conf"] == ["spark.cores.max=2", "spark.ssl.keyPass=***", "spark.x=***"]
 
 
