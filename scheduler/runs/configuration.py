@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resnap.scheduler.access.places import Places
 from resnap.scheduler.runs.run import RunKind
@@ -53,16 +53,15 @@ class Configuration:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
-        settings = load_settings(self.flags, environment=self.environment, directory=self.directory, places=())
+        settings = self._loaded({}, places=())
         for spec in settings.schedules:
             self._check(spec, settings)
         return settings
 
     def _check(self, spec: ScheduleSpec, settings: Settings) -> None:
         """Make sure that the settings of a schedule can be used, and not only when its first run is due."""
-        flags = {**self.flags, **spec.settings}
         try:
-            load_settings(flags, environment=self.environment, directory=self.directory, files=settings.files)
+            self._loaded(spec.settings, files=settings.files)
         except UsageError as error:
             raise ConfigurationError(f"schedule {spec.name}: {error}", hint=error.hint) from error
 
@@ -77,15 +76,13 @@ class Configuration:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
-        flags = {**self.flags, **request.settings}
-        return load_settings(
-            flags,
-            environment=self.environment,
-            directory=self.directory,
-            places=request.sources,
-            ask_cluster=request.kind is not RunKind.VERIFY,  # a store alone is verified without brokers
-            files=self._in_force,
-        )
+        asks_cluster = request.kind is not RunKind.VERIFY  # a store alone is verified without brokers
+        return self._loaded(request.settings, places=request.sources, ask_cluster=asks_cluster, files=self._in_force)
+
+    def _loaded(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
+        """Return the settings with ``settings`` over the service's own flags."""
+        flags = {**self.flags, **settings}
+        return load_settings(flags, environment=self.environment, directory=self.directory, **given)
 
 
 def within_places(settings: Settings, asked: RunRequest) -> RunRequest:

@@ -160,9 +160,7 @@ class Database:
         return writer
 
     def _connect(self) -> sqlite3.Connection:
-        return _prepared(
-            sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        )
+        return _connected(self.path)
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """Return the version of the file's schema.
@@ -206,9 +204,7 @@ class DatabaseView(Database):
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        address = f"{self.path.absolute().as_uri()}?mode=ro"
-        return _prepared(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None,
-                                         check_same_thread=False))  # fmt: skip
+        return _connected(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
 
     def _migrate(self) -> None:
         version = self._version(self._writer)
@@ -228,7 +224,10 @@ def _no_service_at(directory: Path, hint: str) -> Iterator[None]:
         raise LockedError(str(error), hint=hint) from error
 
 
-def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _connected(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        address, uri=uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
