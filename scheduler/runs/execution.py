@@ -154,23 +154,21 @@ class RunObserver(Observer):
         kept_as = self._kept_as(source)
         if kept_as is None:
             return
-        self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds))
+        for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
+            text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
+            self.service.observer.warn(f"{place}: {text}")
         self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self.scope.wants_partition, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         self.service.observer.metrics.scan_seen(kept_as, segments=segments)
 
     def _holds(self, destination: str, prefix: str) -> bool:
-        """Whether anything is at a place where runs have put something; False, with a warning, if it cannot be read."""
+        """Whether anything is at a place where runs have put something; False if it cannot be read."""
         url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
-        why = "nothing is there any more"
         try:
-            if any(True for _ in self.service.engine.reading.sources.store(url).list(prefix)):
-                return True
-        except ResnapError as error:
-            why = str(error)
-        self.service.observer.warn(f"what runs have put into {destination} is not counted: {why}")
-        return False
+            return any(True for _ in self.service.engine.reading.sources.store(url).list(prefix))
+        except ResnapError:
+            return False
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""

@@ -104,7 +104,7 @@ class Observation:
         for scan in scans[:1]:
             self.metrics.last_scan_success.set(scan.state is RunState.SUCCEEDED)
         for check in [run for run in checks if "lost" in run.totals][:1]:
-            self.replicas({state: int(str(check.totals[state])) for state in REPLICA_STATES})
+            self.replicas({state: check.totals[state] for state in REPLICA_STATES})
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas are in each state, by the last check of them."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import PartitionState
 
-Row: TypeAlias = "Mapping[str, object]"
+Row: TypeAlias = "Mapping[str, Any]"
 BY_API: Final = "api"
 """Origin of the runs that callers requested."""
 

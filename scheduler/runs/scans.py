@@ -155,19 +155,21 @@ class Scans:
 
     def check_repairs(
         self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool]
-    ) -> None:
-        """Note which results of runs are still there, by destination and prefix; others do not count from now on."""
-        query = "SELECT topic, partition, how, destination FROM mendings WHERE source = ?"
+    ) -> set[str]:
+        """Note which results of runs are there, by destination and prefix; only these count. Return what has gone."""
+        query = "SELECT topic, partition, how, destination, is_there FROM mendings WHERE source = ?"
         with self.database.read() as connection:
             made = [tuple(row) for row in connection.execute(query, (source,))]
-        found = [
-            (is_there(destination, f"{topic}-{partition}/" if how == "regenerated" else ""), topic, partition, how)
-            for topic, partition, how, destination in made
-            if selects(TopicPartition(topic, partition))
-        ]
-        update = f"UPDATE mendings SET is_there = ? {_PLACE} AND how = ?"  # noqa: S608
+        found, gone = [], set[str]()
+        for topic, partition, how, destination, was_there in made:
+            if selects(TopicPartition(topic, partition)):
+                is_now = is_there(destination, f"{topic}-{partition}/" if how == "regenerated" else "")
+                found.append((is_now, source, topic, partition, how, destination))
+                gone |= {destination} if was_there and not is_now else set()
+        update = f"UPDATE mendings SET is_there = ? {_PLACE} AND how = ? AND destination = ?"  # noqa: S608
         with self.database.write() as connection:
-            connection.executemany(update, [(one, source, *others) for one, *others in found])
+            connection.executemany(update, found)
+        return gone
 
     def page(
         self, wanted: PartitionFilter, *, limit: int, after: tuple[str, int, str] | None = None
@@ -267,7 +269,7 @@ class Scans:
             return [loaded(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
 
     def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
-        topic, partition = str(row["topic"]), int(str(row["partition"]))
+        topic, partition = row["topic"], row["partition"]
         judgement = judge(facts_in(row), _repairs(connection, source, topic, partition))
         kept = {"readiness": judgement.readiness, "reason": judgement.reason, "missing": row["lost"], "row": row}
         sizes = _sizes(row, judgement.readiness)
@@ -276,7 +278,7 @@ class Scans:
 
 def _sizes(row: Row, readiness: Readiness) -> dict[str, int]:
     """Return the bytes of a partition by what tiering would do; what runs have shipped is no longer blocked."""
-    tierable, blocked, shipped, freeable = (int(str(row.get(name) or 0)) for name in SIZES)
+    tierable, blocked, shipped, freeable = (row.get(name) or 0 for name in SIZES)
     is_shipped = readiness is Readiness.SHIPPED
     return {
         "tierable_bytes": tierable,

@@ -209,7 +209,7 @@ class Services:
                 wanted = RunFilter(origin=f"schedule:{spec.name}", states=FINAL)
                 runs = self.history.page(wanted, limit=_LAST_RUNS)
                 last = next((run for run in runs if UNFIT in run.totals), None)
-                found += [(last, int(str(last.totals[UNFIT])))] if last and last.totals[UNFIT] else []
+                found += [(last, last.totals[UNFIT])] if last and last.totals[UNFIT] else []
         return found
 
     def forget_old(self) -> None:

@@ -116,7 +116,7 @@ class Shell:
 
     def partition(self, seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
         """Return what can be asked for one partition, or done about it."""
-        place = str(seen.row["path"])
+        place = seen.row["path"]
         return [
             *_installs(seen, repairs),
             Command("scan it", self.line("scan", place)),
@@ -172,7 +172,7 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
 def _installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
     if seen.judgement.readiness is not Readiness.PREPARED:
         return []
-    return [install(one.destination, str(seen.row["path"])) for one in repairs if one.how == "regenerated"]
+    return [install(one.destination, seen.row["path"]) for one in repairs if one.how == "regenerated"]
 
 
 def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:

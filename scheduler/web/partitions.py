@@ -86,7 +86,7 @@ def show_snapshot(
     loaded = details.snapshot(seen, offset)
     shown, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
     between = difference(loaded.entries, details.snapshot(seen, int(to)).entries) if to else None
-    path, words = f"{partition_path(seen)}/snapshots/{offset}", (str(seen.row["path"]), name_of(seen), str(offset))
+    path, words = f"{partition_path(seen)}/snapshots/{offset}", (seen.row["path"], name_of(seen), str(offset))
     values = {
         "seen": seen,
         "offset": offset,
@@ -122,7 +122,7 @@ def show_explanation(
         "seen": seen,
         "offset": offset,
         "producer_id": producer_id,
-        "batches": sorted(batches, key=lambda row: int(str(row["baseOffset"]))),
+        "batches": sorted(batches, key=lambda row: row["baseOffset"]),
         "means": {role.value: words for role, words in MEANS.items()},
         "entry": _entry(context.services, seen, offset, producer_id),
         "partition_url": link(path, source=source),
@@ -148,7 +148,7 @@ def _segments(services: Services, seen: ScannedPartition, boundaries: list[Scann
         return None
     repairs = services.scans.repairs(seen)
     shipped = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "shipped"))
-    live: Any = seen.row.get("live") or {}
+    live = seen.row.get("live") or {}
     offsets = {
         "log start": seen.row["logStartOffset"],
         "last stable offset": live.get("lastStableOffset"),
@@ -187,7 +187,7 @@ def _entry(services: Services, seen: ScannedPartition, offset: int, producer_id:
 
 
 def _explanation_commands(context: PageContext, seen: ScannedPartition, offset: int, producer_id: int) -> list[Command]:
-    words = (str(seen.row["path"]), name_of(seen), str(offset), "--producer-id", str(producer_id))
+    words = (seen.row["path"], name_of(seen), str(offset), "--producer-id", str(producer_id))
     url = link(f"/v1{partition_path(seen)}/explain/{offset}", producerId=producer_id, source=seen.source)
     return [
         Command("the same in a shell", context.shell.line("explain", *words)),

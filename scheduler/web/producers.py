@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 
 from resnap.scheduler.output.rendering import human_count, some
 from resnap.scheduler.runs.history import History, RunFilter
-from resnap.scheduler.runs.run import Run, RunKind, RunState
+from resnap.scheduler.runs.run import Row, Run, RunKind, RunState
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, glob_of
 from resnap.scheduler.web.svg import Part, bar
@@ -27,7 +27,7 @@ def show_producers(context: Context) -> Response:
     run = found[0] if found else None
     topics = [] if run is None else _topics(history, run)
     most = topics[0]["producers"] if topics else 0
-    totals: dict[str, Any] = {} if run is None else dict(run.totals)
+    totals = {} if run is None else run.totals
     values = {
         "run": run,
         "totals": totals,
@@ -48,8 +48,7 @@ def _topics(history: History, run: Run) -> list[dict[str, Any]]:
     """Return what was counted of each topic, most producers first."""
     topics: dict[str, Counter[str]] = {}
     for one in history.every_partition(run.id):
-        row: dict[str, Any] = dict(one.row)
-        numbers = {name: int(row.get(name, 0)) for name in _COUNTED}
+        numbers = {name: one.row.get(name, 0) for name in _COUNTED}
         topics.setdefault(one.topic, Counter()).update({"partitions": 1, **numbers})
     return [
         {
@@ -62,7 +61,7 @@ def _topics(history: History, run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _ages(totals: dict[str, Any]) -> list[tuple[str, int, str]]:
+def _ages(totals: Row) -> list[tuple[str, int, str]]:
     """Return the ages with how many there are of each, and a bar."""
     ages: dict[str, int] = totals.get("ages", {})
     most = max(ages.values(), default=0)

@@ -83,7 +83,7 @@ def _commands(context: PageContext, run: Run) -> list[Command]:
 def _status(run: Run) -> str:
     """Return what a screen reader says of a run, which changes at each tenth of the way at most."""
     text = f"{run.kind.value} {RUN_STATES[run.state].text}"
-    parts = [(int(str(row["bytes"])), int(str(row["bytesTotal"]))) for row in run.progress.values()]
+    parts = [(row["bytes"], row["bytesTotal"]) for row in run.progress.values()]
     done, everything = sum(done for done, _ in parts), sum(of for _, of in parts)
     if run.state.is_final or not everything:
         return text
