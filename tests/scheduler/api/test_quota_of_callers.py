@@ -205,7 +205,7 @@ def test_counters_never_fall_when_users_are_forgotten_or_their_quota_goes(idle: 
     assert idle.replay(idle.token("ci"), "orders-0", "orders-1").status_code == 202
     assert idle.replay(idle.token("guest"), "orders-0").status_code == 202
     idle.clock.advance(1_000 * 3_600_000)
-    idle.services.admission.clean_up()
+    idle.services.admission.manager.clean_up()
     assert not idle.services.admission.manager.active.entries()
     assert (idle.of_user("ci")["new_total"], idle.of_user("other")["new_total"]) == (2, 1)
     QuotaFile(idle.services.database.path.parent, Disk()).delete_rate("ci")
