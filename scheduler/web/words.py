@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text, some
 from resnap.scheduler.runs.run import RunState
 from resnap.tiering.readiness import Readiness
@@ -82,6 +83,11 @@ def period(every: timedelta) -> str:
         count, left = divmod(left, size)
         said += [f"{count} {unit}"] if count else []
     return " ".join(said)
+
+
+def phase(name: str) -> str:
+    """Return the phase of a task in progress."""
+    return PHASES.get(name, name)
 
 
 def field_text(name: str, value: object) -> str:

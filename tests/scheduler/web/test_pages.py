@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.runs.partition_details import ScannedBoundary
+from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
 from resnap.scheduler.web.partition_pictures import BOUNDARIES, cells, spread_of
 from resnap.scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
 
@@ -50,6 +52,21 @@ def opened(service: Whole, path: str, role: str = "viewer", status: int = 200) -
 def commands(text: str) -> list[list[str]]:
     """Return the commands to copy, as a shell would read them."""
     return [shlex.split(line) for line in re.findall(r'<code id="line-\d+"[^>]*>([^<]*)</code>', text)]
+
+
+def test_a_run_at_work_says_what_it_does(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> None:
+    row = {"task": "replay", "phase": "compiling", "segments": 1, "segmentsTotal": 4, "bytes": 1, "bytesTotal": 4,
+           "elapsedMs": 60_000, "bytesPerSecond": 1 << 24, "leftMs": 4_800_000}  # fmt: skip
+    asked = RunRequest(kind=RunKind.REGENERATE, destination="/nowhere")
+    with whole(tmp_path, fixture_set("kafka-2.7.2").data) as service, service.client() as client:
+        history, run_id = service.services.history, service.services.plans.ids.make()
+        history.add(Run(id=run_id, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0))
+        history.began(run_id)
+        history.progressed(run_id, {"replay": row})
+        for path in ("/", "/runs", f"/runs/{run_id}"):
+            answer = client.get(path, headers={"Accept": "text/html"})
+            assert "preparing machine code (first run only)" in answer.text, path
+        assert "regenerate running, 20 % done" in answer.text
 
 
 def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Whole) -> None:
