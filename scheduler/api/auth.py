@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from resnap.scheduler.access.control import AccessControl, require
 from resnap.scheduler.access.roles import Principal, Role
-from resnap.scheduler.api.request_context import address_in, context_of
+from resnap.scheduler.api.request_context import address_in, context_in
 from resnap.scheduler.service.services import Services
 
 SESSION_COOKIE: Final = "resnap_session"
@@ -48,7 +48,7 @@ async def identified(
         AccessError: the caller is unknown, or does not have the role.
 
     """
-    context = context_of(request)
+    context = context_in(request.scope)
     if context.principal is None:  # not known yet: the request changes nothing
         access = access_of(request)
         identify = partial(

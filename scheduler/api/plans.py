@@ -11,7 +11,7 @@ from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
-from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
 from resnap.scheduler.api.submitting import TAKEN, Submitting, quota_items
 from resnap.scheduler.runs.plans import KeptPlan
@@ -42,7 +42,7 @@ def make_plan(request: Request, response: Response, services: Serving, who: Oper
     asked = services.within_places(asked)
     services.admission.charge(who.name, quota_items(asked))
     plan = services.plans.make(asked, who.name)
-    context_of(request).detail["plan"] = plan.id
+    context_in(request.scope).detail["plan"] = plan.id
     response.headers["Location"] = f"/v1/plans/{plan.id}"
     return PlanAnswer.model_validate(plan)
 

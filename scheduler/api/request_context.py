@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from starlette.requests import HTTPConnection
-
     from resnap.scheduler.access.roles import Principal
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -30,11 +28,6 @@ def context_in(scope: MutableMapping[str, Any]) -> RequestContext:
     """Return the context of the request with this scope."""
     context: RequestContext = scope["state"]["context"]
     return context
-
-
-def context_of(request: HTTPConnection) -> RequestContext:
-    """Return the context of a request, as routes see it."""
-    return context_in(request.scope)
 
 
 def address_in(scope: MutableMapping[str, Any]) -> str:

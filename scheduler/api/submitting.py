@@ -10,7 +10,7 @@ from fastapi import Depends, Header, Request, Response
 from resnap.scheduler.api.auth import Operator, Serving
 from resnap.scheduler.api.problem_kinds import KeyReusedError
 from resnap.scheduler.api.problems import problems
-from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import RunAnswer
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import BY_API, REPLAYS, Run, RunRequest
@@ -88,7 +88,7 @@ Submitting: TypeAlias = Annotated[Submission, Depends()]
 
 def accepted(request: Request, response: Response, run: Run) -> RunAnswer:
     """Return that a run was taken, and where it is."""
-    context_of(request).detail["run"] = run.id
+    context_in(request.scope).detail["run"] = run.id
     response.headers["Location"] = f"{REPLAYS_PATH if run.kind in REPLAYS else RUNS_PATH}/{run.id}"
     return RunAnswer.model_validate(run)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32, in the order of ASCII: no letter that looks like a digit."""
-_TIME_DIGITS, _RANDOM_DIGITS = 10, 10
+_DIGITS: Final = 20
 
 
 class Ids:
@@ -36,8 +36,7 @@ class Ids:
 
 
 def _encoded(value: int) -> str:
-    digits = _TIME_DIGITS + _RANDOM_DIGITS
-    return "".join(_ALPHABET[(value >> 5 * place) & 31] for place in reversed(range(digits)))
+    return "".join(_ALPHABET[(value >> 5 * place) & 31] for place in reversed(range(_DIGITS)))
 
 
 def _decoded(made: str) -> int:

@@ -88,7 +88,7 @@ class Observation:
 
     def load_last_runs(self, history: History) -> None:
         """Load what metrics say of the last runs from the history, oldest first."""
-        origins = [f"schedule:{name}" for name in self.metrics.schedules]
+        origins = [f"schedule:{name}" for name in self.metrics.watched.schedules]
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
         found = [run for one in wanted for run in history.page(one, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):

@@ -56,21 +56,16 @@ class Metrics(Series):
         self.build.info({"version": version, "revision": revision})
         ProcessCollector(registry=self.registry)
         self._guard = threading.Lock()
-        self._watched = Watched()
+        self.watched = Watched()
         self._routes: frozenset[tuple[str, str]] = frozenset()
         self.segments_scanned.labels(OTHER, OTHER)
         self.config_last_reload_success.set(True)
         self.watch(watched)
 
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """Those that are watched."""
-        return self._watched.schedules
-
     def watch(self, watched: Watched) -> None:
         """Take what the configuration says now: what is new has series, what is gone has none."""
         with self._guard:
-            before, self._watched = self._watched, watched
+            before, self.watched = self.watched, watched
             for gone in set(before.sources) - set(watched.sources):
                 self.segments_missing_snapshot.remove(*_shown(gone))
             for schedule in set(before.schedules) - set(watched.schedules):
@@ -102,18 +97,18 @@ class Metrics(Series):
 
     def scan_seen(self, log_dir: str, *, segments: int) -> None:
         """Count the segments that a scan saw of one source."""
-        source = next((one for one in self._watched.sources if one[1] == log_dir), None)
+        source = next((one for one in self.watched.sources if one[1] == log_dir), None)
         self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _shown(source))).inc(segments)
 
     def segments_missing(self, by_log_dir: Mapping[str, int]) -> None:
         """Note how many segments of each watched source lack a snapshot, by its last scan."""
         with self._guard:
-            for source in self._watched.sources:
+            for source in self.watched.sources:
                 self.segments_missing_snapshot.labels(*_shown(source)).set(by_log_dir.get(source[1], 0))
 
     def snapshots(self, cluster: str, result: str, count: int) -> None:
         """Count snapshots of a cluster that were written, could not be, or needed not be (``RESULTS``)."""
-        known = self._watched.clusters
+        known = self.watched.clusters
         self.snapshots_written.labels(one_of(cluster, known), one_of(result, RESULTS)).inc(count)
 
     def run_ended(self, kind: str, state: str, seconds: float, at_ms: int, *, schedule: str | None = None) -> None:
@@ -127,7 +122,7 @@ class Metrics(Series):
         """Note when a run last succeeded; at the start, what the history knows of earlier processes."""
         self.last_success.set(at_ms / 1000)
         with self._guard:
-            if schedule in self._watched.schedules:
+            if schedule in self.watched.schedules:
                 self.schedule_last_success.labels(schedule).set(at_ms / 1000)
 
     def http_request(self, route: str, method: str, status: int, seconds: float) -> None:

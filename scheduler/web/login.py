@@ -22,7 +22,7 @@ from resnap.scheduler.access.sessions import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, access_of
 from resnap.scheduler.api.middleware import LOGIN_PATH, LOGOUT_PATH
 from resnap.scheduler.api.problem_kinds import kind_of
-from resnap.scheduler.api.request_context import address_in, context_of
+from resnap.scheduler.api.request_context import address_in, context_in
 from resnap.scheduler.web.rendering import render
 
 router = APIRouter(include_in_schema=False)
@@ -45,7 +45,7 @@ def show_login(request: Request, session: Session = None, next: str = "/") -> Re
 @router.post(LOGIN_PATH)
 async def log_in(request: Request) -> Response:
     """Begin a session, and send the browser on."""
-    access, context = access_of(request), context_of(request)
+    access, context = access_of(request), context_in(request.scope)
     try:
         body = await request.body()
     except ClientDisconnect as error:  # as everywhere; it is not a fault of the service
@@ -68,7 +68,7 @@ async def log_in(request: Request) -> Response:
 def log_out(request: Request, session: Session = None) -> Response:
     """End the session."""
     access = access_of(request)
-    context_of(request).principal = _known(access, session)
+    context_in(request.scope).principal = _known(access, session)
     if session is not None:
         access.sessions.end(session)
     answer = RedirectResponse(LOGIN_PATH, 303)

@@ -13,7 +13,7 @@ from resnap.scheduler.access.attempt_limit import BURST
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.api.middleware import BODY_BYTES
-from resnap.scheduler.api.request_context import context_of
+from resnap.scheduler.api.request_context import context_in
 from resnap.storage.errors import StoreFullError
 from tests.scheduler.api.serving import Served, served
 
@@ -31,7 +31,7 @@ def list_things(who: Viewer) -> dict[str, str]:
 
 @router.post("")
 def make_thing(body: dict[str, str], who: Operator, request: Request) -> dict[str, int]:
-    context_of(request).detail["source"] = "s3://key:secret@bucket"
+    context_in(request.scope).detail["source"] = "s3://key:secret@bucket"
     if "fail" in body:
         raise StoreFullError(who.name)
     return {"length": len(body)}
