@@ -10,7 +10,8 @@ TEXT = HERE.parents[2] / "docs" / "quota.md"
 
 
 def test_every_statement_has_a_test_and_every_test_its_statement() -> None:
-    stated = re.findall(r"^(\d+)\. ", TEXT.read_text(encoding="utf-8").split("## Statements that tests prove")[1], flags=re.MULTILINE)
+    text = TEXT.read_text(encoding="utf-8")
+    stated = re.findall(r"^(\d+)\. ", text.split("## Statements that tests prove")[1], flags=re.MULTILINE)
     tested = {
         int(number) for file in HERE.glob("test_*.py") for number in re.findall(r"def test_s(\d\d)_", file.read_text())
     }
