@@ -62,15 +62,15 @@ class SnapshotState(StrEnum):
         return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
 
 
-class SnapshotLook(NamedTuple):
-    """What a look at a snapshot file showed."""
+class SnapshotContent(NamedTuple):
+    """What is known of the content of a snapshot file."""
 
     state: SnapshotState
     entries: int | None = None
     detail: str | None = None
 
 
-NOTHING_KNOWN: Final[Mapping[SnapshotFile, SnapshotLook]] = MappingProxyType({})
+NOTHING_KNOWN: Final[Mapping[SnapshotFile, SnapshotContent]] = MappingProxyType({})
 
 
 class Compaction(StrEnum):
@@ -152,19 +152,19 @@ def take_inventory(
     cleanup_policies: Mapping[str, str] | None = None,
     check: bool = True,
     sources: Sources = PLAIN,
-    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
+    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotContent]] | None = None,
 ) -> Inventory:
     """Return what ``log_dir`` says of its snapshots; a partition that cannot be read becomes a problem.
 
     Args:
         log_dir: as loaded.
-        topics: by name, which to look at; all if not given.
+        topics: by name, which to read; all if not given.
         cleanup_policies: ``cleanup.policy`` by topic, as far as it is known.
         check: read snapshots whole and check what they carry. Without it, length and header alone speak for those
             longer than ``PROBE_BYTES``, and a flipped byte stays unseen. From the page cache, 100,000 snapshots of
             46 KB take 5 s with it and 2.5 s without; from a disk the difference is that of 4.6 GB and 0.4 GB read.
         sources: how the files are reached.
-        known: what earlier looks at the snapshots of a partition showed, which are not read again.
+        known: what earlier runs have found in the snapshots of a partition, which are not read again.
 
     Raises:
         StoreError: the store that the log dir lies in failed.
@@ -201,7 +201,7 @@ def take_partition_inventory(
     cleanup_policy: str | None = None,
     check: bool = True,
     sources: Sources = PLAIN,
-    known: Mapping[SnapshotFile, SnapshotLook] = NOTHING_KNOWN,
+    known: Mapping[SnapshotFile, SnapshotContent] = NOTHING_KNOWN,
     is_shipped: bool = False,
 ) -> PartitionInventory:
     """Return what the directory of ``partition`` says; the arguments are those of ``take_inventory``.
@@ -216,10 +216,10 @@ def take_partition_inventory(
     snapshots = {snapshot.offset: snapshot for snapshot in partition.snapshots}
     closed = [(segment, end) for segment in partition.segments if (end := segment.next_base_offset) is not None]
     at_ends = [snapshots.get(end) for _, end in closed]
-    looks = each(partial(_look, sources, known, check=check), at_ends, remote=partition.is_remote)
+    contents = each(partial(_content, sources, known, check=check), at_ends, remote=partition.is_remote)
     statuses = (
-        _status(segment, end, snapshot, look)
-        for (segment, end), snapshot, look in zip(closed, at_ends, looks, strict=True)
+        _status(segment, end, snapshot, content)
+        for (segment, end), snapshot, content in zip(closed, at_ends, contents, strict=True)
     )
     # The active segment, which has none, comes last.
     boundaries = packed(statuses, "offset", segment=partition.segments)
@@ -242,7 +242,7 @@ def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> Par
     if log_end is None:
         return inventory
     closed = inventory.partition.ending_at(log_end.offset)
-    at_end = _status(closed.segments[-1], log_end.offset, log_end, _look(sources, {}, log_end, check=True))
+    at_end = _status(closed.segments[-1], log_end.offset, log_end, _content(sources, {}, log_end, check=True))
     return replace(inventory, partition=closed, boundaries=(*inventory.boundaries, at_end), log_end=None)
 
 
@@ -253,42 +253,44 @@ def with_beginning(inventory: PartitionInventory, sources: Sources = PLAIN) -> P
         return inventory
     first = partition.segments[0]
     snapshot = next((one for one in partition.snapshots if one.offset == first.base_offset), None)
-    at_start = _status(first, first.base_offset, snapshot, _look(sources, {}, snapshot, check=True))
+    at_start = _status(first, first.base_offset, snapshot, _content(sources, {}, snapshot, check=True))
     return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 
 
-def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, look: SnapshotLook | None) -> BoundaryStatus:
-    if snapshot is None or look is None:
+def _status(
+    segment: Segment, offset: int, snapshot: SnapshotFile | None, content: SnapshotContent | None
+) -> BoundaryStatus:
+    if snapshot is None or content is None:
         return BoundaryStatus(offset=offset, segment=segment, state=SnapshotState.MISSING)
     return BoundaryStatus(
         offset=offset,
         segment=segment,
-        state=look.state,
-        entries=look.entries,
-        detail=look.detail,
+        state=content.state,
+        entries=content.entries,
+        detail=content.detail,
         path=snapshot.path,
     )
 
 
-def _look(
-    sources: Sources, known: Mapping[SnapshotFile, SnapshotLook], snapshot: SnapshotFile | None, *, check: bool
-) -> SnapshotLook | None:
+def _content(
+    sources: Sources, known: Mapping[SnapshotFile, SnapshotContent], snapshot: SnapshotFile | None, *, check: bool
+) -> SnapshotContent | None:
     """Return what the file shows; None where there is none, or a live broker has deleted it since it was listed."""
     if snapshot is None:
         return None
     if snapshot in known:
         return known[snapshot]
     if snapshot.size_bytes == 0:
-        return SnapshotLook(SnapshotState.ZERO_BYTE)
+        return SnapshotContent(SnapshotState.ZERO_BYTE)
     try:
         return _read(sources, snapshot, check=check)
     except GONE:
         return None
     except FormatError as error:
-        return SnapshotLook(SnapshotState.CORRUPT, detail=str(error))
+        return SnapshotContent(SnapshotState.CORRUPT, detail=str(error))
 
 
-def _read(sources: Sources, snapshot: SnapshotFile, *, check: bool) -> SnapshotLook:
+def _read(sources: Sources, snapshot: SnapshotFile, *, check: bool) -> SnapshotContent:
     """Return what the file shows.
 
     Raises:
@@ -298,9 +300,9 @@ def _read(sources: Sources, snapshot: SnapshotFile, *, check: bool) -> SnapshotL
     if not check and snapshot.size_bytes > PROBE_BYTES:
         entries = _announced_entries(sources.read_range(snapshot.path, 0, PROBE_BYTES), snapshot.size_bytes)
         if entries is not None:
-            return SnapshotLook(SnapshotState.PRESENT, entries)
+            return SnapshotContent(SnapshotState.PRESENT, entries)
     entries = len(read_snapshot_array(sources.read(snapshot.path)))
-    return SnapshotLook(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
+    return SnapshotContent(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
 
 
 def _announced_entries(head: bytes, size_bytes: int) -> int | None:

@@ -1,7 +1,7 @@
 """Progress of a replay on Spark, reported while the driver waits: finished segments and bytes, running tasks.
 
 Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
-from Spark's status of the job group. The group is also used to cancel the jobs when nobody waits for them any more.
+from Spark's status of the job group. The group is also used to cancel the jobs when no caller waits for them any more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JobWatch:
     """Reports on the jobs of one group while they run.
 
     Attributes:
-        stop: set from outside when nobody waits for the jobs any more.
+        stop: set from outside when no caller waits for the jobs any more.
         phase: what the jobs are doing; set by the caller that starts them.
         compiles: whether the first tasks compile machine code before they scan.
 

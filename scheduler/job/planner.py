@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
-from resnap.scheduler.job.sources import Scope, Selection, destination_url, look
+from resnap.scheduler.job.sources import Scope, Selection, destination_url, select
 from resnap.scheduler.job.staged import staged_snapshots
 from resnap.scheduler.job.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.disk import refuse_unwritable
@@ -64,7 +64,7 @@ class Planner:
         expiration_ms = self.rules.written_under.expiration_ms
         return load_facts(partition, self._sources, others=others, expiration_ms=expiration_ms)
 
-    def look(self, scope: Scope, saved: SavedPlan | None = None) -> Selection:
+    def select(self, scope: Scope, saved: SavedPlan | None = None) -> Selection:
         """Return what is in scope, once it is sure to be still what ``saved`` was made for.
 
         A partition of the plan that cannot be read is among the problems; one that is not there makes the plan stale.
@@ -74,7 +74,7 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        selection = look(scope, self._sources, None if self.run_cache is None else self.run_cache.looks)
+        selection = select(scope, self._sources, None if self.run_cache is None else self.run_cache.contents)
         if saved is None:
             return selection
         there = {selected.topic_partition: selected for selected in selection.partitions}
@@ -103,7 +103,7 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        selection = self.look(scope, saved)
+        selection = self.select(scope, saved)
         # Before segments are read, also where no earlier run counts.
         url = None if into is None else self.sink_url(into, selection)
         sink_url = None if self.run_cache is None else url
@@ -246,7 +246,7 @@ class Planner:
         before = planned.selected.inventory.partition
         try:
             scope = Scope(sources=(str(before.path),), remote=planned.selected.log_dir.remote)
-            now = look(scope, self._sources).find(before.topic_partition)
+            now = select(scope, self._sources).find(before.topic_partition)
         except UsageError:
             return None
         segments = now.inventory.partition.segments

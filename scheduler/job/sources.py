@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-    from resnap.tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.tiering.inventory import PartitionInventory, SnapshotContent
     from resnap.tiering.remote_log.known_segments import KnownSegments
 
 
@@ -159,10 +159,10 @@ class NothingInScopeError(UsageError):
     """The log dirs can be read and have no partition, or none that was asked for."""
 
 
-def look(
+def select(
     scope: Scope,
     sources: Sources = PLAIN,
-    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotLook]] | None = None,
+    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotContent]] | None = None,
 ) -> Selection:
     """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
 

@@ -36,7 +36,7 @@ def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -
     """Return the staged snapshots below ``root`` at boundaries of a partition, locator by offset.
 
     Raises:
-        UsageError: ``root`` is no directory.
+        UsageError: ``root`` is not a directory.
         StoreError: the store failed.
 
     """
@@ -55,7 +55,7 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
     """Check the snapshots below ``root`` before they are compared.
 
     Raises:
-        UsageError: ``root`` is no directory, or has no snapshot of any boundary in scope.
+        UsageError: ``root`` is not a directory, or has no snapshot of any boundary in scope.
         StoreError: the store failed.
 
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.replay.comparison import NO_PRODUCERS, Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
-from resnap.scheduler.job.sources import look
+from resnap.scheduler.job.sources import select
 from resnap.scheduler.job.store_check import read_of
 from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_logs import stored_logs
@@ -98,7 +98,7 @@ class StoredSnapshots:
     ) -> Iterator[SnapshotCheck]:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
         held = {f"{self.check.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
-        selection = look(
+        selection = select(
             logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.engine.reading.sources
         )
         for one in selection.partitions:

@@ -86,7 +86,7 @@ def run(request: Request, context: Context) -> Iterator[Counted | Unread]:
         edges=age_edges(expirations(settings.expiration_ms, request.under_ms)),
         principals=principals,
     )
-    selection = planner.look(request.scope)
+    selection = planner.select(request.scope)
     return chain(unread(selection), counter.counted(selection, context))
 
 

@@ -22,7 +22,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.reports import SIZES, sizes_row
-from resnap.scheduler.job.sources import joined_once, look
+from resnap.scheduler.job.sources import joined_once, select
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
@@ -179,7 +179,7 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
     faults: list[ResnapError] = []
     try:
         scope = joined_once(scope, sources)
-        selection = look(scope, sources)
+        selection = select(scope, sources)
         brokers = _brokers(scope, selection)
     except LogDirError as error:
         return iter([Result(faults=(error,))])
@@ -187,7 +187,7 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
         faults.append(error)
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
-        selection, brokers = look(scope, sources), []
+        selection, brokers = select(scope, sources), []
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"

@@ -182,7 +182,7 @@ class ConfigView(View[Read]):
         yield ""
         owner, known = node_named(static), _broker_ids(image)
         if owner is not None and known != [None] and owner not in map(str, known):
-            yield f"The server.properties are of node {owner}, which is no broker here: they count for none."
+            yield f"The server.properties are of node {owner}, which is not a broker here: they are not used."
         for change in _history(image, static):
             if change["since"] is not None:
                 who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"

@@ -17,7 +17,7 @@ from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.lost_leader import LostLeader, lost_leader
 from resnap.scheduler.job.open_transactions import Holders, Led, OpenTransaction, holders_of
 from resnap.scheduler.job.reports import explanation_rows
-from resnap.scheduler.job.sources import Scope, SelectedPartition, look
+from resnap.scheduler.job.sources import Scope, SelectedPartition, select
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
@@ -65,7 +65,7 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
 
     """
     sources = reading_of(context.settings).sources
-    selected = look(request.scope, sources).find(request.topic_partition)
+    selected = select(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
     found = explain_entries(segments, request.offset, request.producer_id, sources=sources)
     _note_log_end(request, segments, sources, context)
@@ -115,7 +115,7 @@ def _lost_its_state(
 
 def explanations(request: Request, sources: Sources) -> list[Explanation]:
     """Return what made each entry, by producer id; ``sources`` say how segments are reached."""
-    selected = look(request.scope, sources).find(request.topic_partition)
+    selected = select(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
     return explain_entries(segments, request.offset, request.producer_id, sources=sources)
 

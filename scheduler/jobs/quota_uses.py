@@ -17,7 +17,7 @@ import typer
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.scheduler.job.contract import Context, Unread
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.output.rendering import human_count
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.tiering.controller.transactions.state_log import transactional_ids
@@ -98,7 +98,7 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Itera
 
     """
     principals, engine = _principals(principal_map, context), context.engine()
-    selected = look(scope, engine.reading.sources)
+    selected = select(scope, engine.reading.sources)
     names: dict[int, str] = {}
     for log_dir in {str(one.log_dir.path): one.log_dir.path for one in selected.partitions}.values():
         names |= transactional_ids(log_dir)

@@ -17,7 +17,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread
 from resnap.scheduler.job.reports import incomplete_warning
-from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, look
+from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, select
 from resnap.scheduler.job.wiring import cluster_of, planner_of
 from resnap.scheduler.jobs.new_cluster import Beginning, begin_cluster, low_producer_ids
 from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
@@ -122,7 +122,7 @@ def restored(
                              hint="give an entry of log.dirs, or a new directory in one that is there")  # fmt: skip
     scope = replace(request.scope, topic_ids=request.topic_ids)
     try:
-        selected = look(scope, sources)
+        selected = select(scope, sources)
     except NoLogDirError as error:
         raise nothing_tiered(scope.sources[0]) from error
     if any(not one.log_dir.is_shipped for one in selected.partitions):

@@ -20,7 +20,7 @@ from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
-from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, look
+from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, select
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
@@ -80,7 +80,7 @@ def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
 
 def scanned(scope: Scope, planner: Planner) -> Iterator[Scanned | Unread]:
     """Return what each partition in ``scope`` lacks, then what could not be read; raises as ``run`` does."""
-    selection = look(scope, planner.engine.reading.sources)
+    selection = select(scope, planner.engine.reading.sources)
     return chain(
         (
             Scanned(state=PartitionState.DONE, scan=_scan(selected, scope.high_watermark, planner))

@@ -142,7 +142,7 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     if isinstance(store, LocalObjectStore) and not settings.dry_run:
         store.check_writable()
     tiering = TierRun(planner, store, uploading, context.clock.now_ms)
-    selection = planner.look(request.scope, request.saved)
+    selection = planner.select(request.scope, request.saved)
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:

@@ -101,7 +101,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
     """
     planner = planner_of(context)
-    selection = planner.look(request.scope)
+    selection = planner.select(request.scope)
     tierable = (one for one in selection.partitions if can_be_tiered(one.inventory))
     planned = [planner.comparison(one, request.snapshots) for one in tierable]
     note_selection(selection, context)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.evidence import segment_spans
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.reports import explanation_rows, producer_row
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.jobs.explain import Request, explanations
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
@@ -78,7 +78,7 @@ class PartitionDetails:
         return self.reads.run(partial(self._boundaries, seen))
 
     def _boundaries(self, seen: ScannedPartition) -> list[ScannedBoundary]:
-        selection = look(self._scope(seen), self.engine.reading.sources)
+        selection = select(self._scope(seen), self.engine.reading.sources)
         if not selection.partitions:
             raise selection.problems[0].error
         inventory = selection.partitions[0].inventory

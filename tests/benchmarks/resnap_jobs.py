@@ -19,7 +19,7 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DISCARD, open_sink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope
 from resnap.tiering.planning import load_facts, plan_replay
 from tests.benchmarks.measuring import Outcome
 
@@ -62,7 +62,7 @@ def plans_of(
 ) -> list[PartitionPlan]:
     """Plan the boundaries that ``wanted`` picks from those of each partition, all by default."""
     plans = []
-    for selected in look(Scope(sources=(str(log_dir),))).partitions:
+    for selected in select(Scope(sources=(str(log_dir),))).partitions:
         offsets = [boundary.offset for boundary in selected.inventory.boundaries]
         facts = load_facts(selected.inventory.partition)
         plans.append(plan_replay(selected.inventory, facts, wanted(offsets), rules))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.log.names import TopicPartition
@@ -40,7 +40,7 @@ def set_policy(data: Path, topic: str, policy: str | None) -> None:
 )
 def test_a_topics_own_policy_tells_whether_it_is_compacted(policy: str, compaction: Compaction, data: Path) -> None:
     set_policy(data, "payments", policy)
-    found = {str(one.topic_partition): one.inventory for one in look(Scope(sources=(str(data),))).partitions}
+    found = {str(one.topic_partition): one.inventory for one in select(Scope(sources=(str(data),))).partitions}
     for name in ("payments-0", "payments-1"):
         assert (found[name].compaction, found[name].compaction_origin) == (
             compaction,
@@ -60,7 +60,7 @@ def test_lost_topic_ids_are_in_what_is_looked_at(data: Path, fixture_set: Callab
     for path in data.glob("*/partition.metadata"):
         path.unlink()
     ids = [
-        [one.inventory.partition.topic_id for one in look(Scope(sources=(str(place),))).partitions]
+        [one.inventory.partition.topic_id for one in select(Scope(sources=(str(place),))).partitions]
         for place in (before, data)
     ]
     assert ids[0] == ids[1]
@@ -86,6 +86,6 @@ def test_what_was_read_for_the_settings_is_not_read_again_for_the_first_look_at_
     for path in (data / "__cluster_metadata-0").iterdir():
         path.unlink()
     scope = scope_of(settings, [str(data)])
-    origins = [look(scope).find(TopicPartition("payments", 0)).inventory.compaction_origin for _ in range(2)]
+    origins = [select(scope).find(TopicPartition("payments", 0)).inventory.compaction_origin for _ in range(2)]
     assert origins[0] is CompactionOrigin.TOPIC_CONFIGURATION
     assert origins[1] is not CompactionOrigin.TOPIC_CONFIGURATION

@@ -183,7 +183,7 @@ def test_server_properties_count_for_the_broker_that_they_name(command: Resnap, 
     properties.write_text("node.id=3000\nproducer.id.expiration.ms=7000\n")
     ran = command("controller", "config", metadata, "--server-properties", properties)
     assert "7000" not in ran.out
-    assert "node 3000, which is no broker here" in ran.out
+    assert "node 3000, which is not a broker here" in ran.out
 
 
 def test_settings_are_told_of_brokers_that_are_not_registered_and_of_any(command: Resnap, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Target:
     path: Path
     there: LogDir
     log_starts: Mapping[TopicPartition, int]
-    """Those that it remembers."""
+    """Those that were used before."""
     begins_cluster: bool
     """Whether it is of a new cluster, into which the logs of any other may come."""
 
@@ -47,10 +47,10 @@ class Target:
         with readable(path):
             log_starts = read_small(path / LOG_START_OFFSETS, read_offset_checkpoint) or {}
         if new_cluster and not there.is_kraft:
-            raise UsageError(f"{path} is no formatted log dir, so it is not known whose it is",
+            raise UsageError(f"{path} is not a formatted log dir, so it is not known whose it is",
                              hint="kafka-storage.sh format, with the id of the new cluster")  # fmt: skip
         if new_cluster and any(is_there(path / name) for name in _OF_A_START):
-            raise UsageError(f"{path} is no log dir of a new cluster: a broker was started on it",
+            raise UsageError(f"{path} is not the log dir of a new cluster: a broker was started on it",
                              hint="format an empty directory; without --brokers, --assignment and --new-cluster"
                              " `restore` works in the log dirs of the same cluster")  # fmt: skip
         return cls(path=path, there=there, log_starts=log_starts, begins_cluster=new_cluster)

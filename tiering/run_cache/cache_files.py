@@ -21,9 +21,9 @@ from resnap.replay.scan.state_file import Anchor, StateFile
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import write_whole
-from resnap.tiering.inventory import SnapshotLook, SnapshotState
+from resnap.tiering.inventory import SnapshotContent, SnapshotState
 from resnap.tiering.refusal import Reason, Refusal
-from resnap.tiering.run_cache.results import CachedBoundary, CachedLook, CachedRefusals, CachedResults
+from resnap.tiering.run_cache.results import CachedBoundary, CachedContent, CachedRefusals, CachedResults
 from resnap.tiering.run_cache.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
 
-VERSION: Final = 3
+VERSION: Final = 4
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
 """A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
@@ -40,7 +40,7 @@ UNUSED_AFTER_S: Final = 86_400
 _GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
-def _nobody_listens(_: str) -> None:
+def _ignore(_: str) -> None:
     """Ignore a warning."""
 
 
@@ -49,7 +49,7 @@ class CacheFiles:
     """The files below ``root``; unreadable or unwritable files are reported once, and ignored."""
 
     root: Path
-    complain: Callable[[str], None] = _nobody_listens
+    complain: Callable[[str], None] = _ignore
     read_only: bool = False
     """For runs that are to write nothing."""
     _complained: bool = field(default=False, init=False)
@@ -156,7 +156,7 @@ def decoded(data: bytes, directory: Path) -> CachedResults:
         topic_id=content["topic_id"],
         marks=tuple(SegmentMark(*mark) for mark in content["marks"]),
         directory=content["directory"],
-        looks=tuple(_look(one) for one in content["looks"]),
+        contents=tuple(_content(one) for one in content["contents"]),
         boundaries={one.offset: one for one in known},
         shown=tuple(content["shown"]),
         anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
@@ -164,9 +164,9 @@ def decoded(data: bytes, directory: Path) -> CachedResults:
     )
 
 
-def _look(values: list[Any]) -> CachedLook:
+def _content(values: list[Any]) -> CachedContent:
     offset, size_bytes, mtime_ns, (state, entries, detail) = values
-    return CachedLook(offset, size_bytes, mtime_ns, SnapshotLook(SnapshotState(state), entries, detail))
+    return CachedContent(offset, size_bytes, mtime_ns, SnapshotContent(SnapshotState(state), entries, detail))
 
 
 def _boundary(values: dict[str, Any]) -> CachedBoundary:

@@ -19,7 +19,7 @@ from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
-from resnap.tiering.inventory import SnapshotLook
+from resnap.tiering.inventory import SnapshotContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,13 +76,13 @@ class CachedBoundary:
         return self.coverage is Coverage.WINDOW and start is not None and start <= log_start
 
 
-class CachedLook(NamedTuple):
+class CachedContent(NamedTuple):
     """The result of checking one of the broker's snapshots, and the identity of that file."""
 
     offset: int
     size_bytes: int
     mtime_ns: int
-    look: SnapshotLook
+    content: SnapshotContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class CachedResults:
     """Ascending; those that the boundaries and the anchors depend on."""
     directory: str = ""
     """Digest of everything in the directory when the boundaries were made."""
-    looks: tuple[CachedLook, ...] = ()
+    contents: tuple[CachedContent, ...] = ()
     """At the broker's own snapshots."""
     boundaries: Mapping[int, CachedBoundary] = field(default_factory=dict)
     shown: tuple[int, ...] = ()
@@ -215,21 +215,23 @@ def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | No
     )
 
 
-def looks_of(inventory: PartitionInventory) -> tuple[CachedLook, ...]:
+def contents_of(inventory: PartitionInventory) -> tuple[CachedContent, ...]:
     """Return the checks of snapshots in ``inventory``."""
     files = {snapshot.path: snapshot for snapshot in inventory.partition.snapshots}
     return tuple(
-        CachedLook(found.offset, found.size_bytes, found.mtime_ns, SnapshotLook(one.state, one.entries, one.detail))
+        CachedContent(
+            found.offset, found.size_bytes, found.mtime_ns, SnapshotContent(one.state, one.entries, one.detail)
+        )
         for one in inventory.boundaries
         if one.path is not None and (found := files.get(one.path)) is not None
     )
 
 
-def cached_looks(results: CachedResults, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
+def cached_contents(results: CachedResults, partition: PartitionDir) -> dict[SnapshotFile, SnapshotContent]:
     """Return the cached checks of the snapshots of ``partition`` whose files are unchanged."""
-    looks = {(known.offset, known.size_bytes, known.mtime_ns): known.look for known in results.looks}
+    contents = {(known.offset, known.size_bytes, known.mtime_ns): known.content for known in results.contents}
     keyed = ((snapshot, (snapshot.offset, snapshot.size_bytes, snapshot.mtime_ns)) for snapshot in partition.snapshots)
-    return {snapshot: looks[key] for snapshot, key in keyed if key in looks}
+    return {snapshot: contents[key] for snapshot, key in keyed if key in contents}
 
 
 def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:

@@ -22,9 +22,9 @@ from resnap.tiering.run_cache.results import (
     CachedRefusals,
     CachedResults,
     cached_boundary,
-    cached_looks,
+    cached_contents,
+    contents_of,
     directory_key,
-    looks_of,
     nearest_and_farther,
     rules_key,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.inventory import PartitionInventory, SnapshotLook
+    from resnap.tiering.inventory import PartitionInventory, SnapshotContent
     from resnap.tiering.run_cache.cache_files import CacheFiles
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.segment_marks import SegmentMark
@@ -123,7 +123,7 @@ def with_result(
         topic_id=partition.topic_id,
         marks=_marks(partition, results, sources) if boundaries or anchors else (),
         directory=cached.directory,
-        looks=looks_of(cached.inventory),
+        contents=contents_of(cached.inventory),
         boundaries=boundaries,
         anchors=anchors,
     )
@@ -142,8 +142,8 @@ def with_refusals(
     Faults of files are not cached: whether they were repaired is checked each time. Nor are refusals because of the
     store's content.
     """
-    looked_at_anew = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
-    if any(refusal.reason in looked_at_anew for refusal in eligibility.refusals):
+    read_again = {Reason.DAMAGED, Reason.UNREADABLE, Reason.SEGMENT_CHANGED}
+    if any(refusal.reason in read_again for refusal in eligibility.refusals):
         return replace(results, refused=None)
     known = CachedRefusals(
         store=store,
@@ -182,9 +182,9 @@ class RunCache:
     states: bool = True
     """Whether the readers of segments can read the files of states."""
 
-    def looks(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotLook]:
+    def contents(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotContent]:
         """Return the cached checks of the broker's snapshots of ``partition``."""
-        return {} if self.fresh or self.files is None else cached_looks(self.files.load(partition), partition)
+        return {} if self.fresh or self.files is None else cached_contents(self.files.load(partition), partition)
 
     def look_up(self, inventory: PartitionInventory) -> CachedPartition:
         """Return the cached results of a partition that are still valid."""

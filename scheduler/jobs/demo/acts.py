@@ -124,7 +124,7 @@ class Demo:
 
         """
         run = TierRun(self.planner, self._store(), self.uploading, self.clock.now_ms)
-        orders = run.orders(self.planner.look(self._scope()), None, None)
+        orders = run.orders(self.planner.select(self._scope()), None, None)
         planned = [self.planner.order(order) for order in orders if order.candidates.segments]
         shipments = tuple(run.ship(orders, planned, replaying=replaying, shipping=shipping))
         for error in (error for shipment in shipments for error in shipment.failures):

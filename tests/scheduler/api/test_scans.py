@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.sources import Scope, look
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services
@@ -182,7 +182,7 @@ def test_log_dirs_of_the_service_are_scanned_with_their_remote_part_which_is_lis
         return plain(self, prefix)
 
     monkeypatch.setattr(LocalObjectStore, "list", counted)
-    look(Scope(sources=(str(log_dir),), topics=("payments",), remote=fixture.remote.as_uri()))
+    select(Scope(sources=(str(log_dir),), topics=("payments",), remote=fixture.remote.as_uri()))
     once = len(listings)
     environment = {"RESNAP_REMOTE": fixture.remote.as_uri()}
     with whole(tmp_path, Path(f"{log_dir},{other}"), environment=environment) as found, found.client() as client:

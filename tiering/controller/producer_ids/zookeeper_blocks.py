@@ -1,7 +1,7 @@
 """Producer id blocks in ZooKeeper, as brokers before KRaft take them, and their migration to a metadata log.
 
-Each broker takes its next block itself: it reads the znode, and writes the next block if nobody wrote in between. The
-znode records the last block taken; a block may end at the very last id, which KRaft does not use.
+Each broker takes its next block itself: it reads the znode, and writes the next block if no other broker wrote in
+between. The znode records the last block taken; a block may end at the very last id, which KRaft does not use.
 
 Source: ``ZkProducerIdManager``, ``ProducerIdBlockZNode`` and ``ZkMigrationClient``, as in 3.9; KIP-866.
 """
@@ -66,7 +66,7 @@ def read_block_json(data: bytes) -> ProducerIdsBlock:
     block = ProducerIdsBlock(broker_id=broker_id, first=first, size=size)
     # Kafka would accept a block that ends before it begins, and would give the next block twice.
     if not (block.last <= MAX_PRODUCER_ID and block.first >= 0 and 0 <= block.size <= MAX_INT):
-        raise DataError(f"{PATH} holds a block from {start} to {end}, which are no ids", hint=_NOT_KAFKAS)
+        raise DataError(f"{PATH} holds a block from {start} to {end}, which are not ids", hint=_NOT_KAFKAS)
     return block
 
 
