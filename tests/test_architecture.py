@@ -1,4 +1,4 @@
-"""The house is as the architecture text says: packages, who imports whom, and one door per effect."""
+"""The packages is as the architecture text says: packages, who imports whom, and one door per effect."""
 
 from __future__ import annotations
 

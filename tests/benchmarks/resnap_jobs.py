@@ -19,7 +19,7 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DISCARD, open_sink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.sources import Scope, select
 from resnap.tiering.planning import load_facts, plan_replay
 from tests.benchmarks.measuring import Outcome
 

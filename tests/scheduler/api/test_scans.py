@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services
