@@ -1,4 +1,4 @@
-"""The packages is as the architecture text says: packages, who imports whom, and one door per effect."""
+"""The packages are as the architecture text says: who imports whom, and one module per kind of effect."""
 
 from __future__ import annotations
 
