@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.scheduler.files import bases, file_at, flip, lost_boundaries
 from tests.scheduler.installed import (
     INSTALLED,
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 JSON = ("--output", "json")
+LOCAL = ("--topic", "payments", "--engine", "local")
 
 
 def test_undoing_restores_everything_and_can_be_repeated(command: Resnap, broker_log: Path, staged: Path) -> None:
@@ -33,6 +36,22 @@ def test_undoing_restores_everything_and_can_be_repeated(command: Resnap, broker
     assert (again.code, again.out) == (0, "Nothing to undo.\n")
     assert look(broker_log) == before
     assert command("install", staged, broker_log, *JSON).document["summary"]["installed"] == INSTALLED
+
+
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_link_in_the_place_of_a_snapshot_is_refused_and_stays(
+    command: Resnap, broker_log: Path, tmp_path: Path, *, has_target: bool
+) -> None:
+    partition = broker_log / "payments-0"
+    link = file_at(partition, lost_boundaries(partition)[0], "snapshot")
+    if has_target:
+        (tmp_path / "empty").touch()
+    link.symlink_to(tmp_path / "empty")
+    assert command("regenerate", broker_log, "--into", tmp_path / "made", *LOCAL).code == 0
+    before = look(broker_log)
+    ran = command("install", tmp_path / "made", broker_log, "--replace", "corrupt")
+    assert (ran.code, f"{link} is a symbolic link" in ran.err) == (1, True)
+    assert (look(broker_log), link.is_symlink()) == (before, True)
 
 
 def test_a_place_for_undoing_can_be_chosen_but_not_inside_a_log_dir(

@@ -59,7 +59,7 @@ class Installer:
         """Copy the bytes that will be replaced, then write the manifest, into the empty ``undo_dir``, durably.
 
         Raises:
-            LogDirError: it cannot be written; nothing in the log dir has been changed.
+            LogDirError: it cannot be written, or a link is in a file's place; nothing in the log dir has been changed.
 
         """
         changes = [
@@ -81,6 +81,9 @@ class Installer:
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
         path = surveyed.path(decision)
+        if path.is_symlink():
+            raise LogDirError(f"{path} is a symbolic link, expected a file of the broker or none",
+                              hint="put the file there that the link names, or remove the link")  # fmt: skip
         place = f"{path.parent.name}/{path.name}"
         old = None
         if decision.outcome is not Outcome.INSTALLED:
