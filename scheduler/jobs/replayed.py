@@ -355,6 +355,8 @@ class JudgedView(ReplayView):
         """Yield the totals in words, and what to do next with snapshots that are as they should be."""
         yield from super().closing()
         found = [one.comparison for result in self._results for one in result.boundaries]
+        if self._staged is None and not found:
+            yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         if self._staged is None or not all(one is not None and one.verdict in _GOOD for one in found):
             return
         if self._absent:

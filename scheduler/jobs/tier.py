@@ -386,7 +386,7 @@ class TierView(View[TierResult]):
         yield from self._unchanged()
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
-        if self._totals["shipped"] and not self._unfinished:
+        if self._totals["shipped"] and not self._unfinished and not self._to.startswith("memory:"):
             yield f"Next: `resnap verify --store {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
 
     def _sum(self) -> str:

@@ -41,7 +41,7 @@ class SelectionSettings(SettingGroup):
         ),
     ] = ()
     remote: Annotated[
-        str | None,
+        Annotated[str, Field(min_length=1)] | None,
         Setting(
             "Remote storage of the partitions, read with the log dirs as one log; --key-prefix names the part of the"
             " layout aiven.",

@@ -252,3 +252,21 @@ def test_both_forms_of_json_say_the_same(command: Resnap, store: Path) -> None:
     assert rows[:-1] == [{"type": "segment", **row} for row in document["segments"]]
     assert rows[-1] == {"type": "summary", **document["summary"]}
     assert command("verify", "--store", store.as_uri(), "--engine", "local", "--quiet").err == ""
+
+
+def test_a_log_without_snapshots_has_nothing_to_compare_and_a_next_step(command: Resnap, broker_log: Path) -> None:
+    for snapshot in broker_log.rglob("*.snapshot"):
+        snapshot.unlink()
+    ran = command("verify", broker_log, *LOCAL)
+    assert ran.code == 0
+    assert f"No snapshot is there to compare. Next: `resnap scan {broker_log}` shows what is missing." in ran.out
+
+
+def test_an_empty_remote_is_not_the_current_directory(command: Resnap, broker_log: Path) -> None:
+    ran = command("verify", broker_log, "--remote", "")
+    assert (ran.code, ran.out, "remote (flag --remote)" in ran.err) == (2, "", True)
+
+
+def test_nothing_is_to_be_verified_in_a_store_that_ended_with_the_command(command: Resnap, broker_log: Path) -> None:
+    ran = command("tier", broker_log, "--topic", "orders", "--to", "memory://there", *LOCAL)
+    assert (ran.code, "segments shipped" in ran.out, "verify --store" in ran.out) == (0, True, False)
