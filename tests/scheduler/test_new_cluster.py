@@ -219,7 +219,7 @@ def test_what_is_no_new_cluster_is_refused(command: Resnap, store: Path, tmp_pat
         ((*into, "--new-cluster", plain), "holds no bootstrap metadata"),
         ((*into, "--brokers", "1,1"), "expected different node ids"),
         (("restore", store.as_uri(), "--new-cluster", data, *JSON), "no log dir to restore into"),
-        (("restore", store.as_uri(), "--into", tmp_path / "empty", "--brokers", "1", *JSON), "no formatted log dir"),
+        (("restore", store.as_uri(), "--into", tmp_path / "empty", "--brokers", "1", *JSON), "not a formatted log dir"),
         ((*into, "--assignment", data / "meta.properties"), "no assignment of replicas"),
         ((*into, "--topic-config", data / "meta.properties"), "no settings of topics"),
     ):
