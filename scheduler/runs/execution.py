@@ -162,13 +162,13 @@ class RunObserver(Observer):
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         self.service.observer.metrics.scan_seen(kept_as, segments=segments)
 
-    def _holds(self, destination: str, prefix: str) -> bool:
-        """Whether anything is at a place where runs have put something; False if it cannot be read."""
+    def _holds(self, destination: str, prefix: str) -> bool | None:
+        """Whether anything that can be read is where runs have put something; None if the store does not answer."""
         url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
         try:
             return any(True for _ in self.service.engine.reading.sources.store(url).list(prefix))
-        except ResnapError:
-            return False
+        except ResnapError as error:
+            return None if error.transient else False
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""

@@ -154,9 +154,12 @@ class Scans:
                 self._insert(connection, source, json.loads(seen["row"]), seen["scanned_ms"])
 
     def check_repairs(
-        self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool]
+        self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool | None]
     ) -> set[str]:
-        """Note which results of runs are there, by destination and prefix; only these count. Return what has gone."""
+        """Note which results of runs are there, by destination and prefix; only these count. Return what has gone.
+
+        Where ``is_there`` does not know, all is as it was.
+        """
         query = "SELECT topic, partition, how, destination, is_there FROM mendings WHERE source = ?"
         with self.database.read() as connection:
             made = [tuple(row) for row in connection.execute(query, (source,))]
@@ -164,8 +167,9 @@ class Scans:
         for topic, partition, how, destination, was_there in made:
             if selects(TopicPartition(topic, partition)):
                 is_now = is_there(destination, f"{topic}-{partition}/" if how == "regenerated" else "")
-                found.append((is_now, source, topic, partition, how, destination))
-                gone |= {destination} if was_there and not is_now else set()
+                if is_now is not None:
+                    found.append((is_now, source, topic, partition, how, destination))
+                gone |= {destination} if was_there and is_now is False else set()
         update = f"UPDATE mendings SET is_there = ? {_PLACE} AND how = ? AND destination = ?"  # noqa: S608
         with self.database.write() as connection:
             connection.executemany(update, found)

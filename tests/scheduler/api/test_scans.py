@@ -13,6 +13,7 @@ from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services
+from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.readiness import Readiness
 from tests.scheduler.api.whole import Whole, whole
@@ -106,8 +107,14 @@ def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(serv
         assert f'resnap_partitions{{state="ready"}} {ready}.0' in client.get("/metrics").text, "it is not installed"
 
 
+def _without_answer(_store: LocalObjectStore, _prefix: str = "") -> Iterator[ObjectInfo]:
+    raise StoreUnavailableError("no answer")
+
+
 @pytest.mark.parametrize(("kind", "mark"), [("regenerate", "prepared"), ("tier", "shipped")])
-def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(service: Whole, kind: str, mark: str) -> None:
+def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(
+    service: Whole, monkeypatch: pytest.MonkeyPatch, kind: str, mark: str
+) -> None:
     destination, elsewhere = service.directory / "out", service.directory / "elsewhere"
     body = {"kind": kind, "partitions": ["payments-0"], "destination": destination.as_uri()}
 
@@ -125,6 +132,9 @@ def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(servic
         answer = client.post("/v1/replays", json=body)
         assert service.over(client, answer.headers["location"])["state"] == "succeeded", answer.text
         assert shown(client) == (mark, True, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalObjectStore, "list", _without_answer)
+            assert shown(client) == (mark, True, 1), "a store that does not answer has not lost anything"
         destination.rename(elsewhere)
         assert shown(client) == before
         destination.write_text("")
