@@ -13,6 +13,7 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, LogDirError, UsageError
@@ -261,39 +262,37 @@ def refuse_unwritable(path: Path, hint: str = "give another place, or run as ano
 
     Raises:
         UsageError: this user may not write there.
-        LogDirError: the file system is mounted read-only.
+        LogDirError: the disk fails, or is mounted read-only.
 
     """
     with legible(path):
         found = why_unwritable(path)
     if found is None:
         return
-    if found.errno == errno.EROFS:
-        with writable(path):
-            raise found
     if found.errno == errno.ENOTDIR:
         where = "" if str(path) == found.filename else f"{path}: "
         raise UsageError(f"{where}{found.filename} is not a directory", hint="give another place")
-    raise UsageError(f"{path}: {found.filename} cannot be written to", hint=hint)
+    if found.errno in _DENIED:
+        raise UsageError(f"{path}: {found.filename} cannot be written to", hint=hint)
+    with writable(path):
+        raise found
 
 
 def why_unwritable(path: Path) -> OSError | None:
-    """Return the error with which a write below a directory would fail, as far as is known without one.
+    """Return the error with which a write below a directory fails; what is tried leaves nothing behind.
 
     Raises:
         OSError: the directory cannot be inspected.
 
     """
     nearest = next(one for one in (path, *path.parents) if one.exists())
-    is_effective = os.access in os.supports_effective_ids
-    number = None
-    if not nearest.is_dir():
-        number = errno.ENOTDIR
-    elif os.statvfs(nearest).f_flag & os.ST_RDONLY:
-        number = errno.EROFS
-    elif not os.access(nearest, os.W_OK | os.X_OK, effective_ids=is_effective):
-        number = errno.EACCES
-    return None if number is None else OSError(number, os.strerror(number), str(nearest))
+    try:
+        # Permissions alone do not tell: root may write to /proc by them.
+        TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        number = errno.EACCES if error.errno in {None, errno.ENOENT} else error.errno
+        return OSError(number, os.strerror(number), str(nearest))
+    return None
 
 
 def is_directory(path: Path) -> bool:

@@ -28,6 +28,7 @@ from resnap.tiering.remote_log.records import METADATA_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from resnap.scheduler.job.contract import Context
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.log.survey import Incomplete, LogDir
@@ -286,6 +287,20 @@ def _known(scope: Scope, wanted: Sequence[PartitionDir], sources: Sources) -> Kn
     return known_in(of_metadata)
 
 
+def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None:
+    """Warn of the topics and partitions that were asked for by name, and that the selection has nothing of."""
+    found = {selected.topic_partition for selected in selection.partitions}
+    found |= {problem.topic_partition for problem in selection.problems if problem.topic_partition is not None}
+    topics, names = {one.topic for one in found}, set(map(str, found))
+    where = ", ".join(scope.sources)
+    for glob in scope.topics:
+        if not any(fnmatchcase(topic, glob) for topic in topics):
+            context.warn(f"no topic in {where} matches --topic {glob}")
+    for partition in scope.partitions:
+        if partition not in names:
+            context.warn(f"no partition {partition} in {where}")
+
+
 def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
     where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
@@ -301,8 +316,9 @@ def nothing_in(scope: Scope) -> NothingInScopeError:
 
 def _add(partitions: dict[TopicPartition, SelectedPartition], selected: SelectedPartition) -> None:
     other = partitions.setdefault(selected.topic_partition, selected)
-    if other is not selected:
-        places = f"{other.inventory.partition.path} and {selected.inventory.partition.path}"
+    path, other_path = selected.inventory.partition.path, other.inventory.partition.path
+    if path != other_path:
+        places = f"{other_path} and {path}"
         raise UsageError(
             f"{selected.topic_partition} is in {places}",
             hint="replicas of a partition have boundaries of their own: one run takes one of them",

@@ -20,6 +20,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Unread, View, unread
 from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.wiring import planner_of, scope_of
 from resnap.scheduler.jobs.census_count import Counted, ProducerCounter
 from resnap.scheduler.jobs.plots import check_plot, draw_census
@@ -87,6 +88,7 @@ def run(request: Request, context: Context) -> Iterator[Counted | Unread]:
         principals=principals,
     )
     selection = planner.select(request.scope)
+    warn_unmatched(request.scope, selection, context)
     return chain(unread(selection), counter.counted(selection, context))
 
 

@@ -22,7 +22,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.reports import SIZES, sizes_row
-from resnap.scheduler.job.sources import joined_once, select
+from resnap.scheduler.job.sources import joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
@@ -188,6 +188,7 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
         selection, brokers = select(scope, sources), []
+    warn_unmatched(scope, selection, context)
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"
@@ -354,7 +355,7 @@ class CheckView(View["CheckedTopic | Result"]):
             yield f"{one['reason']}: {where}: {one['detail']}"
             yield f"  -> {one['hint']}"
         counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
-        yield f"{self.verdict.value}: {counts or 'no topics'}."
+        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal ones never are'}."
         for why in self._unknown:
             yield f"  not known: {why}"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."

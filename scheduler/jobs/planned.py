@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
+from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_bytes, some
 from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.planning import can_be_tiered
@@ -41,8 +42,12 @@ class WouldReplay(Result):
         return cls(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, planned=planned)
 
 
-def note_selection(selection: Selection, context: Context) -> None:
-    """Say how many partitions are skipped because they are compacted, and which replicas look as if they lost state."""
+def note_selection(scope: Scope, selection: Selection, context: Context) -> None:
+    """Say what of a selection needs to be known before it is replayed.
+
+    That is: names that match nothing, how many partitions are compacted, which replicas look as if they lost state.
+    """
+    warn_unmatched(scope, selection, context)
     compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
         context.note(f"{some(compacted, 'compacted partition')} skipped: compacted topics cannot be tiered")

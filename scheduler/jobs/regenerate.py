@@ -78,7 +78,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
     boundaries = context.settings.boundaries
     planned, selection = planner.plan(request.scope, boundaries=boundaries, saved=request.saved, into=request.into)
-    note_selection(selection, context)
+    note_selection(request.scope, selection, context)
     if context.settings.dry_run:
         return chain(unread(selection), map(WouldReplay.of, planned))
     sink_url = planner.sink_url(request.into, selection)

@@ -36,7 +36,7 @@ from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.tiering.deleting.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import lease_place, leased
-from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key
+from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
 
 _HIDDEN: Final = (
     "run again: unless it was shipped just now, the store's listings leave out what is there, and to use them would"
@@ -159,7 +159,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
     for key in _hidden(part.store, listing):
         faults.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
-    if not manifests and not broken:
+    if not manifests and not broken and not any(map(scope.wants, retained_topics(part.store))):
         raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
     of_brokers = (brokers_layout(entry.key) for manifest in manifests.values() for entry in manifest.objects)
     read = next(filter(None, of_brokers), None)

@@ -20,7 +20,7 @@ from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
-from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, select
+from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import SelectedPartition
+    from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.inventory import PartitionInventory
@@ -75,15 +75,16 @@ def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
     planner = Planner(rules_of(context.settings, context.clock), context.engine(), None)
     if request.separately:
         return _scanned_separately(request.scope, planner, context)
-    return scanned(request.scope, planner)
+    selection = select(request.scope, planner.engine.reading.sources)
+    warn_unmatched(request.scope, selection, context)
+    return scanned(selection, request.scope.high_watermark, planner)
 
 
-def scanned(scope: Scope, planner: Planner) -> Iterator[Scanned | Unread]:
-    """Return what each partition in ``scope`` lacks, then what could not be read; raises as ``run`` does."""
-    selection = select(scope, planner.engine.reading.sources)
+def scanned(selection: Selection, high_watermark: int | None, planner: Planner) -> Iterator[Scanned | Unread]:
+    """Return what each selected partition lacks, then what could not be read."""
     return chain(
         (
-            Scanned(state=PartitionState.DONE, scan=_scan(selected, scope.high_watermark, planner))
+            Scanned(state=PartitionState.DONE, scan=_scan(selected, high_watermark, planner))
             for selected in selection.partitions
         ),
         (Unread(faults=(problem.error,), partly_done=True) for problem in selection.problems),
@@ -96,7 +97,8 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
         found: list[Scanned | Unread] = []
         try:
             several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
-            for result in scanned(replace(several, sources=(source,)), planner):
+            selection = select(replace(several, sources=(source,)), planner.engine.reading.sources)
+            for result in scanned(selection, scope.high_watermark, planner):
                 found.append(result)
                 context.check()
         except CancelledError:

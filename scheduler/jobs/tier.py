@@ -35,6 +35,7 @@ from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, Unread, View, unread
 from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
+from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.topics import keep_topics
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
@@ -143,6 +144,7 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
         store.check_writable()
     tiering = TierRun(planner, store, uploading, context.clock.now_ms)
     selection = planner.select(request.scope, request.saved)
+    warn_unmatched(request.scope, selection, context)
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:

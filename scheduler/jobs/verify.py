@@ -104,7 +104,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     selection = planner.select(request.scope)
     tierable = (one for one in selection.partitions if can_be_tiered(one.inventory))
     planned = [planner.comparison(one, request.snapshots) for one in tierable]
-    note_selection(selection, context)
+    note_selection(request.scope, selection, context)
     unusable = (
         _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)
     )

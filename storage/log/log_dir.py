@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import is_there
+from resnap.storage.disk import is_there, legible
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import (
@@ -159,5 +159,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 def log_dir_around(path: Path) -> Path | None:
     """Return the broker's log dir that ``path``, which need not exist, lies in; None where it lies in none."""
-    resolved = Path(os.path.realpath(path))
+    with legible(path):
+        resolved = Path(os.path.realpath(path))
     return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)

@@ -410,6 +410,8 @@ def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap,
     shutil.copytree(ready_log / "payments-0", ready_log / "__remote_log_metadata-0")
     (ready_log / "__remote_log_metadata-0" / "partition.metadata").unlink(missing_ok=True)
     assert [row["topic"] for row in command("check", ready_log, "--output", "json").document["topics"]] == ["payments"]
+    alone = command("check", ready_log / "__remote_log_metadata-0")
+    assert (alone.code, "ready: no topics to tier; internal ones never are." in alone.out) == (0, True)
     ran = command("check", ready_log, "--topic", "__*", "--output", "json")
     [row] = ran.document["topics"]
     [blocker] = row["blockers"]

@@ -175,6 +175,9 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
     ran = command("regenerate", broker_log, "--into", tmp_path / "file" / "below", "--engine", "local")
     assert (ran.code, f"{tmp_path / 'file'} is not a directory" in ran.err) == (2, True)
     assert [path for path in opened() if path.endswith(".log") and "legacy-0" not in path] == []
+    for flags in ((), ("--dry-run",)):
+        ran = command("regenerate", broker_log, "--into", "/proc/below", "--engine", "local", *flags)
+        assert (ran.code, "/proc cannot be written to" in ran.err) == (2, True)
 
 
 def test_where_not_all_could_be_made_the_same_command_comes_before_an_installation(

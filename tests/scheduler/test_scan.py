@@ -241,8 +241,21 @@ def test_a_partition_in_two_sources_is_a_matter_of_usage(command: Resnap, broker
     assert command("scan", broker_log, other, "--topic", "payments").code == 0
 
 
-def test_one_directory_given_twice_is_a_partition_in_two_sources(command: Resnap, broker_log: Path) -> None:
-    assert command("scan", broker_log, broker_log / "orders-0").code == 2
+def test_one_directory_given_twice_is_scanned_once(command: Resnap, broker_log: Path) -> None:
+    once = command("scan", broker_log, "--output", "json").document
+    twice = command("scan", broker_log, broker_log, broker_log / "orders-0", "--output", "json").document
+    assert twice == once
+
+
+@pytest.mark.parametrize("verb", ["scan", "plan", "producer census", "check", "verify", "regenerate", "tier"])
+def test_a_topic_that_is_not_there_is_named_beside_one_that_is(
+    command: Resnap, broker_log: Path, tmp_path: Path, verb: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    places = {"regenerate": ("--into", tmp_path / "staged"), "tier": ("--to", (tmp_path / "store").as_uri())}
+    ran = command(*verb.split(), broker_log, "--topic", "orders", "--topic", "paymentz*", *places.get(verb, ()))
+    assert ran.err.count("paymentz*") == 1
+    assert f"no topic in {broker_log} matches --topic paymentz*" in ran.err
 
 
 def test_two_log_dirs_of_one_broker_are_seen_together(command: Resnap, broker_log: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from resnap.storage.errors import ObjectNotFoundError
 from resnap.storage.stores.key_part import key_part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
@@ -47,6 +47,12 @@ def retained_key(cluster_id: str | None, topic_partition: TopicPartition, topic_
     """Return the key of a partition's note, for a topic of exactly this id."""
     topic, partition = topic_partition
     return f"{RETAINED_PREFIX}/{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}.json"
+
+
+def retained_topics(store: ObjectStore) -> Iterator[str]:
+    """Yield the topic of each note in the store, as its key has it."""
+    for info in store.list(f"{RETAINED_PREFIX}/"):
+        yield info.key.split("/")[3]
 
 
 def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:

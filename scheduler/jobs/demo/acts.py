@@ -111,7 +111,7 @@ class Demo:
             ResnapError: the log dir that was just made cannot be read.
 
         """
-        results = tuple(scanned(self._scope(), self.planner))
+        results = tuple(scanned(self.planner.select(self._scope()), None, self.planner))
         for unread in (one for one in results if isinstance(one, Unread)):
             raise unread.faults[0]
         return tuple(one.scan for one in results if isinstance(one, Scanned))
