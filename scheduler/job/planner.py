@@ -74,7 +74,7 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        selection = select(scope, self._sources, None if self.run_cache is None else self.run_cache.contents)
+        selection = select(scope, self._sources)
         if saved is None:
             return selection
         there = {selected.topic_partition: selected for selected in selection.partitions}

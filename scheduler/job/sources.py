@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-    from resnap.tiering.inventory import PartitionInventory, SnapshotContent
+    from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.remote_log.known_segments import KnownSegments
 
 
@@ -160,12 +160,8 @@ class NothingInScopeError(UsageError):
     """The log dirs can be read and have no partition, or none that was asked for."""
 
 
-def select(
-    scope: Scope,
-    sources: Sources = PLAIN,
-    known: Callable[[PartitionDir], Mapping[SnapshotFile, SnapshotContent]] | None = None,
-) -> Selection:
-    """List the log dirs in scope and take the inventory of their partitions; ``known`` is as for ``take_inventory``.
+def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
+    """List the log dirs in scope and take the inventory of their partitions.
 
     A log dir that cannot be read, or is not there, is a problem of the selection, and hides no other.
 
@@ -183,7 +179,7 @@ def select(
     for log_dir, metadata in opened:
         whole = log_dir if joining is None else with_remote(log_dir, joining)
         policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
-        inventory = take_inventory(whole, cleanup_policies=policies, sources=sources, known=known)
+        inventory = take_inventory(whole, cleanup_policies=policies, sources=sources)
         problems += inventory.problems
         for found in inventory.partitions:
             live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)

@@ -70,7 +70,7 @@ def test_the_second_run_over_an_unchanged_log_makes_nothing_and_says_so(
     assert "nothing was read." in told
 
 
-def test_it_reads_directory_entries_index_tails_and_first_and_last_headers(
+def test_it_reads_directory_entries_snapshots_index_tails_and_first_and_last_headers(
     again: Callable[..., Ran], log: Path, tmp_path: Path
 ) -> None:
     # The small files of the log dir itself, and what stands beside the segments but once per partition.
@@ -89,7 +89,7 @@ def test_it_reads_directory_entries_index_tails_and_first_and_last_headers(
     there = str(log.resolve())
     opened = [path for path in watched["opened"] if path.startswith(there)]
     of_partitions = {path for path in opened if path.rpartition("/")[2] not in checkpoints}
-    assert {path.rpartition(".")[2] for path in of_partitions if Path(path).is_file()} <= {"log", "index"}
+    assert {path.rpartition(".")[2] for path in of_partitions if Path(path).is_file()} == {"log", "index", "snapshot"}
     marked = {str(path) for path in closed(log) if path.parent.name not in {"compacted-0", "orders-0"}}
     assert {path for path in of_partitions if path.endswith(".log")} == marked
     read: dict[str, int] = {}

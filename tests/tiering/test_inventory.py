@@ -7,10 +7,9 @@ import pytest
 
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
-from resnap.storage.log.names import TopicPartition, segment_name
+from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
 from resnap.tiering.inventory import (
-    PROBE_BYTES,
     BoundaryStatus,
     Compaction,
     CompactionOrigin,
@@ -45,14 +44,14 @@ def a_directory(
     return directory
 
 
-def look(log_dir: Path, body: bytes, *, check: bool = True) -> BoundaryStatus:
+def look(log_dir: Path, body: bytes) -> BoundaryStatus:
     """Take the inventory of a directory with ``body`` as the snapshot at offset 10; return that boundary."""
     partition = load_partition_dir(a_directory(log_dir, {10: body}))
-    return take_partition_inventory(partition, check=check).boundaries[0]
+    return take_partition_inventory(partition).boundaries[0]
 
 
-def inventories(data: Path, **options: dict[str, str]) -> dict[str, PartitionInventory]:
-    inventory = take_inventory(load_log_dir(data), **options)
+def inventories(data: Path, cleanup_policies: dict[str, str] | None = None) -> dict[str, PartitionInventory]:
+    inventory = take_inventory(load_log_dir(data), cleanup_policies=cleanup_policies)
     return {str(found.partition.topic_partition): found for found in inventory.partitions}
 
 
@@ -123,11 +122,10 @@ def test_killing_a_broker_leaves_no_snapshot_at_the_log_end(fixture_set: Callabl
         pytest.param(b"\0\1", SnapshotState.CORRUPT, None, id="two bytes"),
     ],
 )
-@pytest.mark.parametrize("check", [True, False])
-def test_a_small_snapshot_is_judged_by_its_bytes_checked_or_not(
-    body: bytes, state: SnapshotState, entries: int | None, check: bool, tmp_path: Path
+def test_a_snapshot_is_judged_by_its_bytes(
+    body: bytes, state: SnapshotState, entries: int | None, tmp_path: Path
 ) -> None:
-    found = look(tmp_path, body, check=check)
+    found = look(tmp_path, body)
     assert (found.state, found.entries) == (state, entries)
     assert found.path == str(tmp_path / "payments-0" / segment_name(10, "snapshot"))
     assert (found.detail is not None) == (state is SnapshotState.CORRUPT)
@@ -144,37 +142,6 @@ def test_a_missing_snapshot_has_neither_path_nor_entries(tmp_path: Path) -> None
     assert states == [SnapshotState.MISSING, SnapshotState.PRESENT, SnapshotState.MISSING]
     assert (inventory.boundaries[0].path, inventory.boundaries[0].entries) == (None, None)
     assert inventory.lost == 2
-
-
-def large(entries: int = 1000) -> bytes:
-    body = a_snapshot(entries)
-    assert len(body) > PROBE_BYTES
-    return body
-
-
-def test_without_checking_a_large_snapshot_goes_by_length_and_header(tmp_path: Path) -> None:
-    flipped = large()[:-1] + b"\0"
-    unchecked = look(tmp_path / "unchecked", flipped, check=False)
-    assert (unchecked.state, unchecked.entries) == (SnapshotState.PRESENT, 1000)
-    checked = look(tmp_path / "checked", flipped)
-    assert checked.state is SnapshotState.CORRUPT
-    assert "checksum" in (checked.detail or "")
-
-
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        pytest.param(large() + b"\0", "length", id="trailing byte"),
-        pytest.param(large()[:-1], "length", id="cut short"),
-        pytest.param(b"\0\2" + large()[2:], "version", id="another version"),
-    ],
-)
-def test_without_checking_a_large_snapshot_of_a_wrong_shape_is_still_corrupt(
-    body: bytes, what: str, tmp_path: Path
-) -> None:
-    found = look(tmp_path, body, check=False)
-    assert found.state is SnapshotState.CORRUPT
-    assert what in (found.detail or "")
 
 
 def test_of_the_snapshots_at_no_base_only_the_newest_can_be_that_of_the_log_end(tmp_path: Path) -> None:
@@ -229,16 +196,6 @@ def test_problems_of_the_log_dir_are_carried_along(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("7\n")
     log_dir = load_log_dir(tmp_path)
     assert take_inventory(log_dir).problems == log_dir.problems != ()
-
-
-def test_only_topics_that_are_wanted_are_looked_at(fixture_set: Callable[[str], FixtureSet]) -> None:
-    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
-    inventory = take_inventory(log_dir, topics=lambda topic: topic == "payments")
-    assert [found.partition.topic_partition for found in inventory.partitions] == [
-        TopicPartition("payments", 0),
-        TopicPartition("payments", 1),
-    ]
-    assert inventory.lost == sum(found.lost for found in inventory.partitions) > 0
 
 
 def test_the_cleaners_checkpoint_shows_compaction_and_its_silence_only_suggests_there_is_none(

@@ -21,9 +21,8 @@ from resnap.replay.scan.state_file import Anchor, StateFile
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import write_whole
-from resnap.tiering.inventory import SnapshotContent, SnapshotState
 from resnap.tiering.refusal import Reason, Refusal
-from resnap.tiering.run_cache.results import CachedBoundary, CachedContent, CachedRefusals, CachedResults
+from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
 from resnap.tiering.run_cache.segment_marks import SegmentMark
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
 
-VERSION: Final = 4
+VERSION: Final = 5
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
 """A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
@@ -156,17 +155,11 @@ def decoded(data: bytes, directory: Path) -> CachedResults:
         topic_id=content["topic_id"],
         marks=tuple(SegmentMark(*mark) for mark in content["marks"]),
         directory=content["directory"],
-        contents=tuple(_content(one) for one in content["contents"]),
         boundaries={one.offset: one for one in known},
         shown=tuple(content["shown"]),
         anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
         refused=None if refused is None else _refusals(refused),
     )
-
-
-def _content(values: list[Any]) -> CachedContent:
-    offset, size_bytes, mtime_ns, (state, entries, detail) = values
-    return CachedContent(offset, size_bytes, mtime_ns, SnapshotContent(SnapshotState(state), entries, detail))
 
 
 def _boundary(values: dict[str, Any]) -> CachedBoundary:

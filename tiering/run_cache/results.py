@@ -11,7 +11,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
-from resnap.tiering.inventory import SnapshotContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult
     from resnap.replay.scan.state_file import Anchor
     from resnap.replay.window import ReplayRules
-    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import SnapshotDigest
-    from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
     from resnap.tiering.run_cache.segment_marks import SegmentMark
 
@@ -76,15 +74,6 @@ class CachedBoundary:
         return self.coverage is Coverage.WINDOW and start is not None and start <= log_start
 
 
-class CachedContent(NamedTuple):
-    """The result of checking one of the broker's snapshots, and the identity of that file."""
-
-    offset: int
-    size_bytes: int
-    mtime_ns: int
-    content: SnapshotContent
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedRefusals:
     """The refusals of a partition's last replay, after which nothing was left to ship."""
@@ -110,8 +99,6 @@ class CachedResults:
     """Ascending; those that the boundaries and the anchors depend on."""
     directory: str = ""
     """Digest of everything in the directory when the boundaries were made."""
-    contents: tuple[CachedContent, ...] = ()
-    """At the broker's own snapshots."""
     boundaries: Mapping[int, CachedBoundary] = field(default_factory=dict)
     shown: tuple[int, ...] = ()
     """Producers that snapshots have shown to live on from below the first segment when the boundaries were made."""
@@ -213,25 +200,6 @@ def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | No
         evidence=evidence_key(result.boundary.evidence, result.boundary.coverage, result.window_start_offset),
         proven=comparison.sha256 if comparison is not None and comparison.verdict == "proven" else None,
     )
-
-
-def contents_of(inventory: PartitionInventory) -> tuple[CachedContent, ...]:
-    """Return the checks of snapshots in ``inventory``."""
-    files = {snapshot.path: snapshot for snapshot in inventory.partition.snapshots}
-    return tuple(
-        CachedContent(
-            found.offset, found.size_bytes, found.mtime_ns, SnapshotContent(one.state, one.entries, one.detail)
-        )
-        for one in inventory.boundaries
-        if one.path is not None and (found := files.get(one.path)) is not None
-    )
-
-
-def cached_contents(results: CachedResults, partition: PartitionDir) -> dict[SnapshotFile, SnapshotContent]:
-    """Return the cached checks of the snapshots of ``partition`` whose files are unchanged."""
-    contents = {(known.offset, known.size_bytes, known.mtime_ns): known.content for known in results.contents}
-    keyed = ((snapshot, (snapshot.offset, snapshot.size_bytes, snapshot.mtime_ns)) for snapshot in partition.snapshots)
-    return {snapshot: contents[key] for snapshot, key in keyed if key in contents}
 
 
 def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:

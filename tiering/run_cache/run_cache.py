@@ -22,8 +22,6 @@ from resnap.tiering.run_cache.results import (
     CachedRefusals,
     CachedResults,
     cached_boundary,
-    cached_contents,
-    contents_of,
     directory_key,
     nearest_and_farther,
     rules_key,
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.inventory import PartitionInventory, SnapshotContent
+    from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.run_cache.cache_files import CacheFiles
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.segment_marks import SegmentMark
@@ -123,7 +121,6 @@ def with_result(
         topic_id=partition.topic_id,
         marks=_marks(partition, results, sources) if boundaries or anchors else (),
         directory=cached.directory,
-        contents=contents_of(cached.inventory),
         boundaries=boundaries,
         anchors=anchors,
     )
@@ -181,10 +178,6 @@ class RunCache:
     """Use nothing of earlier runs; what is found is kept all the same."""
     states: bool = True
     """Whether the readers of segments can read the files of states."""
-
-    def contents(self, partition: PartitionDir) -> dict[SnapshotFile, SnapshotContent]:
-        """Return the cached checks of the broker's snapshots of ``partition``."""
-        return {} if self.fresh or self.files is None else cached_contents(self.files.load(partition), partition)
 
     def look_up(self, inventory: PartitionInventory) -> CachedPartition:
         """Return the cached results of a partition that are still valid."""
