@@ -76,15 +76,6 @@ class Listing(Protocol):
         """
         ...
 
-    def is_retained_away(self, manifest: StoredManifest) -> bool:
-        """Whether brokers' retention, which does not know the manifest, has deleted its objects.
-
-        Raises:
-            StoreError: the store failed.
-
-        """
-        ...
-
 
 class Stored(Protocol):
     """Reads the content of a store back as a log."""
@@ -297,13 +288,6 @@ class Layout(Shipped, Protocol):
         Raises:
             FormatError: the manifest is damaged.
 
-        """
-        ...
-
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return a function that says whether brokers' retention has deleted a segment.
-
-        Brokers do not know the manifest, and leave it. The returned function raises StoreError where the store fails.
         """
         ...
 

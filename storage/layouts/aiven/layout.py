@@ -257,10 +257,6 @@ class Aiven:
             found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
         )
 
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:  # noqa: ARG002
-        """Return a function that returns False: brokers delete the manifest with the segment."""
-        return lambda _: False
-
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := keys.parse_key(info.key))}

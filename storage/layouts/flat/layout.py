@@ -20,7 +20,6 @@ from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, v
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.lineage import epochs_in
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
@@ -244,11 +243,6 @@ class Flat:
             objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
             is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
-
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return a function that checks the brokers' folders, if a manifest names objects there."""
-        brokers = BrokersFolders(store)
-        return lambda segment: brokers.have_lost(segment.base_offset, [key for key, _ in segment.objects])
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
         """Return the objects that no manifest names."""
