@@ -270,12 +270,11 @@ class Layout(Shipped, Protocol):
         """
         ...
 
-    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
-        """Return the prefix of all keys of a topic, with any topic id; other topics' keys may have it, too."""
-        ...
+    def key_prefixes(self, cluster_id: str | None, topic: str, only: tuple[str, int] | None) -> list[str]:
+        """Return the prefixes of all keys of a topic, with any topic id; other topics' keys may have them, too.
 
-    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return the prefixes of all keys of a partition, with and without its topic id."""
+        ``only`` is the topic id and the number of a partition: of its keys alone, with that id and without any.
+        """
         ...
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:

@@ -19,7 +19,7 @@ from resnap.storage.small_pieces import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import Place
@@ -54,12 +54,12 @@ class ShippedTopic:
         cluster_id: str | None,
         topic: str,
         *,
-        only: Sequence[str] | None = None,
+        only: tuple[str, int] | None = None,
     ) -> None:
-        """List the whole topic, or only what is below the prefixes ``only``."""
+        """List the whole topic, or ``only`` the partition of this topic id and number."""
         self.store, self._layout, self._cluster_id, self._topic = store, layout, cluster_id, topic
         self._brokers = BrokersFolders(store)
-        self._prefixes = [layout.topic_prefix(cluster_id, topic)] if only is None else only
+        self._prefixes = layout.key_prefixes(cluster_id, topic, only)
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         """By key, of manifests."""

@@ -225,14 +225,14 @@ def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layo
     ship(layout, other, store)
     ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)), store)
     cluster = other.provenance.cluster_id
-    of_topic = list(store.list(layout.topic_prefix(cluster, "payments")))
+    of_topic = list(store.list(*layout.key_prefixes(cluster, "payments", None)))
     places = {info.key: place for info in of_topic if (place := layout.manifest_place(info, "payments")) is not None}
     assert {place.topic_id for place in places.values()} == {TOPIC_ID}
     assert {key: place.base_offset for key, place in places.items() if place.partition == PAYMENTS.partition} == {
         key: base for key, (base, _) in shipped.items()
     }
     assert sorted(place.partition for place in places.values()) == [3, 3, 4]
-    prefixes = layout.partition_prefixes(cluster, PAYMENTS, TOPIC_ID)
+    prefixes = layout.key_prefixes(cluster, "payments", (TOPIC_ID, PAYMENTS.partition))
     of_partition = [info for prefix in prefixes for info in store.list(prefix)]
     assert {info.key for info in of_partition if layout.manifest_place(info, "payments")} == shipped.keys()
 
