@@ -17,7 +17,6 @@ from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
@@ -41,6 +40,7 @@ from resnap.storage.layouts.segments import (
     ShippedSegment,
     length_of,
 )
+from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.key_part import UNKNOWN
 

@@ -23,7 +23,7 @@ from resnap.storage.layouts.stored_log import (
     end_snapshot,
     whole_chain,
 )
-from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
@@ -115,7 +115,7 @@ def read_segment(store: ObjectStore, of: SegmentObjects) -> LogSegment:
         partition=of.topic_partition.partition,
         base_offset=of.base_offset,
         next_base_offset=end,
-        leader_epochs=segment_leader_epochs(epochs, of.base_offset, end),
+        leader_epochs=epochs_in(epochs, of.base_offset, end),
         snapshot_origin=None,
         snapshot_key=snapshot.key,
         max_timestamp_ms=None,
