@@ -146,7 +146,7 @@ class ShippedTopic:
 
         """
         problem: FormatError | VerificationError | None = None
-        for key in self._based_in(partition, base_offset, base_offset + 1, topic_id):
+        for key in (key for at, key in self._of(partition, topic_id) if at == base_offset):
             try:
                 found = self._manifest(key)
                 if found.next_base_offset == next_base_offset:
@@ -173,7 +173,8 @@ class ShippedTopic:
         found = self._of(partition, topic_id)
         first, above = (bisect_left(found, offset, key=itemgetter(0)) for offset in (start, end + 1))
         below = 0 if deep else first
-        read = self._read(found[below : above + 1])
+        near = found[below : above + 1]
+        read = list(each(self._look, near, remote=len(near) > 1))
         while below and (below == first or self._reaches(found[below], start)):
             below -= 1
             read = [self._look(found[below]), *read]
@@ -187,9 +188,6 @@ class ShippedTopic:
         found = self._look(entry)
         return isinstance(found, ShippedSegment) and found.next_base_offset >= offset
 
-    def _read(self, entries: list[tuple[int, str]]) -> list[ShippedSegment | Unreadable]:
-        return list(each(self._look, entries, remote=len(entries) > 1))
-
     def _look(self, entry: tuple[int, str]) -> ShippedSegment | Unreadable:
         base_offset, key = entry
         try:
@@ -198,15 +196,12 @@ class ShippedTopic:
             error.hint = self._layout.remedy
             return Unreadable(base_offset, error)
 
-    def _based_in(self, partition: int, start: int, end: int, topic_id: str | None) -> list[str]:
-        found = self._of(partition, topic_id)
-        first, last = (bisect_left(found, offset, key=itemgetter(0)) for offset in (start, end))
-        return [key for _, key in found[first:last]]
-
     def _of(self, partition: int, topic_id: str | None) -> list[tuple[int, str]]:
         if (partition, topic_id) not in self._by_id:
             manifests = self._manifests.get(partition, [])
-            self._by_id[partition, topic_id] = [one for one in manifests if self._may_be_of(one[1], topic_id)]
+            self._by_id[partition, topic_id] = [
+                (at, key) for at, key in manifests if topic_id is None or self._places[key].topic_id in {topic_id, None}
+            ]
         return self._by_id[partition, topic_id]
 
     def _manifest(self, key: str) -> ShippedSegment:
@@ -235,9 +230,6 @@ class ShippedTopic:
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",
                     hint=self._layout.remedy,
                 )
-
-    def _may_be_of(self, key: str, topic_id: str | None) -> bool:
-        return topic_id is None or self._places[key].topic_id in {topic_id, None}
 
     def _size(self, key: str) -> int | None:
         """Return the length of an object; requests it if another run wrote the object during the listing."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.encryption import SegmentCipher
+    from resnap.storage.layouts.segments import SegmentFile
     from resnap.storage.stores.protocol import BodyOpener
 
 _BUFFER_BYTES: Final = 1 << 16
@@ -40,16 +41,7 @@ class StoredLog:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogBody:
-    """The log of a segment that is to be stored."""
-
-    open: BodyOpener
-    size_bytes: int
-    crc32c: int
-
-
-def stored_log(log: LogBody, chunk_size: int, *, is_compressed: bool, cipher: SegmentCipher | None) -> StoredLog:
+def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher: SegmentCipher | None) -> StoredLog:
     """Read the segment ``log``, and return the ``.log`` object that it becomes.
 
     Raises:
@@ -58,7 +50,7 @@ def stored_log(log: LogBody, chunk_size: int, *, is_compressed: bool, cipher: Se
     """
 
     def pieces() -> Iterator[tuple[bytes, bytes]]:
-        with log.open() as body:
+        with log.open_body() as body:
             for number in range(chunk_count(chunk_size, log.size_bytes)):
                 data = body.read(min(chunk_size, log.size_bytes - number * chunk_size))
                 yield data, stored_piece(data, f"log:{number}", is_compressed=is_compressed, cipher=cipher)

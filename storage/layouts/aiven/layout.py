@@ -21,7 +21,6 @@ from resnap.storage.encryption import new_cipher
 from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.layouts.aiven import keys
 from resnap.storage.layouts.aiven.body import (
-    LogBody,
     StoredLog,
     is_compressed_already,
     plain_chunks,
@@ -305,8 +304,7 @@ def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | Non
         form.compression == "heuristic" and not is_compressed_already(log.open_body)
     )
     if compresses or cipher is not None:
-        body = LogBody(open=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
-        return stored_log(body, form.chunk_size, is_compressed=compresses, cipher=cipher)
+        return stored_log(log, form.chunk_size, is_compressed=compresses, cipher=cipher)
     chunks = plain_chunks(log.size_bytes, form.chunk_size)
     return StoredLog(chunks=chunks, open_body=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import KeyRing, RsaKey, new_cipher
 from resnap.storage.errors import VerificationError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven.body import LogBody, is_compressed_already, stored_log
+from resnap.storage.layouts.aiven.body import is_compressed_already, stored_log
 from resnap.storage.layouts.aiven.pieces import original_piece
+from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.segments import SegmentFile
 from tests.builders import a_batch
 
 if TYPE_CHECKING:
@@ -21,8 +24,10 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
 
 
-def a_log(data: bytes) -> LogBody:
-    return LogBody(open=lambda: io.BytesIO(data), size_bytes=len(data), crc32c=crc32c(data))
+def a_log(data: bytes) -> SegmentFile:
+    return SegmentFile(
+        kind=ObjectKind.LOG, open_body=lambda: io.BytesIO(data), size_bytes=len(data), crc32c=crc32c(data), sha256=""
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +62,7 @@ def test_a_body_is_its_chunks_however_it_is_read_and_as_often(
 
 @pytest.mark.parametrize("now", [b"cut o", b"cut off and changed", b"cut offx"])
 def test_a_log_that_is_no_longer_what_it_was_is_told(now: bytes) -> None:
-    was = a_log(b"cut off!")
-    log = LogBody(open=lambda: io.BytesIO(now), size_bytes=was.size_bytes, crc32c=was.crc32c)
+    log = replace(a_log(b"cut off!"), open_body=lambda: io.BytesIO(now))
     with pytest.raises(VerificationError, match="CRC-32C"):
         stored_log(log, 3, is_compressed=True, cipher=None)
 
