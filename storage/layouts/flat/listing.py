@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -11,7 +11,7 @@ from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
-from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
+from resnap.storage.layouts.flat.topics import listing_prefix, topic_ids_of
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, read_manifest
 from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
+    from resnap.storage.layouts.flat.topics import TopicIds
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -42,9 +43,9 @@ class FlatListing:
     """One listing of ``store``."""
 
     store: ObjectStore
-    manifests: Mapping[str, ObjectInfo] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    topic_ids: TopicIds = field(default_factory=TopicIds)
+    manifests: Mapping[str, ObjectInfo]
+    sizes: Mapping[str, int]
+    topic_ids: TopicIds
     """Which topics the segments are of, where keys do not say."""
     incomplete: Sequence[Incomplete] = ()
     """None: what no manifest names is not a segment."""

@@ -9,7 +9,7 @@ or none, they are a topic of their own.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -35,7 +35,7 @@ _TOPIC_FOLDERS: Final = 2
 class TopicIds:
     """The topic of each segment in a store, with ids as in keys."""
 
-    unknown: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unknown: Mapping[tuple[str, str], str]
     """By cluster and topic: whose the segments are that were shipped without a topic id; ``none`` if of no other."""
 
     def of(self, key: FlatKey) -> str:
