@@ -145,7 +145,7 @@ def test_the_table_of_metrics_has_every_series_with_its_labels_and_no_other() ->
 @pytest.mark.parametrize(
     "wrong", ["sum(resnap_runs_total", "sum by job (x)", "frobnicate(x)", "x{job=~resnap}", "rate x", "x ? y", "a)"]
 )
-def test_what_is_no_promql_is_refused(wrong: str) -> None:
+def test_invalid_promql_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse(wrong)
 

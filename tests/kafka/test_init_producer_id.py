@@ -243,7 +243,7 @@ def test_random_requests_have_the_same_answers(
 
 
 @pytest.mark.slow
-def test_whoever_has_the_producer_id_after_the_last_epoch_is_told_to_ask_again(
+def test_a_request_with_the_producer_id_after_the_last_epoch_has_to_be_repeated(
     release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     last = 32_766

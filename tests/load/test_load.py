@@ -53,7 +53,7 @@ def streams_open(client: httpx.Client) -> int:
     return int(float(found[1]))
 
 
-def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(service: UnderLoad) -> None:
+def test_two_hundred_clients_get_every_event_once_and_leave_nothing_behind(service: UnderLoad) -> None:
     before = service.usage()
     found = seen(clients(service.orders(streams=STREAMS, pollers=POLLERS)))
     assert found.errors == []
@@ -69,7 +69,7 @@ def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(servi
     eventually(lambda: service.usage().files, lambda files: files < before.files + STREAMS // 2)
 
 
-def test_who_never_reads_and_who_vanishes_keep_nobody_from_anything(service: UnderLoad) -> None:
+def test_clients_that_never_read_or_that_vanish_block_no_other_client(service: UnderLoad) -> None:
     with service.process.client() as client:
         at = client.post("/v1/replays", json=service.replays(1)[0]).headers["location"]
         silent = [deaf_follower(service.port, f"{at}/events") for _ in range(20)]

@@ -165,7 +165,7 @@ def test_ranges_divide_the_work(tmp_path: Path) -> None:
     assert max(len(pids) for _, pids in rows) <= 1_000 // 128
 
 
-def test_a_destination_that_fails_is_told_from_either_stage(tmp_path: Path) -> None:
+def test_a_destination_that_fails_is_reported_from_either_stage(tmp_path: Path) -> None:
     plan = planned(
         a_partition(tmp_path, [transactions(hour, pids=range(40)) for hour in range(4)]), now_ms=NOW_MS, full=True
     )

@@ -203,7 +203,7 @@ def test_a_transaction_that_began_in_a_segment_that_is_gone_stays_open_up_to_its
     assert [one.producer_id for one in silent.left_out] == [hung]
 
 
-def test_a_producer_whose_past_only_a_later_snapshot_tells_is_named(tmp_path: Path) -> None:
+def test_a_producer_whose_past_only_a_later_snapshot_shows_is_named(tmp_path: Path) -> None:
     """With transactions of version 2 each begins at sequence 0, under an epoch of its own: batches tell of no past."""
     idle, ended_here, new, other = 9_001, 9_002, 9_003, 7
     states, snapshots = ProducerStates(NEVER), {}

@@ -137,7 +137,7 @@ def test_whatever_the_index_says_the_segment_is_read_right(how: str, partition: 
 
 
 @pytest.mark.parametrize("at", [16, 700, 1_300, -1])
-def test_damage_is_told_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
+def test_damage_is_reported_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
     log = partition / "00000000000000000000.log"
     content = bytearray(log.read_bytes())
     if at == -1:

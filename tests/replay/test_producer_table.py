@@ -111,7 +111,7 @@ def test_tables_that_several_threads_put_in_order_at_once_keep_their_rows() -> N
         assert not any(pool.map(differs, range(50)))
 
 
-def test_clocks_that_fall_from_piece_to_piece_are_all_remembered() -> None:
+def test_clocks_that_fall_from_piece_to_piece_are_all_kept() -> None:
     clocks = [Piece(NOTHING.rows, 10_000 - number) for number in range(300)]
     pieces = [many_pieces(0, producers=9, pieces=1, share=1)[0], *clocks]
     table = ProducerTable(SILENCE_MS)

@@ -222,7 +222,7 @@ class StuckSources(Sources):
 
 
 @pytest.mark.spark
-def test_a_wave_that_nobody_waits_for_any_more_is_cancelled(
+def test_a_wave_without_a_waiting_caller_is_cancelled(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitions = log_dir(tmp_path / "log")
@@ -318,5 +318,5 @@ def test_an_error_of_work_on_executors_reaches_who_waits_for_the_item_and_no_oth
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_no_plan_is_no_job(session: SparkSession, tmp_path: Path) -> None:
+def test_without_a_plan_there_is_no_job(session: SparkSession, tmp_path: Path) -> None:
     assert list(SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri()).run([])) == []

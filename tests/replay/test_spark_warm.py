@@ -97,7 +97,7 @@ def test_the_session_stays_for_the_next_one_who_wants_it(told: dict[str, Any]) -
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_jvm_that_died_at_work_is_told_and_replaced_by_the_next_call(told: dict[str, Any]) -> None:
+def test_a_jvm_that_died_at_work_is_reported_and_replaced_by_the_next_call(told: dict[str, Any]) -> None:
     assert told["died"] == ["ResnapError", "Spark's JVM ended while it was at work, with status -9"]
     assert told["different"] == 3
 
@@ -125,7 +125,7 @@ def test_who_comes_after_the_end_is_refused(told: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_start_that_fails_tells_why_to_each_who_asks(told: dict[str, Any]) -> None:
+def test_a_start_that_fails_reports_the_reason_to_each_caller(told: dict[str, Any]) -> None:
     assert told["broken"][0] == told["broken"][1]
     assert told["broken"][0][1].startswith("Spark did not start on Java 21.")
 

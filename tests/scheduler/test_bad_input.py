@@ -117,7 +117,7 @@ def _check_damage_told(ran: Ran, hurt: Hurt) -> None:
 
 
 @pytest.mark.parametrize("commands", ["plan --prove", "verify"])
-def test_damage_is_no_success_where_nothing_is_written(
+def test_damage_is_not_a_success_where_nothing_is_written(
     command: Resnap, broker_log: Path, middle: Hurt, commands: str
 ) -> None:
     _cut_inside_a_header(middle.path)
@@ -127,7 +127,7 @@ def test_damage_is_no_success_where_nothing_is_written(
     assert str(middle.path) in ran.err
 
 
-def test_a_control_record_with_any_byte_flipped_is_never_believed(
+def test_a_control_record_with_any_byte_flipped_is_never_accepted(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
     partition = broker_log / "payments-0"
@@ -158,7 +158,7 @@ def _control_batches(partition: Path) -> Iterator[tuple[Path, int, int]]:
 
 
 @pytest.mark.parametrize("entry", [struct.pack(">ii", 5, 2**30), struct.pack(">ii", 2**30, 17), b"\xff" * 8])
-def test_an_index_that_points_nowhere_is_made_anew_from_the_log(
+def test_an_index_that_points_nowhere_is_rebuilt_from_the_log(
     command: Resnap, broker_log: Path, tmp_path: Path, middle: Hurt, entry: bytes
 ) -> None:
     index = middle.path.with_suffix(".index")
@@ -221,7 +221,7 @@ def nobody(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap
         os.seteuid(0)
 
 
-def test_a_partition_without_permission_is_told_and_the_others_are_done(nobody: Resnap, closed_log: Path) -> None:
+def test_a_partition_without_permission_is_reported_and_the_others_are_done(nobody: Resnap, closed_log: Path) -> None:
     out, store = closed_log.parent / "out", closed_log.parent / "store"
     with _closed(closed_log / "payments-1"):
         for arguments in (
@@ -242,7 +242,7 @@ def test_a_partition_without_permission_is_told_and_the_others_are_done(nobody: 
 
 
 @pytest.mark.parametrize("suffix", ["log", "snapshot", "txnindex"])
-def test_a_file_without_permission_is_told_and_the_others_are_done(
+def test_a_file_without_permission_is_reported_and_the_others_are_done(
     nobody: Resnap, closed_log: Path, suffix: str
 ) -> None:
     partition = closed_log / "payments-1"
@@ -290,7 +290,7 @@ _PLANTED: Final[dict[str, Callable[[Path], None]]] = {
         "replication-offset-checkpoint", "payments-0/leader-epoch-checkpoint",
     ),
 )  # fmt: skip
-def test_what_is_no_file_of_its_size_keeps_nobody_waiting(
+def test_a_pipe_a_device_or_a_huge_file_in_place_of_a_checkpoint_does_not_block(
     planted: str, name: str, command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
     (broker_log / name).unlink(missing_ok=True)
@@ -308,7 +308,7 @@ def test_what_is_no_file_of_its_size_keeps_nobody_waiting(
     assert ("larger than" if planted == "more than is read" else "not a regular file") in ran.err
 
 
-def test_a_log_dir_without_permission_is_told(nobody: Resnap, closed_log: Path) -> None:
+def test_a_log_dir_without_permission_is_reported(nobody: Resnap, closed_log: Path) -> None:
     with _closed(closed_log):
         ran = nobody("scan", closed_log)
     assert (ran.code, ran.out) == (1, "")
@@ -316,7 +316,7 @@ def test_a_log_dir_without_permission_is_told(nobody: Resnap, closed_log: Path) 
     assert "hint: run as the user that the broker runs as" in ran.err
 
 
-def test_a_destination_without_permission_is_told(nobody: Resnap, closed_log: Path) -> None:
+def test_a_destination_without_permission_is_reported(nobody: Resnap, closed_log: Path) -> None:
     (closed_log.parent / "out").mkdir()
     with _closed(closed_log.parent / "out") as out:
         made = nobody("regenerate", closed_log, *ROLL, "--into", out / "x")
@@ -401,7 +401,7 @@ def test_a_full_disk_ends_a_shipment_with_whole_segments_only(
     assert check_store(files_of(tiny_disk / "store"), strict=False) == must
 
 
-def test_a_full_disk_where_snapshots_wait_is_told_as_such(
+def test_a_full_disk_where_snapshots_wait_is_reported_as_such(
     command: Resnap, broker_log: Path, tiny_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tiny_disk, leaving=8_192)
@@ -432,7 +432,9 @@ def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
 
 
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
-def test_a_read_only_disk_is_told(command: Resnap, broker_log: Path, read_only_disk: Path, command_line: str) -> None:
+def test_a_read_only_disk_is_reported(
+    command: Resnap, broker_log: Path, read_only_disk: Path, command_line: str
+) -> None:
     name, flag = command_line.split()
     ran = command(name, broker_log, *ROLL, flag, f"file://{read_only_disk}/x")
     assert ran.code == (12 if name == "tier" else 1)
@@ -444,7 +446,7 @@ def test_a_read_only_disk_is_told(command: Resnap, broker_log: Path, read_only_d
     "url", ["ftp://host/x", "s3://", "s3://b", "s3://bucket/../x", "file://host/x", "bucket/prefix", "s3:/bucket", ""]
 )
 @pytest.mark.parametrize("command_line", ["tier --to", "verify --store"])
-def test_a_wrong_url_is_a_matter_of_usage(command: Resnap, broker_log: Path, url: str, command_line: str) -> None:
+def test_a_wrong_url_is_a_usage_error(command: Resnap, broker_log: Path, url: str, command_line: str) -> None:
     name, flag = command_line.split()
     sources = [broker_log] if name == "tier" else []
     ran = command(name, *sources, flag, url, *LOCAL)
@@ -470,7 +472,7 @@ def test_an_empty_argument_is_not_the_current_directory(
 
 @pytest.mark.parametrize("below", ["", "strange", "payments-0"])
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
-def test_no_log_dir_of_a_broker_is_a_destination_though_it_is_no_source(
+def test_no_log_dir_of_a_broker_is_a_destination_though_it_is_not_a_source(
     command: Resnap, broker_log: Path, tmp_path: Path, command_line: str, below: str
 ) -> None:
     other = tmp_path / "other"
@@ -483,7 +485,7 @@ def test_no_log_dir_of_a_broker_is_a_destination_though_it_is_no_source(
     assert sorted(other.rglob("*")) == before
 
 
-def test_a_destination_that_leads_round_in_a_circle_is_told(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_a_loop_of_links_is_reported(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     ran = command("tier", broker_log, *LOCAL, "--to", f"file://{tmp_path}/loop")
     assert (ran.code, "this is a bug" in ran.err) == (12, False), ran.err
@@ -502,7 +504,7 @@ def test_a_directory_above_the_store_that_is_not_there_is_a_mistyped_one(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("command_line", ["tier --to", "verify --store", "regenerate --into"])
-def test_a_bucket_that_does_not_exist_is_told_before_anything_is_replayed(
+def test_a_bucket_that_does_not_exist_is_reported_before_anything_is_replayed(
     command: Resnap, broker_log: Path, bucket: Bucket, command_line: str, opened: Callable[[], list[str]]
 ) -> None:
     name, flag = command_line.split()
@@ -518,7 +520,7 @@ def test_a_bucket_that_does_not_exist_is_told_before_anything_is_replayed(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("command_line", ["tier --to", "regenerate --into"])
-def test_no_credentials_are_told_with_where_they_may_come_from(
+def test_missing_credentials_are_reported_with_where_they_may_come_from(
     command: Resnap, broker_log: Path, bucket: Bucket, command_line: str
 ) -> None:
     name, flag = command_line.split()
@@ -530,7 +532,7 @@ def test_no_credentials_are_told_with_where_they_may_come_from(
 
 
 @pytest.mark.s3
-def test_a_store_that_does_not_answer_is_told_in_bounded_time(
+def test_a_store_that_does_not_answer_is_reported_in_bounded_time(
     command: Resnap, broker_log: Path, bucket: Bucket
 ) -> None:
     flags = ("--s3-endpoint-url", "http://127.0.0.1:9", "--s3-region", "us-east-1")
@@ -541,7 +543,7 @@ def test_a_store_that_does_not_answer_is_told_in_bounded_time(
     assert ran.error["hint"]
 
 
-def test_a_partition_whose_topic_id_file_is_damaged_is_told_and_the_others_are_done(
+def test_a_partition_whose_topic_id_file_is_damaged_is_reported_and_the_others_are_done(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
     (broker_log / "orders-0" / "partition.metadata").write_text("version: 7\n")
@@ -552,7 +554,7 @@ def test_a_partition_whose_topic_id_file_is_damaged_is_told_and_the_others_are_d
 
 
 @pytest.mark.parametrize("name", ["replication-offset-checkpoint", "meta.properties", "cleaner-offset-checkpoint"])
-def test_a_damaged_file_of_the_log_dir_is_told_and_what_it_would_have_said_is_unknown(
+def test_a_damaged_file_of_the_log_dir_is_reported_and_what_it_would_have_said_is_unknown(
     command: Resnap, broker_log: Path, tmp_path: Path, name: str
 ) -> None:
     (broker_log / name).write_bytes(b"version=7\n")
@@ -596,7 +598,7 @@ def _second_of_a_transaction(path: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_on_spark_damage_and_a_full_disk_are_told_as_they_are_in_process(
+def test_on_spark_damage_and_a_full_disk_are_reported_as_in_process(
     command: Resnap, broker_log: Path, tiny_disk: Path, tmp_path: Path, middle: Hurt
 ) -> None:
     fill(tiny_disk, leaving=20_000)

@@ -132,7 +132,7 @@ def check_told(scene: Scene, ended: Ended, number: int) -> None:
 
 @pytest.mark.parametrize("stops", [4, pytest.param(1_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_disk_that_fails_at_any_step_is_told_and_one_rerun_completes(
+def test_a_disk_that_fails_at_any_step_is_reported_and_one_rerun_completes(
     new_scene: Callable[[str], Scene], verb: str, stops: int
 ) -> None:
     scene = new_scene(verb)

@@ -46,7 +46,7 @@ def folders(log_dir: Path) -> set[str]:
     return {path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "compacted-0"}
 
 
-def test_every_lost_snapshot_comes_to_stand_beside_its_segment(
+def test_every_lost_snapshot_is_installed_beside_its_segment(
     command: Resnap, broker_log: Path, staged: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     lost = {f"{name}/{offset:020d}.snapshot" for name in folders(broker_log)
@@ -87,9 +87,7 @@ def test_a_second_run_does_nothing(command: Resnap, broker_log: Path, staged: Pa
     assert "Nothing to install: 31 snapshots are there already." in command("install", staged, broker_log).out
 
 
-def test_a_dry_run_writes_nothing_and_says_what_stands_against_it(
-    command: Resnap, broker_log: Path, staged: Path
-) -> None:
+def test_a_dry_run_writes_nothing_and_names_the_blockers(command: Resnap, broker_log: Path, staged: Path) -> None:
     before = look(broker_log.parent)
     ran = command("install", staged, broker_log, "--dry-run")
     assert ran.code == 0
@@ -142,7 +140,9 @@ def test_a_log_dir_in_use_is_left_alone(command: Resnap, broker_log: Path, stage
         assert look(broker_log.parent) == before
 
 
-def test_a_broker_that_did_not_stop_in_order_is_told_how_to(command: Resnap, broker_log: Path, staged: Path) -> None:
+def test_after_an_unclean_shutdown_the_error_says_how_to_stop_the_broker(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
     (broker_log / ".kafka_cleanshutdown").unlink()
     before = look(broker_log.parent)
     ran = command("install", staged, broker_log)
@@ -506,7 +506,7 @@ def test_a_snapshot_that_lacks_a_producer_never_becomes_the_newest(
         (("{staged}", "{log}", "--topic", "no-such"), "has no snapshot of any topic in question"),
     ],
 )
-def test_what_makes_no_sense_is_a_matter_of_usage(
+def test_invalid_arguments_are_a_usage_error(
     command: Resnap, broker_log: Path, staged: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     before = look(broker_log)
@@ -517,7 +517,7 @@ def test_what_makes_no_sense_is_a_matter_of_usage(
     assert look(broker_log) == before
 
 
-def test_a_partition_that_cannot_be_read_is_told_and_the_others_are_done(
+def test_a_partition_that_cannot_be_read_is_reported_and_the_others_are_done(
     command: Resnap, broker_log: Path, staged: Path
 ) -> None:
     (broker_log / "payments-0" / "partition.metadata").write_text("nonsense")
@@ -526,7 +526,7 @@ def test_a_partition_that_cannot_be_read_is_told_and_the_others_are_done(
     assert ran.document["summary"]["installed"] == INSTALLED - len(bases(staged / "payments-0", "snapshot"))
 
 
-def test_the_answer_has_three_forms(command: Resnap, broker_log: Path, staged: Path) -> None:
+def test_the_output_has_three_forms(command: Resnap, broker_log: Path, staged: Path) -> None:
     table = command("install", staged, broker_log, "-n").out.splitlines()
     assert table[0].split() == ["PARTITION", "INSTALLED", "REPLACED", "ALREADY", "LEFT", "REFUSED", "WHY"]
     rows = [

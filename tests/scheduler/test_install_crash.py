@@ -165,7 +165,7 @@ def _undo_steps(original: Place, scratch: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-def test_a_disk_that_fails_at_any_step_is_told_and_leaves_old_and_new_files_only(
+def test_a_disk_that_fails_at_any_step_is_reported_and_leaves_old_and_new_files_only(
     original: Place, quick: Path, number: int
 ) -> None:
     for step in range(0, steps_of(original, quick / "count"), 3):
@@ -347,7 +347,7 @@ def test_a_run_that_is_interrupted_ends_with_130_and_leaves_whole_files(
     assert look(place.data) == before
 
 
-def test_a_full_disk_is_told_and_the_same_command_goes_on(command: Resnap, place: Place, tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, place: Place, tiny_disk: Path) -> None:
     data = copied(place.data, tiny_disk / "data")
     before = look(data)
     arguments = ("install", place.staged, data, "--replace", "corrupt", "--undo-dir", place.undo)
@@ -376,7 +376,7 @@ def test_where_nothing_can_be_kept_nothing_is_changed(command: Resnap, place: Pl
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become somebody else")
-def test_who_may_not_write_is_told_before_anything_is_changed(original: Place, open_folder: Path) -> None:
+def test_a_user_who_may_not_write_is_refused_before_anything_is_changed(original: Place, open_folder: Path) -> None:
     place = Place(copied(original.root, open_folder / "place"))
     place.root.chmod(0o755)
     before = look(place.data)

@@ -85,7 +85,7 @@ def stop_and_tell(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("first", [tell, stop_and_tell])
-def test_a_first_signal_is_heard_and_a_second_one_ends_the_process(
+def test_a_first_signal_is_handled_and_a_second_one_ends_the_process(
     first: Callable[[subprocess.Popen[str]], None],
 ) -> None:
     for _ in range(TIMES):
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_with_its_exit_code_wherever_it_comes(body: str, tmp_p
     assert (ran.returncode, ran.stderr) == (INTERRUPTED, "interrupted\n")
 
 
-def test_an_interrupt_that_comes_while_c_calls_python_is_heard_and_not_printed() -> None:
+def test_an_interrupt_that_comes_while_c_calls_python_is_handled_and_not_printed() -> None:
     ran = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "heard\n", "")
 

@@ -73,7 +73,7 @@ def check_all(library: Path, stops: int, *verbs: str) -> None:
     assert any(run["code"] for run in found), "reads failed where nobody cares"
 
 
-def test_reads_that_fail_anywhere_are_told_and_one_rerun_completes(library: Path) -> None:
+def test_reads_that_fail_anywhere_are_reported_and_one_rerun_completes(library: Path) -> None:
     check_all(library, 3, *VERBS)
 
 
@@ -99,5 +99,5 @@ def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_read_that_fails_is_told_and_one_rerun_completes(library: Path, verb: str) -> None:
+def test_each_read_that_fails_is_reported_and_one_rerun_completes(library: Path, verb: str) -> None:
     check_all(library, 400, verb)

@@ -257,7 +257,7 @@ def test_a_store_of_another_cluster_is_refused_and_what_is_whole_in_the_log_dir_
     assert other.code == 0, other.err
 
 
-def test_a_place_where_nothing_was_tiered_is_told_from_a_log_dir(
+def test_a_place_where_nothing_was_tiered_is_distinguished_from_a_log_dir(
     command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
 ) -> None:
     fixture, local, remote = tiered

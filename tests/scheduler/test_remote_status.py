@@ -78,7 +78,7 @@ def test_what_brokers_tiered_through_a_plugin_is_all_there_but_what_is_taken_awa
     assert f"{gone.stem[21:]} at {int(gone.name[:20])} lacks indexes" in ran.error["message"]
 
 
-def test_objects_that_are_gone_and_objects_that_nobody_knows_are_told_apart(command: Resnap, tiered: Path) -> None:
+def test_missing_objects_and_unknown_objects_are_distinguished(command: Resnap, tiered: Path) -> None:
     folder = next((tiered / "remote" / "kafka-tiered-storage").glob("payments-0-*"))
     logs = sorted(folder.glob("*.log"))
     for extension in ("log", "snapshot"):
@@ -105,7 +105,7 @@ class BusyStore(LocalObjectStore):
         return super().list(prefix)
 
 
-def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_path: Path) -> None:
+def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_path: Path) -> None:
     data, remote, log = tmp_path / "data", tmp_path / "remote", write_metadata_partition(tmp_path / "data", OLD)
 
     def put(name: str, start: int) -> Path:
@@ -163,7 +163,7 @@ def of_a_plugin(command: Resnap, root: Path, told: bytes, *, at: str = "tiered/"
 
 
 @pytest.mark.parametrize(("at", "store"), [("tiered/", ""), ("tiered/", "tiered"), ("mount/tiered/", "")])
-def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
+def test_what_a_plugin_recorded_of_a_segment_is_shown_and_compared(
     command: Resnap, tmp_path: Path, at: str, store: str
 ) -> None:
     ran = of_a_plugin(command, tmp_path, told_by_a_plugin(), at=at, store=store)
@@ -189,9 +189,7 @@ def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
         (b"\3\0\2", "has custom metadata that the plugin cannot read"),
     ],
 )
-def test_objects_that_are_not_what_a_plugin_told_of_are_harm(
-    command: Resnap, tmp_path: Path, told: bytes, said: str
-) -> None:
+def test_objects_other_than_a_plugin_recorded_are_harm(command: Resnap, tmp_path: Path, told: bytes, said: str) -> None:
     ran = of_a_plugin(command, tmp_path, told)
     assert (ran.code, kinds(ran.document)) == (13, {"contradicted": 1})
     assert f"{segment_id('a').id} at 0 {said}" in ran.error["message"]
@@ -244,7 +242,7 @@ def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tier
     assert "remote segments end at 130, and the log on this disk begins at 386" in ran.error["message"]
 
 
-def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: Resnap, tmp_path: Path) -> None:
+def test_an_unknown_topic_is_a_usage_error_and_not_a_success(command: Resnap, tmp_path: Path) -> None:
     write_metadata_partition(tmp_path / "data", OLD)
     assert command("remote", "status", tmp_path / "data", "--topic", "pay*").code == 0
     ran = command("remote", "status", tmp_path / "data", "--topic", "paymets")
@@ -252,7 +250,7 @@ def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: R
     assert "names no topic that matches --topic paymets" in ran.err
 
 
-def test_a_store_that_is_another_one_is_told_in_a_few_words(command: Resnap, tmp_path: Path) -> None:
+def test_another_store_is_reported_in_a_few_words(command: Resnap, tmp_path: Path) -> None:
     many = [one for name in "abcdefgh" for one in copied(name, 10 * ord(name), 10 * ord(name) + 9)]
     write_metadata_partition(tmp_path / "data", many)
     (tmp_path / "other").mkdir()

@@ -170,7 +170,7 @@ def undisturbed(stage: Stage) -> Callable[[str], tuple[object, int]]:
 @pytest.mark.parametrize("stops", [1, pytest.param(1_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("how", DISTURBANCES)
 @pytest.mark.parametrize("verb", VERBS)
-def test_whoever_is_disturbed_at_any_step_leaves_nothing_half_made_and_is_gone_on_with(
+def test_a_disturbance_at_any_step_leaves_nothing_half_made_and_the_next_run_continues(
     stage: Stage, undisturbed: Callable[[str], tuple[object, int]], verb: str, how: str, stops: int
 ) -> None:
     expected, steps = undisturbed(verb)

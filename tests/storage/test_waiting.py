@@ -7,7 +7,7 @@ import os
 from resnap.storage.waiting import end_pauses, pause
 
 
-def test_a_forked_process_is_told_to_end_and_its_parent_is_not() -> None:
+def test_a_forked_process_is_asked_to_end_and_its_parent_is_not() -> None:
     if not (child := os.fork()):
         was_waiting = pause(0)
         end_pauses()

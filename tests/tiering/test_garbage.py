@@ -115,7 +115,7 @@ def test_nothing_is_touched_beside_a_manifest_that_cannot_be_read(store: MemoryO
     assert {info.key for info in find_garbage(store, older_than_ms=DAY_MS).objects} == {f"{SEGMENT}.log"}
 
 
-def test_a_partition_that_somebody_ships_is_left_and_told(store: MemoryObjectStore, clock: Clock) -> None:
+def test_a_partition_that_another_run_ships_is_left_and_reported(store: MemoryObjectStore, clock: Clock) -> None:
     place = parse_key(manifest_keys(store)[0])
     assert place is not None
     store.delete(place.key)
@@ -130,7 +130,7 @@ def test_a_partition_that_somebody_ships_is_left_and_told(store: MemoryObjectSto
     assert keys(store) == before
 
 
-def test_what_is_written_anew_or_named_between_two_looks_is_left(store: MemoryObjectStore, clock: Clock) -> None:
+def test_an_object_written_again_or_named_between_two_listings_is_left(store: MemoryObjectStore, clock: Clock) -> None:
     first, second, *_ = manifest_keys(store)
     bodies = {key: store.get(key) for key in (first, second)}
     left = {entry.key for entry in manifests(store)[1].objects}

@@ -133,7 +133,7 @@ def test_a_small_snapshot_is_judged_by_its_bytes_checked_or_not(
     assert (found.detail is not None) == (state is SnapshotState.CORRUPT)
 
 
-def test_a_corrupt_snapshot_tells_what_is_wrong_and_where(tmp_path: Path) -> None:
+def test_the_status_of_a_corrupt_snapshot_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     detail = look(tmp_path, a_snapshot(1) + b"more").detail
     assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entry, found 60 bytes"
 
@@ -152,7 +152,7 @@ def large(entries: int = 1000) -> bytes:
     return body
 
 
-def test_without_checking_a_large_snapshot_goes_by_length_and_header(tmp_path: Path) -> None:
+def test_without_verification_a_large_snapshot_is_judged_by_length_and_header(tmp_path: Path) -> None:
     flipped = large()[:-1] + b"\0"
     unchecked = look(tmp_path / "unchecked", flipped, check=False)
     assert (unchecked.state, unchecked.entries) == (SnapshotState.PRESENT, 1000)
@@ -231,7 +231,7 @@ def test_problems_of_the_log_dir_are_carried_along(tmp_path: Path) -> None:
     assert take_inventory(log_dir).problems == log_dir.problems != ()
 
 
-def test_only_topics_that_are_wanted_are_looked_at(fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_only_selected_topics_are_read(fixture_set: Callable[[str], FixtureSet]) -> None:
     log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
     inventory = take_inventory(log_dir, topics=lambda topic: topic == "payments")
     assert [found.partition.topic_partition for found in inventory.partitions] == [

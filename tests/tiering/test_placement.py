@@ -212,7 +212,7 @@ def test_what_is_placed(
     assert [candidates[step.candidate] for step in found.steps] == placed
 
 
-def test_what_rests_on_a_segment_that_fails_does_not_go_either() -> None:
+def test_what_depends_on_a_segment_that_fails_is_not_placed_either() -> None:
     """Else the store would lack offsets of [1, 3), which is sound, below those of [3, 4)."""
     found = place(spans((0, 2)), spans((0, 1), (1, 3), (3, 4)))
     assert [step.depends_on for step in found.steps] == [None, 0, 1]

@@ -120,7 +120,7 @@ def test_every_object_fits_its_manifest_and_nothing_else_is_there(tiered: Tiered
     assert named | set(manifest_keys(tiered.store)) == {info.key for info in tiered.store.list()}
 
 
-def test_a_shipment_tells_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
+def test_a_shipment_reports_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
     for shipment in tiered.shipments:
         assert shipment.failures == []
         named = dict(zip(manifest_keys(tiered.store), manifests(tiered.store), strict=True))

@@ -274,7 +274,7 @@ MEANWHILE: Final = ("tier", "retain", "gc", "retain tier", "tier retain", "gc ti
 @pytest.mark.parametrize(("before", "stopped"), [
     ("", "tier"), ("leave", "tier"), ("leave gc", "tier"), ("tier", "retain"), ("leave", "gc"), ("tier retain", "gc"),
 ])  # fmt: skip
-def test_who_is_stopped_before_any_request_and_goes_on_late_tells_no_lie_and_takes_nothing(
+def test_a_run_stopped_before_any_request_that_continues_late_publishes_nothing_wrong_and_deletes_nothing(
     fixture_set: Callable[[str], FixtureSet], before: str, stopped: str, meanwhile: str
 ) -> None:
     actor = Actor(a_cargo(fixture_set(UPGRADED).data))

@@ -100,7 +100,7 @@ def test_every_route_is_in_the_table(service: Served) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), TABLE, ids=str)
-def test_a_route_lets_in_who_may_and_nobody_else(service: Served, method: str, path: str) -> None:
+def test_a_route_admits_its_role_and_no_other(service: Served, method: str, path: str) -> None:
     check_route(service, method, path, TABLE[method, path])
 
 

@@ -40,7 +40,7 @@ def is_refused(answer: httpx.Response) -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
-def test_a_full_disk_is_told_and_keeps_nobody_from_reading_and_ends_by_itself(
+def test_a_full_disk_is_reported_and_does_not_block_reading_and_ends_by_itself(
     tmp_path: Path, tiny_disk: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     def ask(client: httpx.Client) -> httpx.Response:

@@ -71,7 +71,7 @@ def ship(client: httpx.Client, process: Process) -> str:
 
 
 @pytest.mark.slow
-def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path) -> None:
+def test_a_signal_ends_the_service_in_order_while_a_run_is_at_work(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
         process.tell(signal.SIGTERM)
@@ -90,7 +90,7 @@ def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path
 
 
 @pytest.mark.slow
-def test_the_second_signal_ends_it_as_it_stands(directory: Path) -> None:
+def test_the_second_signal_ends_it_at_once(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at = ship(client, process)
         with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as unfinished:
@@ -140,7 +140,7 @@ def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_second_service_is_told_who_is_there_and_what_is_taken(directory: Path) -> None:
+def test_a_second_service_reports_the_first_one_and_what_it_holds(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         port = client.base_url.port
         other = started(directory)
@@ -169,7 +169,7 @@ def test_a_file_of_a_newer_service_is_refused_and_left_as_it_is(directory: Path)
 
 
 @pytest.mark.slow
-def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(directory: Path) -> None:
+def test_a_kill_in_any_state_of_a_run_is_reported_and_counted_at_the_next_start(directory: Path) -> None:
     def last_event(client: httpx.Client, at: str) -> str:
         return [line for line in client.get(f"{at}/events").text.splitlines() if line.startswith("data:")][-1]
 

@@ -40,7 +40,7 @@ class Deaf:
         raise error
 
 
-def test_who_waits_for_a_run_that_never_began_is_told(tmp_path: Path) -> None:
+def test_a_caller_that_waits_for_a_run_that_never_began_gets_its_end(tmp_path: Path) -> None:
     clock, database, execution = SystemClock(), Database(tmp_path / "service.db"), Slow()
     history = History(database, clock.now_ms)
     worker = Worker(history, execution, Ids(clock.now_ms, lambda _: 1), clock, Deaf(), queue_size=3)  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> Non
 @pytest.mark.parametrize(
     ("kind", "place"), [(RunKind.REGENERATE, "into"), (RunKind.TIER, "to"), (RunKind.VERIFY, "store")]
 )
-def test_a_run_is_told_whole_whatever_is_in_it(kind: RunKind, place: str) -> None:
+def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place: str) -> None:
     request = RunRequest(
         kind=kind,
         sources=(ODD, "/data"),

@@ -41,7 +41,7 @@ def test_s08_under_p_c_an_id_is_known_for_a_window_and_not_a_millisecond_more() 
     ("profile", "span", "lifetime"),
     [("P-A", W, 3 * W // 2), ("P-B", W // 2, 3 * W // 2), ("P-C", W // 2, W), ("P-L", W // 4, W)],
 )
-def test_s08_each_profile_remembers_for_its_lifetime_less_what_of_its_span_had_passed(
+def test_s08_each_profile_keeps_an_id_for_its_lifetime_less_the_part_of_its_span_that_had_passed(
     profile: str, span: int, lifetime: int
 ) -> None:
     assert remembered_for(profile, 0) == lifetime
@@ -77,14 +77,14 @@ def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer()
     assert len(layers) == 0
 
 
-def test_s11_what_is_over_is_never_found_whether_or_not_anybody_cleaned_up() -> None:
+def test_s11_what_has_expired_is_never_found_with_or_without_a_clean_up() -> None:
     active = ActiveProducers(Remembering(cycle=life_cycle("P-C", W), seed=0))
     active.track(ALICE, 1, 0)
     assert not active.has(ALICE, 1, W)
     assert active.track(ALICE, 1, W)
 
 
-def test_s12_a_clean_up_takes_principals_without_layers_and_all_their_memory() -> None:
+def test_s12_a_clean_up_removes_principals_without_layers_and_all_that_was_kept_of_them() -> None:
     watch = Watch()
     quota = manager(watch=watch)
     for name in range(100):
@@ -114,7 +114,7 @@ def test_s13_an_id_in_use_is_never_charged_again_where_it_is_refreshed(profile: 
 
 
 @pytest.mark.parametrize("profile", NAMES)
-def test_s13_without_that_it_is_charged_once_per_time_that_it_is_remembered(profile: str) -> None:
+def test_s13_without_refresh_an_id_is_charged_once_each_time_that_it_is_kept(profile: str) -> None:
     watch = Watch()
     cycle = life_cycle(profile, W, refresh_on_hit=False)
     quota = manager(rate=1e9, watch=watch, cycle=cycle)

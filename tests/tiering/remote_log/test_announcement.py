@@ -189,7 +189,7 @@ def test_what_would_end_tiering_or_lose_records_keeps_the_whole_partition_back(
         (1, {"remote.log.copy.disable": "false"}, StopReason.COPYING_NOT_PAUSED),
     ],
 )
-def test_what_has_changed_since_it_was_judged_ends_the_telling(
+def test_a_change_after_the_judgement_ends_the_announcement(
     leader: int | None, settings: dict[str, str], reason: StopReason | None
 ) -> None:
     stop = changed(PARTITION, 10, situation(settings=settings).topic, leader)
@@ -197,7 +197,7 @@ def test_what_has_changed_since_it_was_judged_ends_the_telling(
     assert stop is None or (stop.offset, bool(stop.hint)) == (10, True)
 
 
-def test_where_no_leader_is_nobody_copies_meanwhile() -> None:
+def test_where_there_is_no_leader_no_broker_copies_meanwhile() -> None:
     leaderless = PartitionFacts(partition=0, leader=None)
     settings = {"remote.log.copy.disable": "false"}
     found = judge(PARTITION, CHAIN, situation(partition=leaderless, settings=settings, epoch_ends={}))
@@ -260,7 +260,7 @@ def test_what_replicas_cut_at_other_offsets_is_announced_as_one_chain() -> None:
     assert (spans(found.segments), found.stop) == ([(0, 10), (10, 25), (25, 50)], None)
 
 
-def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_told_of() -> None:
+def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_reported() -> None:
     found = judge(PARTITION, [*CHAIN, shipped(30, 60)], situation())
     assert spans(found.segments) == spans(CHAIN)
     assert found.stop is not None
@@ -282,7 +282,7 @@ def test_two_histories_of_the_same_offsets_are_never_chosen_from() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
+def test_whatever_is_announced_is_cached_by_a_broker_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
     manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
     kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))

@@ -51,14 +51,14 @@ def test_an_orphan_stays_one_when_what_followed_it_is_deleted() -> None:
     assert (names(found.orphans), found.copying) == (["x"], None)
 
 
-def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_became_of_it() -> None:
+def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_its_outcome() -> None:
     found = believed([started("x", 0, 9), *copied("a", 0, 9), started("y", 10, 19), *copied("b", 10, 19)])
     a, b = (one.id for one in found.readable)
     assert names(begun_since(found, {a, b})) == ["y"]
     assert begun_since(found, {b}) == begun_since(found, ()) == ()
 
 
-def test_a_gap_and_an_overlap_are_told() -> None:
+def test_a_gap_and_an_overlap_are_reported() -> None:
     found = believed([*copied("a", 0, 9), *copied("b", 15, 29), *copied("c", 25, 39)])
     assert found.gaps == (Gap(10, 15),)
     assert found.overlaps == (Gap(25, 30),)
@@ -74,7 +74,7 @@ def test_a_duplicate_in_the_middle_takes_the_place_of_the_one_with_its_start_alo
     assert (names(found.readable), names(found.replaced)) == (["c", "b"], ["a"])
 
 
-def test_older_ranges_may_be_told_of_after_newer_ones() -> None:
+def test_older_ranges_may_be_announced_after_newer_ones() -> None:
     found = believed([*copied("b", 10, 19), *copied("a", 0, 9)])
     assert (names(found.readable), found.gaps) == (["a", "b"], ())
 

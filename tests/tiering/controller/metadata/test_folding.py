@@ -207,7 +207,7 @@ def test_a_checkpoint_knows_of_producer_ids_only_where_the_next_block_begins(tmp
     )
 
 
-def test_the_old_checkpoints_that_name_broker_0_tell_of_no_holder_either(tmp_path: Path) -> None:
+def test_the_old_checkpoints_that_name_broker_0_name_no_holder_either(tmp_path: Path) -> None:
     path = tmp_path / f"{9:020d}-{1:010d}.checkpoint"
     record = ProducerIdsRecord(broker_id=0, broker_epoch=0, next_producer_id=3000)
     path.write_bytes(checkpoint_bytes([record], epoch=1, timestamp=77))
@@ -277,7 +277,7 @@ def test_a_migration_from_zookeeper_stands_for_all_ids_before_it(folded: Callabl
         (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 went to no broker"),
     ],
 )
-def test_a_block_out_of_order_stands_as_it_was_given_and_is_noted(
+def test_a_block_out_of_order_is_kept_as_it_was_given_and_is_noted(
     second: int, span: tuple[int, int, str], text: str, folded: Callable[..., MetadataImage]
 ) -> None:
     image = folded(
@@ -294,7 +294,7 @@ def test_records_of_a_transaction_count_from_its_end_on(folded: Callable[..., Me
     assert folded(*begun, EndTransactionRecord()).topic_ids() == {"payments": TOPIC_ID}
 
 
-def test_how_transactions_went_is_told(folded: Callable[..., MetadataImage]) -> None:
+def test_the_outcome_of_transactions_is_reported(folded: Callable[..., MetadataImage]) -> None:
     image = folded(
         BeginTransactionRecord(name="first"),
         TOPIC,

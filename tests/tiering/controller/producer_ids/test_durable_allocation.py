@@ -176,7 +176,7 @@ def test_a_broker_is_registered_for_good_and_asks_under_its_epoch(tmp_path: Path
         assert allocation.allocate(7, later, NOW).first == 1000
 
 
-def test_a_caller_that_asks_too_often_is_told_to_wait(tmp_path: Path) -> None:
+def test_a_caller_that_asks_too_often_is_throttled(tmp_path: Path) -> None:
     throttle = RequestThrottle(2.0, burst_s=3)
     with open_allocation(tmp_path / "__cluster_metadata-0", leader_id=1, timestamp=NOW) as allocation:
         request = AllocateProducerIdsRequest(broker_id=7, broker_epoch=allocation.register_broker(7, ZERO_UUID, NOW))

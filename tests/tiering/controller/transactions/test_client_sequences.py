@@ -417,7 +417,7 @@ def test_what_was_sent_is_sent_again_in_a_transaction_that_must_abort_and_the_re
     assert client.of().queue == client.of().in_flight == []
 
 
-def test_what_was_sent_is_sent_again_after_its_partition_began_anew() -> None:
+def test_a_batch_is_sent_again_after_the_sequence_of_its_partition_was_restarted() -> None:
     client = transactional()
     client.acknowledged(client.send(), base_offset=0)
     first, second = client.send(), client.send()
