@@ -2,7 +2,7 @@
 
 Two things of a broker's are comparable. *Replay*: it was stopped cleanly, its snapshots are lost, and it hops from
 header to header as Resnap does. *Recovery*: it crashed, and reads everything, compares checksums and rebuilds indexes
-besides. Brokers tell in their logs how long they took, without their own start; a command's time is from start to end.
+besides. Brokers log how long they took, without their own start; a command's time is from start to end.
 
 A broker's replay makes no snapshots of the segments on its way. So Resnap appears twice: with the one at the end only,
 which is the same work, and with one at every boundary and its digests, which is what an operator needs.

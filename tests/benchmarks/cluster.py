@@ -1,6 +1,6 @@
 """``resnap tier`` on standalone clusters of one, two and four executors with a core each, to a real S3 server.
 
-All of them share this machine, so that bytes a second grow no further than its cores; what a cluster would do is told
+All of them share this machine, so that bytes a second grow no further than its cores; what a cluster would do is shown
 by the processor time of a GiB on the executors, and by the driver's of 1,000 segments. Waves are made small, so that a
 run has several.
 """
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
 
 
 def run(options: Options) -> Iterator[Table]:
-    """Measure each number of executors; a server that was not built, or no Spark, is left out aloud."""
+    """Measure each number of executors; skip a server that was not built, or Spark, with a message."""
     table = Table(
         f"tier on executors, {len(cores())} cores for all of them",
         ["executors", "sent", "segments", "time", "a second", "driver's processor time, 1,000 segments",

@@ -132,7 +132,7 @@ def run_command(log: Log, *, engine: str, verify_crc: bool) -> Outcome:
 
 
 def regenerate(log: Log, into: Path, *, engine: str, verify_crc: bool = False) -> None:
-    """Rebuild all that is missing in ``log``, with everybody kept."""
+    """Rebuild all that is missing in ``log``, with every producer kept."""
     flags = ["--full", "--as-of", instant(log.end_ms), "--producer-id-expiration-ms", str(NEVER_MS), "--engine", engine]
     subprocess.run(
         [sys.executable, "-m", "resnap", "regenerate", str(log.log_dir), "--into", str(into), "--quiet", *flags,

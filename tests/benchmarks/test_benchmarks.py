@@ -1,4 +1,4 @@
-"""The benchmarks run: on little, once, and whatever the figures. Nothing here looks at a time."""
+"""The benchmarks run: on little data, once. No test here checks a duration."""
 
 from __future__ import annotations
 

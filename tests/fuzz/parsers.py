@@ -1,4 +1,4 @@
-"""Every parser of bytes that may come from a damaged disk or a stranger."""
+"""Every parser of bytes that may come from a damaged disk or an unknown client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Kafka brokers on loopback: started, stopped in order or killed, and what they tell of themselves."""
+"""Real Kafka brokers on loopback: started, shut down cleanly or killed, and what they report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PORTS: Final = range(12_000, 32_000)
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on, and that no other test gets while this process lives."""
+    """Return a port of loopback that no process listens on, and that no other test gets while this process lives."""
     while True:
         port, name = random.SystemRandom().choice(_PORTS), socket.socket(socket.AF_UNIX)
         try:
@@ -127,7 +127,7 @@ class Broker:
         """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir.
 
         ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft. One that ``joins``
-        another one's cluster is no controller, and has log dirs in a folder of its own; nor is one whose quorum
+        another one's cluster is not a controller, and has log dirs in a folder of its own; nor is one whose quorum
         ``voters`` names. New log dirs are formatted for ``cluster_id``.
         """
         self.release, self.log_dirs = release, log_dirs

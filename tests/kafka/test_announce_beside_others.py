@@ -1,4 +1,4 @@
-"""Announcing where something comes in between: others who announce or copy, runs that die, topics made anew."""
+"""Announcing beside others: runs that announce or brokers that copy, killed runs, recreated topics."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Site:
         return self.command(*self.announcement(topic, *flags))
 
     def status(self, topic: str) -> Any:
-        """Return the partition by brokers' beliefs; nothing may be amiss that does harm."""
+        """Return the partition as brokers cache it; no problem may be harmful."""
         ran = self.command("remote", "status", "--store", self.remote.as_uri(), "--topic", topic, *self.there)
         assert ran.code == 0, ran.err
         return next(iter(ran.document["partitions"]), None)
@@ -120,7 +120,7 @@ def site(running: tuple[Broker, Path, Path], command: Resnap) -> Iterator[Site]:
 
 @dataclass
 class Meddling(Cluster):
-    """A cluster with which something happens once a number of records was told."""
+    """A cluster with an event once a number of records was announced."""
 
     address: str
     after: int
@@ -139,7 +139,7 @@ class Meddling(Cluster):
 
 
 def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluster], None]) -> tuple[Announcement, str]:
-    """Announce, and let something happen ``after`` so many records; return what was told, and what went wrong."""
+    """Announce, and let something happen ``after`` so many records; return what was announced, and what went wrong."""
     with Meddling(site.broker.address, after, happens) as cluster:
         announcer = Announcer(
             store=LocalObjectStore(site.remote),

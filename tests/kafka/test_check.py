@@ -115,7 +115,7 @@ def configure(admin: Any, topic: str, **settings: str) -> str:
 
 
 def read(broker: Broker, topic: str, expected: int, *, within_s: int) -> int:
-    """Return how many records a consumer gets, at most ``expected``; it gives up where it is told of an error."""
+    """Return how many records a consumer gets, at most ``expected``; it gives up when it gets an error."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.address, consumer_timeout_ms=within_s * 1_000, auto_offset_reset="earliest"
     )

@@ -76,7 +76,7 @@ class Theirs:
         return KafkaError(struct.unpack(">h", answer[-2:])[0])
 
     def end_v2(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> InitProducerIdResponse:
-        """End a transaction as a client of transactions v2, which is told the id and epoch of the next one."""
+        """End a transaction as a client of transactions v2, which gets the id and epoch of the next one."""
         body = write_unsigned_varint(len(name) + 1) + name.encode()
         body += struct.pack(">qhb", producer_id, epoch, commit) + b"\0"
         answer = self._wire.ask(END_TXN, 5, body, flexible=True)

@@ -1,4 +1,4 @@
-"""The whole story: a log of 2.7.2 that 3.9.1 cannot tier, mended, and tiered by the stock broker; consumers see all.
+"""End to end: a log of 2.7.2 that 3.9.1 cannot tier, repaired, and tiered by the stock broker; consumers see all.
 
 What an operator types is taken from the runbook, block by block.
 """

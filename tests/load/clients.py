@@ -52,7 +52,7 @@ class Orders:
 
 @dataclass(slots=True, kw_only=True)
 class Followed:
-    """What one stream told: numbers and kinds of its events, in the order in which they came."""
+    """What one stream sent: numbers and kinds of its events, in the order in which they came."""
 
     run: str
     caught_up: int = 0
@@ -67,7 +67,7 @@ class Seen:
     """What came of it.
 
     Attributes:
-        runs: as the service told them when they were over.
+        runs: as the service reported them when they were over.
         reads: seconds that each read took, by route.
         cpu_s: what the clients themselves took of a processor.
         late: seconds that they woke up later than they meant to, every ``TICK_S``: what they owe to themselves, or to
@@ -95,7 +95,7 @@ class _Clients:
         """The one that pollers look at."""
 
     async def work(self) -> Seen:
-        """Ask for every replay, with everybody watching, until the last one is over."""
+        """Ask for every replay, with all clients watching, until the last one is over."""
         polling = [asyncio.create_task(self._tick())]
         async with self._connection() as connection:
             for body in self._orders.replays:

@@ -75,13 +75,13 @@ def test_clients_that_never_read_or_that_vanish_block_no_other_client(service: U
         silent = [deaf_follower(service.port, f"{at}/events") for _ in range(20)]
         eventually(lambda: streams_open(client), lambda count: count == len(silent))
         for vanished in silent[::2]:
-            # At once and without a word, as whoever is killed.
+            # At once and without a close, as a client that is killed.
             vanished.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             vanished.close()
         others = clients(service.orders(streams=LOUD, pollers=5))
         assert eventually(lambda: client.get(at).json()["state"], lambda state: state in FINAL) == "succeeded"
         eventually(lambda: streams_open(client), lambda count: count <= LOUD)
-        # Not much later: of a connection that was closed the kernel forgets what nobody reads for some minutes.
+        # Not much later: the kernel drops what was not read of a closed connection after some minutes.
         for one in silent[1::2]:
             told = b"".join(iter(lambda one=one: one.recv(1 << 16), b""))
             assert told.count(b"event: partition") == PARTITIONS, "all of it was sent, and waits to be read"

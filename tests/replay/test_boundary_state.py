@@ -1,4 +1,4 @@
-"""What is written at a boundary, what is left out, and what asks for more to be read."""
+"""What is written at a boundary, what is excluded, and what asks for more to be read."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_first_sequence_of_zero_has_no_past_at_epoch_zero() -> None:
 def test_a_first_sequence_of_zero_at_a_later_epoch_asks_for_the_coordinator_epoch_alone() -> None:
     found = state_of(batch(sequence=0, epoch=2))
     assert found.unexplained_since_ms == RECENT_MS
-    # Should nothing more be read, it is kept without one: that harms nobody.
+    # Should nothing more be read, it is kept without one: that is harmless.
     assert found.left_out == ()
     assert entry(found).coordinator_epoch == -1
 

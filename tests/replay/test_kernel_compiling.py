@@ -167,5 +167,5 @@ def test_the_command_line_starts_without_numba() -> None:
 def test_machine_code_that_cannot_be_listed_is_yet_to_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         code_cache, "cache_directory", lambda: tmp_path / ("a" * 256)
-    )  # an error to everybody, also to root
+    )  # an error for every user, also for root
     assert is_empty()

@@ -79,7 +79,7 @@ def a_split(
 
 
 def plainly(reader: RangeReader, split: Split) -> Found:
-    """Scan a batch at a time, so that of several damages the first one is told."""
+    """Scan a batch at a time, so that of several damages the first one is reported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", HEADER.size)
         return _found(lambda facts: plain_pieces(reader, split, SILENCE_MS, facts, Reading().producers_per_task))

@@ -1,4 +1,4 @@
-"""What an interrupt or a dying JVM breaks is told once, and not by py4j."""
+"""What an interrupt or a dying JVM breaks is reported once, and not by py4j."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
 
 
 def hear_all(session: SparkSession) -> None:
-    """Wait until Spark's status tells of all that has happened, which a thread of its own brings to it."""
+    """Wait until Spark's status shows all that has happened; a thread of its own updates it."""
     session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(PATIENCE_S * 1000)
 
 

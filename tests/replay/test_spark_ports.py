@@ -55,7 +55,7 @@ print(json.dumps({"closed": attacked(kept | conf), "open": attacked(kept | opene
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what an attack brought on a driver as it is started, and on one that lets everybody in."""
+    """Give what an attack brought on a driver as it is started, and on one that admits every client."""
     directory = tmp_path_factory.mktemp("p")
     (directory / "script").mkdir()
     (directory / "script" / "key.pem").write_text(KEY)

@@ -24,7 +24,7 @@ PATIENCE_S = 300
 
 
 class Heard:
-    """What a watcher was told; ``until`` has a file made once it was told each of its words."""
+    """What a watcher got; ``until`` has a file made once it got each of its words."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Phase, int]] = []

@@ -317,7 +317,7 @@ FILTERED: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 def each_filter_reads_less_and_finds_the_same(url: str) -> None:
-    """Hold what is read under filters of all kinds against all rows: nothing that passes is left out, and some is."""
+    """Compare rows read under filters of all kinds with all rows: none that passes is excluded, and some are."""
     everything = rows_of(url)
     row = everything[len(everything) // 2]
     for filters in (

@@ -1,4 +1,4 @@
-"""A log dir that lost snapshots, what was regenerated for it, and how to look at both without any code of ours."""
+"""A log dir that lost snapshots, what was regenerated for it, and how to read both without any code of ours."""
 
 from __future__ import annotations
 

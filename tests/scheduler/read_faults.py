@@ -1,6 +1,6 @@
 """Runs verbs while reads fail, in a process of its own: ``python -m tests.scheduler.read_faults STOPS VERB...``.
 
-It is to be started with the library made of ``read_faults.c`` preloaded, whose path ``LD_PRELOAD`` tells. Prints a JSON
+It is to be started with the library made of ``read_faults.c`` preloaded, whose path is in ``LD_PRELOAD``. Prints a JSON
 object for each run.
 """
 
@@ -125,7 +125,7 @@ class Place:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copy a directory; installations look at inodes and times."""
+    """Copy a directory; installations compare inodes and times."""
     shutil.copytree(source, target, copy_function=shutil.copy2)
 
 
@@ -157,7 +157,7 @@ def _run(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
     library.fault_arm(*where, fault.step, fault.number, int(fault.goes_on))
     try:
         code, told = place.run()
-    except BaseException as error:  # noqa: BLE001 - told, since the process ends without a word
+    except BaseException as error:  # noqa: BLE001 - reported, since the process ends without a message
         code, told = -1, "".join(traceback.format_exception(error))
     steps, failed = library.fault_steps(), library.fault_first().decode()
     library.fault_arm(b"", b"", -1, 0, 0)

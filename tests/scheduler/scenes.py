@@ -45,7 +45,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def leave_garbage(store: Path) -> None:
-    """Leave in ``store`` what runs leave that are killed, and what nobody knows; all of it is old."""
+    """Leave in ``store`` what killed runs leave, and unknown objects; all of it is old."""
     for manifest in sorted(store.rglob("*.manifest"))[-2:]:
         manifest.unlink()
     folder = min(store.rglob("*.log")).parent
@@ -79,7 +79,7 @@ class Scene:
             self.segments = sum(1 for _ in store.rglob("*.manifest"))
 
     def run(self, verb: str) -> int:
-        """Run the verb in this process; nothing is printed, nothing remembered but by the verbs that are for that."""
+        """Run the verb in this process; nothing is printed, and only the verbs that are for that write a cache."""
         os.environ["RESNAP_STATE_DIR"] = str(self.root / "state") if verb in REMEMBERING else "none"
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
             code = run([str(argument) for argument in self._arguments(verb)])

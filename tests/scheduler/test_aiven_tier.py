@@ -1,4 +1,4 @@
-"""What ``tier --layout aiven`` writes is what the plugin wrote, and what it left out is nobody's business."""
+"""What ``tier --layout aiven`` writes is what the plugin wrote; what it leaves out is not needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORMS: Final = {
 
 
 def form_of(fixture: FixtureSet) -> list[str]:
-    """Return the flags that write as the plugin of a set was told to."""
+    """Return the flags that write as the plugin of a set was configured."""
     public = f"key1={fixture.root / 'keys' / 'public.pem'}"
     own = ["--encryption-public-key", public] if fixture.name == ENCRYPTED else FORMS[fixture.name]
     return ["--layout", "aiven", "--key-prefix", "tiered/", "--chunk-size", "4096", *own]
@@ -85,7 +85,7 @@ def written() -> dict[str, Path]:
 def tiered(
     command: Resnap, fixture_set: Sets, written: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """Give a store with what ``tier`` makes of the log dir of a set; nobody may change it."""
+    """Give a store with what ``tier`` makes of the log dir of a set; no test may change it."""
 
     def filled(name: str) -> Path:
         if name not in written:

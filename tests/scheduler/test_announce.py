@@ -1,4 +1,4 @@
-"""What ``announce`` refuses before it talks to anybody; the rest is in ``tests/kafka/test_announce.py``."""
+"""What ``announce`` refuses before it connects to a cluster; the rest is in ``tests/kafka/test_announce.py``."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def test_a_pipe_a_device_or_a_huge_file_in_place_of_a_checkpoint_does_not_block(
     finally:
         signal.alarm(0)
     if name == "payments-0/leader-epoch-checkpoint":
-        assert ran.code == 0  # the batches tell them, too
+        assert ran.code == 0  # the batches show them, too
         return
     assert ran.code in {1, 3}
     assert str(broker_log / name) in ran.err
@@ -349,7 +349,7 @@ def test_stored_objects_without_permission_are_named_and_the_others_are_verified
 
 @contextmanager
 def _closed(path: Path) -> Iterator[Path]:
-    """Let nobody in but root, and everybody afterwards."""
+    """Deny ``path`` to every user but root, and open it to all afterwards."""
     caller = os.geteuid()
     _chmod(path, 0, caller)
     try:

@@ -262,7 +262,7 @@ def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(comma
     assert "is damaged" in blocker["detail"]
     assert str(checkpoint) in blocker["detail"]
     checkpoint.unlink()
-    checkpoint.mkdir()  # nobody can read that, whatever the user may
+    checkpoint.mkdir()  # no user can read that, not even root
     ran = command("check", ready_log, "--output", "json")
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
@@ -354,7 +354,7 @@ def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknow
 def test_a_log_dir_that_cannot_be_read_is_unknown(command: Resnap, ready_log: Path) -> None:
     properties = ready_log / "meta.properties"
     properties.unlink()
-    properties.mkdir()  # nobody can read that, whatever the user may
+    properties.mkdir()  # no user can read that, not even root
     ran = command("check", ready_log, "--output", "json")
     assert (ran.code, ran.document["summary"]["verdict"]) == (3, "unknown")
     assert str(properties) in ran.error["message"]

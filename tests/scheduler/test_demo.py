@@ -1,4 +1,4 @@
-"""The demonstration: that it does what it tells, and that it would tell if anything were wrong."""
+"""The demonstration: that it does what it prints, and that it would report anything wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fails in the middle of a verb: told with file and next step, nothing half-made, one rerun completes."""
+"""A disk that fails within a verb: reported with file and next step, nothing half-made, one rerun completes."""
 
 from __future__ import annotations
 

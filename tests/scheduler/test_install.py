@@ -590,7 +590,7 @@ def test_a_plan_that_no_longer_fits_the_log_is_refused_before_anything_changes(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
 def test_root_installs_nothing_where_others_may_write(command: Resnap, broker_log: Path, staged: Path) -> None:
-    """Whoever may write there could have planted links that lead root elsewhere."""
+    """Another user who may write there could have planted links that lead root elsewhere."""
     os.chown(broker_log, 1234, 2345)
     before = look(broker_log)
     for dry_run in ((), ("--dry-run",)):

@@ -59,7 +59,7 @@ class Writer(threading.Thread):
             time.sleep(0.0002)
 
     def stop(self) -> None:
-        """Stop in order."""
+        """Shut down cleanly."""
         self._stopping.set()
         self.join()
         self._writer.close()

@@ -85,7 +85,7 @@ def original(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not what is looked at here."""
+    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
     if not os.access("/dev/shm", os.W_OK):  # noqa: S108 - the one place that is memory on every Linux
         yield tmp_path
         return
@@ -361,7 +361,7 @@ def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap,
     check_install(data, before, place.staged)
     assert not list(data.rglob("*.tmp"))
     (tiny_disk / "ballast").unlink()
-    assert command(*arguments).code == 3  # false-empty ones stay: nobody asked for their replacement
+    assert command(*arguments).code == 3  # false-empty ones stay: their replacement was not requested
     for manifest in place.manifests():
         assert command("install", "--undo", manifest).code == 0
     assert look(data) == before

@@ -1,4 +1,4 @@
-"""Signals reach whoever waits for threads, whichever thread the kernel gives them to."""
+"""Signals reach the thread that waits for others, whichever thread the kernel gives them to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that end before their time: killed at any instant, interrupted, or told to end."""
+"""Runs that end before their time: killed at any instant, interrupted, or ended by SIGTERM."""
 
 from __future__ import annotations
 
@@ -321,5 +321,5 @@ def _is_running(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # Nobody may wait for what has lost its parent: where process 1 of a container does not, it stays as a zombie.
+    # If process 1 of a container does not wait for processes that have lost their parent, they stay as zombies.
     return status.rpartition(")")[2].split()[0] != "Z"

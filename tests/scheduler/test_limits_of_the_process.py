@@ -1,4 +1,4 @@
-"""Limits that the system sets to a process: told with what to do, nothing half-made, and one rerun completes."""
+"""Limits that the system sets to a process: reported with what to do, nothing half-made, and one rerun completes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that fail, whoever makes them, at any step: told with what to do, nothing half-made, one rerun completes."""
+"""Reads that fail, in any process, at any step: reported with what to do, nothing half-made, one rerun completes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(run: dict[str, Any]) -> None:
     assert "this is a bug" not in told, run
     is_told = run["strerror"].lower() in told or (run["code"] == DIFFERENT and "cannot be compared" in told)
     if run["code"] == 0:
-        # What is only remembered may be done without, and that is said.
+        # What is only cached may be done without, and that is reported.
         assert run["is_whole"] or (run["verb"] == "remember" and is_told), f"it says that all is well: {run}"
     else:
         assert is_told, run

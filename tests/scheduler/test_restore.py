@@ -63,7 +63,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick() -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not what is looked at here."""
+    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the one place that is memory
     with tempfile.TemporaryDirectory(dir=where) as name:
         yield Path(name)
@@ -313,7 +313,7 @@ class NamesDisk(PowerLossDisk):
         self.after_names()
 
     def after_names(self) -> None:
-        """Look at nothing, unless a test says at what."""
+        """Check nothing, unless a test says what."""
 
 
 def _watch_power(store: Path, quick: Path, forgets: frozenset[str] = frozenset()) -> None:

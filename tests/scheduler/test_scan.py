@@ -1,4 +1,4 @@
-"""What ``resnap scan`` tells of logs that real brokers wrote, and of log dirs that are not as they should be."""
+"""What ``resnap scan`` reports of logs that real brokers wrote, and of log dirs that are not as they should be."""
 
 from __future__ import annotations
 

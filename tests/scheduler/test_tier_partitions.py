@@ -1,4 +1,4 @@
-"""``resnap tier`` at several partitions at once: side by side, within one limit, and told one after the other."""
+"""``resnap tier`` at several partitions at once: side by side, within one limit, and reported one after the other."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_was_shipped_is_reported_also_where_the_run_is_interrupted(
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             idle = 0
-            while idle < 10:  # looks at a main thread that has nothing left to tell
+            while idle < 10:  # runs when the main thread has nothing left to report
                 time.sleep(0.05)
                 idle = idle + 1 if _main_thread_waits() else 0
             _thread.interrupt_main()

@@ -1,4 +1,4 @@
-"""Verbs that are told to end, or stopped and let go on, or whose clock is set, at any step: whole, and gone on with."""
+"""Verbs that get SIGTERM, SIGSTOP and SIGCONT, or another clock, at any step: complete, and continued by a rerun."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def stage() -> Iterator[Stage]:
 
 
 def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
-    """Run the place's verb in a process of its own, which tells ``at_step`` of each step before it does it.
+    """Run the place's verb in a process of its own, which calls ``at_step`` before each step.
 
-    If that stops the process, it is told to end, and to go on.
+    If that stops the process, it gets SIGTERM, and SIGCONT.
     """
     heard, told = os.pipe()
     if not (child := os.fork()):
@@ -83,13 +83,13 @@ def _run(place: Place, at_step: Callable[[int], None], told: int) -> None:
     try:
         tempfile.tempdir = str(place.root / "tmp")
         (place.root / "tmp").mkdir()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started the tests ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent of the tests ignores it
         # Interrupted between the opening of a directory and the block that closes it, Python closes it, and warns.
         warnings.simplefilter("ignore", ResourceWarning)
         heed_interrupts()
         sys.addaudithook(hear)
         code, said = place.run()
-    except BaseException:  # noqa: BLE001 - told, since the process ends without a word
+    except BaseException:  # noqa: BLE001 - reported, since the process ends without a message
         said = traceback.format_exc()
     finally:
         os.write(told, f"{steps} {said}".encode()[:60_000])
@@ -101,7 +101,7 @@ def once(number: signal.Signals, at: int) -> Callable[[int], None]:
 
 
 def again_and_again(number: signal.Signals, at: int) -> Callable[[int], None]:
-    """Tell it once more if it does anything at all of its own after that."""
+    """Send the signal once more if the process takes any step of its own after that."""
     return lambda step: os.kill(os.getpid(), number) if step >= at else None
 
 
@@ -149,13 +149,13 @@ def check_end(found: Ended, place: Place, expected: object, how: str) -> None:
         assert (found.code, found.told.endswith("interrupted\n")) == (INTERRUPTED, True), found
     else:
         assert found.code == INTERRUPTED, found
-        return  # as it stands, like one that was killed
+        return  # at once, like one that was killed
     assert leftovers(place) == [], found
 
 
 @pytest.fixture(scope="module")
 def undisturbed(stage: Stage) -> Callable[[str], tuple[object, int]]:
-    """Tell what is there after a run that nobody disturbs, and of how many steps it is."""
+    """Return what is there after an undisturbed run, and its number of steps."""
 
     @cache
     def told(verb: str) -> tuple[object, int]:

@@ -1,4 +1,4 @@
-"""Runs that are repeated: what an earlier one found out is not found out again, and nothing else comes of it."""
+"""Runs that are repeated: what an earlier one found is not computed again, and nothing else changes."""
 
 from __future__ import annotations
 

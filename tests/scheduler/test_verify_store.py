@@ -209,7 +209,7 @@ def test_a_gap_ends_with_13_and_is_named(verify: Callable[..., Ran], store: Path
 
 
 def _begun_one_later(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Copy a segment under a key that tells a base offset one later, in the way another replica may have cut it."""
+    """Copy a segment under a key with a base offset one later, in the way another replica may have cut it."""
     path = manifest_paths(store)[2]
     manifest = read_manifest(path.read_bytes())
     base = manifest.base_offset + 1
@@ -339,7 +339,7 @@ def windowed(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
 
 @pytest.mark.slow
 def test_however_many_segments_of_a_log_are_stored_all_is_well(command: Resnap, windowed: Path, tmp_path: Path) -> None:
-    """A run may be ended after any segment; what lay above it told how far back to read."""
+    """A run may be ended after any segment; what lay above it showed how far back to read."""
     store = copied(windowed, tmp_path / "store")
     verify = ("verify", "--store", store.as_uri(), *JSON)
     for path in sorted(manifest_paths(store), key=lambda path: path.name, reverse=True):

@@ -1,4 +1,4 @@
-"""Whoever pauses wakes up when the process is told to end, and only then."""
+"""A pause ends early when the process is to end, and only then."""
 
 from __future__ import annotations
 

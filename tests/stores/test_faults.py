@@ -244,7 +244,7 @@ def test_a_store_that_ignores_conditions_shows_nothing_wrong_with_runs_at_once(
             cargo.ship(Careless(bucket, "", settings))
         except ResnapError:
             pass
-        except Exception as error:  # noqa: BLE001 - told below, in the test's own thread
+        except Exception as error:  # noqa: BLE001 - reported below, in the test's own thread
             unexpected.append(error)
 
     threads = [threading.Thread(target=ship, args=(cargo,)) for cargo in cargos]

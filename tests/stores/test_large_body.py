@@ -1,4 +1,4 @@
-"""A segment that goes up in one large request: who is told to end in the middle of it shows nothing of it."""
+"""A segment that is uploaded in one large request: a run that gets SIGTERM in the middle publishes none of it."""
 
 from __future__ import annotations
 

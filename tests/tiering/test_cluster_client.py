@@ -1,4 +1,4 @@
-"""What the door to a cluster says where nobody opens; the rest needs brokers, and is in ``tests/kafka``."""
+"""Errors of the cluster client where no broker answers; the rest needs brokers, and is in ``tests/kafka``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_where_no_broker_listens_the_error_names_each_address_with_connection_re
 def test_where_connections_are_not_taken_it_says_for_how_long_it_waited() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
         place = listener.getsockname()[:2]
-        for _ in range(3):  # what nobody accepts fills the queue, and the kernel answers no more
+        for _ in range(3):  # connections that are not accepted fill the queue, and the kernel answers no more
             waiting = filling.enter_context(socket.socket())
             waiting.setblocking(False)
             with suppress(BlockingIOError):

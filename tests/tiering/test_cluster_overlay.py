@@ -24,7 +24,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet]) -> LogDir:
 
 
 def facts(log_dir: LogDir, **changes: Any) -> ClusterFacts:
-    """What a cluster would tell of ``payments``: partition 0 led by the broker of the log dir, 1 by another."""
+    """What a cluster would report of ``payments``: partition 0 led by the broker of the log dir, 1 by another."""
     partitions = {
         number: PartitionFacts(
             partition=number, leader=leader, log_start_offset=130, local_start_offset=130, high_watermark=10_000

@@ -1,4 +1,4 @@
-"""Garbage is what nobody names, is ours, and is old; whatever else is in the store stays."""
+"""Garbage is what no manifest names, is ours, and is old; whatever else is in the store stays."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_object_written_again_or_named_between_two_listings_is_left(store: Me
 def test_an_upload_whose_objects_go_under_its_hands_gets_no_manifest(
     store: MemoryObjectStore, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
-    """The worst that a gc can do that was stopped for long: the uploader looks at all objects right before."""
+    """The worst that a gc can do that was stopped for long: the uploader lists all objects right before."""
 
     class Collecting(PassingStore):
         def put_stream(self, key: str, open_body: BodyOpener, **facts: Any) -> None:

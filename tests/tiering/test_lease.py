@@ -300,7 +300,7 @@ def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
 def test_a_holder_knows_by_its_own_clock_that_its_lease_has_run_out(
     store: MemoryObjectStore, clock: Clock, renews: bool
 ) -> None:
-    """Stopped or suspended, it hears of nobody: and what it let run out it never takes back by a late renewal."""
+    """Stopped or suspended, a holder sees no other: a lease that ran out is never taken back by a late renewal."""
     own = Clock()
     lease = a_lease(store)
     lease.clock_ms = own

@@ -154,7 +154,7 @@ def test_a_history_that_parted_from_the_shipped_one_is_refused_from_there_on(tmp
 @pytest.mark.parametrize("cuts", [{5, 10, 15}, {5, 8, 20}, {4, 12, 20}, {20}], ids=lambda cuts: str(sorted(cuts)))
 @pytest.mark.parametrize("start", [0, 3])
 def test_a_recreated_topic_is_not_taken_for_the_old_one(tmp_path: Path, cuts: set[int], start: int) -> None:
-    """No id tells the two apart, as before Kafka 2.8, and the leader epochs are the same."""
+    """No id distinguishes the two, as before Kafka 2.8, and the leader epochs are the same."""
     store = a_store()
     Replica(tmp_path / "a", {5, 10, 15}).ship(store)
     before = ranges(store)

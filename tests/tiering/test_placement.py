@@ -22,7 +22,7 @@ Store = frozenset[Span]
 
 
 class Turn(NamedTuple):
-    """A replica that ships what it has: its segments, and what becomes of them."""
+    """A replica that ships what it has: its segments, and their outcome."""
 
     boundaries: list[int]
     gone: frozenset[int]
@@ -95,7 +95,7 @@ def readable(spans: Iterable[Span]) -> set[int]:
 
 
 def is_allowed(store: Store, turn: Turn, index: int) -> bool:
-    """Whether adding one candidate keeps all that was promised, by looking at everything."""
+    """Return whether adding one candidate keeps all that was promised, by comparing everything."""
     span = turn.candidates[index]
     both = store | {span}
     if index in turn.unfit or not is_sound(both):

@@ -155,7 +155,7 @@ def test_the_padded_indexes_of_a_killed_broker_are_never_shipped(fixture_set: Se
     assert found["index"] == padded.rstrip(b"\0")[: len(found["index"])]
     assert not padded[len(found["index"]) :].strip(b"\0")
     assert 0 < len(found["index"]) < active.size_bytes
-    # It was closed without the final entry that a roll makes, so the time index is made anew, with it.
+    # It was closed without the final entry that a roll makes, so the time index is rebuilt, with it.
     assert read_time_index(found["timeindex"])[-1].timestamp == load_indexes(active).max_timestamp_ms
 
 
@@ -202,7 +202,7 @@ def test_rebuilt_indexes_of_an_old_broker_differ_only_in_which_record_has_a_time
 
 
 def test_a_broker_that_was_restarted_spaces_its_index_differently(fixture_set: Sets) -> None:
-    """A restarted broker counts its interval anew, so there the rebuilt index is a good one, but not the same one."""
+    """A restarted broker counts its interval from zero, so there the rebuilt index is good, but not the same."""
     same = total = 0
     for partition in user_partitions(fixture_set("kafka-2.7.2-nine-days")):
         for segment in closed(partition):

@@ -1,4 +1,4 @@
-"""Many who follow runs: each is told everything once, however slow, and there are only so many."""
+"""Many clients follow runs: each gets every event once, however slow, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterato
 
 
 def begin(service: Whole) -> None:
-    """Keep a run that goes on until somebody says how it ended."""
+    """Keep a run that goes on until a test says how it ended."""
     request = RunRequest(kind=RunKind.SCAN, sources=())
     service.services.history.add(
         Run(id=RUN, request=request, state=RunState.QUEUED, origin="api", principal="a", created_ms=1)
@@ -47,7 +47,7 @@ def event(seq: int) -> RunEvent:
 
 
 async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
-    """Publish as many events from another thread, and return what somebody hears who takes all that there is."""
+    """Publish as many events from another thread, and return what a client gets that reads all that there is."""
     found: list[Message] = []
     with follower.of(RUN) as feed:
         publishing = asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""Every route of the service and every role: what is not in the table, or lets in somebody else, is an error."""
+"""Every route of the service and every role: a route that is not in the table, or admits another role, is an error."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_call_to_change_something_was_audited_under_its_route(service: Ser
     for method, path, role in changing:
         check_route(service, method, path, role)
         seen = service.audited()[:7]
-        # Whom nobody knows is refused before a route is looked for.
+        # An unknown client is refused before its route is resolved.
         assert {action for who, action, _ in seen if who != "anonymous"} == {f"{method} {path}"}
         assert {who for who, _, _ in seen} == {"anonymous", *Role}
 

@@ -1,4 +1,4 @@
-"""Scans that somebody asks for: what they leave of the service's answer about its own log dirs."""
+"""Scans on request: what they leave of the service's report about its own log dirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion in three shells: the script that is installed, run by the shell itself, and what the program tells it."""
+"""Completion in three shells: the installed script, run by the shell itself, and what the program returns to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real ``resnap serve`` as a process of its own, told what to do by signals and requests alone."""
+"""The real ``resnap serve`` as a process of its own, controlled by signals and requests alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Process:
         return self.notices.recv(4096).decode()
 
     def hears(self, word: str) -> None:
-        """Wait until systemd is told ``word``."""
+        """Wait until systemd is notified of ``word``."""
         while word not in self.notice():
             pass
 
@@ -107,7 +107,7 @@ def configure(directory: Path, log_dir: Path, more: str = "", *, state: Path | N
 
 
 def states(directory: Path) -> dict[str, str]:
-    """Return the state of every run, as the file has it, whoever else has it open."""
+    """Return the state of every run, as the file has it, even while another process has it open."""
     with closing(sqlite3.connect(f"file:{directory}/state/{DATABASE_FILE}?mode=ro", uri=True, timeout=10)) as found:
         return dict(found.execute("SELECT id, state FROM runs"))
 

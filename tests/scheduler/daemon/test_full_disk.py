@@ -72,7 +72,7 @@ def test_a_full_disk_is_reported_and_does_not_block_reading_and_ends_by_itself(
         (tiny_disk / BALLAST).unlink()
         eventually(lambda: client.get("/readyz").status_code, lambda status: status == 200)
         first, second = (over(client, one) for one in (at, waiting))
-        # The one at work may have come to tell something before it heard that it shall end.
+        # The run at work may have reported something before it got the request to end.
         assert (first["state"], [one["code"] for one in first["errors"]]) in (
             ("cancelled", []),
             ("failed", ["StateError"]),

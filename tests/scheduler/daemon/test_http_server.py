@@ -67,7 +67,7 @@ def end_of(caller: socket.socket) -> bytes:
 
 
 def go_on(caller: socket.socket) -> None:
-    """Send a byte now and then for as long as somebody takes it."""
+    """Send a byte now and then for as long as the server takes it."""
     while not threading.Event().wait(0.05):
         caller.sendall(b"x")
 

@@ -1,4 +1,4 @@
-"""When runs are due: after a new start, a pause, a clock that was set; and what is told of what cannot be made."""
+"""When runs are due: after a new start, a pause, a clock that was set; and reports of runs that cannot be made."""
 
 from __future__ import annotations
 

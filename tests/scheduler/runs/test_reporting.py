@@ -1,4 +1,4 @@
-"""What a run tells: progress now and then, errors up to a bound, and nothing after it was told to end."""
+"""What a run reports: progress now and then, errors up to a bound, and nothing after it was cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is stopped keeps nobody waiting."""
+"""A worker that is stopped keeps no caller waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """Carries a run out until it is told to end."""
+    """Carries a run out until it is cancelled."""
 
     def __init__(self) -> None:
         self.is_at_work = threading.Event()

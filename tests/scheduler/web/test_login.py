@@ -92,7 +92,7 @@ def test_a_wrong_token_is_asked_for_again_and_not_repeated(service: Served, call
 
 @pytest.mark.parametrize("form", ["&".join(["a=b"] * 10_000), f"next={'%2F' * 30_000}"])
 def test_a_form_that_is_larger_than_ours_is_not_read(form: str, service: Served) -> None:
-    """Its fields would be read while nobody else is answered."""
+    """Its fields would be read while no other client gets a response."""
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     refused = service.client.post("/login", content=f"token={service.secrets['viewer']}&{form}", headers=kind)
     assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)

@@ -47,7 +47,7 @@ def readers_of(fixture: FixtureSet) -> Sources:
 
 
 def in_memory(remote: Path) -> MemoryObjectStore:
-    """Return a store, which is no directory, with the objects below ``remote``."""
+    """Return a store, which is not a directory, with the objects below ``remote``."""
     store = MemoryObjectStore(f"aiven-{os.urandom(8).hex()}")
     for path in remote.rglob("*"):
         if path.is_file():

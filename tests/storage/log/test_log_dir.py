@@ -182,7 +182,7 @@ def test_without_checkpoints_their_values_are_unknown(tmp_path: Path) -> None:
 
 
 class VanishingFiles:
-    """Removes files when the first of them is looked at, as a live broker may between a listing and a stat."""
+    """Removes files when the first of them is opened, as a live broker may between a listing and a stat."""
 
     def __init__(self, *, when: str, gone: list[str]) -> None:
         self._stat, self._when, self._gone = os.stat, when, gone
@@ -319,7 +319,7 @@ def test_damaged_meta_properties_are_a_problem_and_leave_the_broker_unknown(tmp_
 
 
 class ClosedTo:
-    """Lets nobody open one path: permissions as the tests' user meets them, who may be root and above them."""
+    """Denies one path to every user: the tests may run as root, which permissions do not stop."""
 
     def __init__(self, closed: Path) -> None:
         self._open, self._scandir, self._closed = os.open, os.scandir, str(closed)

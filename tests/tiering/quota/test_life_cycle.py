@@ -1,4 +1,4 @@
-"""How long ids are remembered, and what is left of them (statements 8 to 15 of ``docs/quota.md``)."""
+"""How long ids are kept, and what is left of them (statements 8 to 15 of ``docs/quota.md``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def layers_of(profile: str, *, refresh: bool = False, store: BloomStore | ExactS
 
 
 def remembered_for(profile: str, put_at: int) -> int:
-    """Return how long an id is remembered that is put in at ``put_at``, its layer having begun at 0."""
+    """Return how long an id is kept that is put in at ``put_at``, its layer having begun at 0."""
     layers = layers_of(profile)
     layers.add(1, 0)
     layers.add(2, put_at)
@@ -70,7 +70,7 @@ def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer()
     assert len(layers) == 1
     layers.add(2, W // 2 + 300)
     assert len(layers) == 2
-    # The second began at its first write, so it is remembered for a lifetime from there.
+    # The second began at its first write, so it is kept for a lifetime from there.
     assert layers.find(2, W // 2 + 300 + W - 1) != UNSEEN
     assert layers.find(2, W // 2 + 300 + W) == UNSEEN
     layers.expire(10 * W)
@@ -108,7 +108,7 @@ def test_s13_an_id_in_use_is_never_charged_again_where_it_is_refreshed(profile: 
     quota = manager(rate=1e9, watch=watch, cycle=cycle)
     for _ in range(100 * W // cycle.span_ms):
         quota.admit(ALICE, 1)
-        # The gap that no phase can turn into a charge is what the layer before the newest is remembered for.
+        # The gap that no phase can turn into a charge is how long the layer before the newest is kept.
         watch.at_ms += min(cycle.span_ms, cycle.lifetime_ms - cycle.span_ms)
     assert charged(quota) == 1
 

@@ -77,7 +77,7 @@ def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
 
 
 def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situation:
-    """A cluster that is ready to be told: the log starts at 0, all below 1000 is decided, one epoch."""
+    """A cluster that is ready for announcements: the log starts at 0, all below 1000 is decided, one epoch."""
     led = PartitionFacts(
         partition=0, leader=1, log_start_offset=0, local_start_offset=0, high_watermark=1000, last_stable_offset=1000
     )

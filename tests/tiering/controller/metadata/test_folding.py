@@ -140,7 +140,7 @@ def test_the_log_up_to_a_checkpoint_and_the_checkpoint_are_the_same_image(name: 
     for checkpoint in checkpoints:
         ours = fold(part for part in parts if part.header.last_offset < checkpoint.end_offset)
         theirs = fold(read_checkpoint(checkpoint.path), covered=checkpoint.end_offset)
-        # What only a log can tell: how things came to be, and what is no more.
+        # What only a log shows: the history, and what was deleted.
         history = replace(
             ours,
             topics={topic: replace(one, created_offset=None) for topic, one in ours.topics.items()},
@@ -339,7 +339,7 @@ def test_records_that_contradict_what_came_before_are_refused_with_their_place(
 
 
 def younger(api_key: int, version: int) -> bytes:
-    """Return a record of a type, or a version of one, that nobody knows yet."""
+    """Return a record of a type, or a version of one, that is not known yet."""
     return b"".join(map(write_unsigned_varint, (1, api_key, version))) + b"whatever"
 
 

@@ -81,7 +81,7 @@ def test_every_batch_and_record_is_as_kafkas_own_tool_shows_it(name: str, fixtur
     fixture = fixture_set(name)
     dump = (fixture.root / "metadata-dump.txt").read_text()
     ours, theirs = batches(list_metadata_log(fixture.data)), list(dumped_batches(dump))
-    # The brokers up to 4.1.1 went on for a few seconds after the tool had looked, and then stopped in order.
+    # The brokers up to 4.1.1 went on for a few seconds after the tool had read, and then shut down cleanly.
     assert len(theirs) > 70
     assert [as_dumped(batch) for batch in ours[: len(theirs)]] == theirs
     data = [batch for batch in ours[: len(theirs)] if not batch.header.is_control]
