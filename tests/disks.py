@@ -57,7 +57,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def as_nobody() -> Iterator[None]:
+def as_unprivileged_user() -> Iterator[None]:
     """Run the test without the powers of root."""
     root = os.geteuid() == 0
     if root:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.machine import cores
-from tests.benchmarks.measuring import tell, warm
+from tests.benchmarks.measuring import report, warm
 from tests.benchmarks.resnap_jobs import ROOT, command_environment
 from tests.benchmarks.tables import Table, amount, rate, seconds
 from tests.benchmarks.upload import TIER, Target
@@ -110,7 +110,7 @@ def _measure(log: Log, executors: int) -> Measured:
                 size_bytes=summary["bytes"],
                 overlap=overlap(_events(directory / "events")),
             )
-        tell(f"  {executors} executors: {measured.took_s:.1f} s")
+        report(f"  {executors} executors: {measured.took_s:.1f} s")
         return measured
     finally:
         shutil.rmtree(directory)

@@ -72,7 +72,7 @@ def contest(contenders: Sequence[Contender], *, rounds: int, on_disk: Path) -> d
     for number in range(rounds):
         for contender in contenders if number % 2 == 0 else reversed(contenders):
             _run_once(results[contender.name], on_disk)
-            tell(f"  {contender.name}: {results[contender.name].all_seconds[-1]:.3f} s")
+            report(f"  {contender.name}: {results[contender.name].all_seconds[-1]:.3f} s")
     return results
 
 
@@ -143,7 +143,7 @@ def _stretches(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, position
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     """Say how far things are, on standard error: standard output is for the tables."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

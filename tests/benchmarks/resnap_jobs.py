@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 NEVER_MS = 10 * 365 * 86_400_000
-"""An expiration within which nobody expires, so that everybody is rebuilt."""
+"""An expiration within which no producer expires, so that every one is rebuilt."""
 
 
 def all_of(log: Log, *, verify_crc: bool = False) -> ReplayRules:

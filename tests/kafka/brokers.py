@@ -49,7 +49,7 @@ _OF_EVERY_START: Final = re.compile(
 )
 """Of tiering: the folder is there already, or it looked before it had read its metadata topic, or was being stopped."""
 _PORTS: Final = range(12_000, 32_000)
-"""Below those that the kernel gives to clients, so that nobody comes between a look and a broker's own start."""
+"""Below those that the kernel gives to clients, so that no other process takes a free port before a broker starts."""
 
 
 def free_port() -> int:
@@ -139,7 +139,7 @@ class Broker:
         self._voters = f"1@127.0.0.1:{joins._controller}" if joins else voters
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
-        """How much it had told when it was started last."""
+        """How much it had logged when it was started last."""
 
     @property
     def address(self) -> str:

@@ -40,7 +40,7 @@ UNREADABLE: Final = {
     "odd-index": "index-unusable", "odd-timeindex": "index-unusable", "no-bytes": "damaged", "short-log": "damaged",
     "no-first-log": "damaged", "no-last-log": "damaged", "short-last-log": "damaged",
 }  # fmt: skip
-"""Topics that a broker tiers, and that nobody can read whole afterwards."""
+"""Topics that a broker tiers, and that no consumer can read completely afterwards."""
 FORGOTTEN: Final = ("no-first-log", "no-last-log", "short-last-log")
 """Those of which a broker removes what shows the loss when it starts."""
 REFUSED: Final = ("compact", "compact,delete")

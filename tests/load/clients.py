@@ -56,7 +56,7 @@ class Followed:
 
     run: str
     caught_up: int = 0
-    """The last event of the first piece: up to there it told what is kept, from there on what happened."""
+    """The last event of the first piece: up to there it sent what is kept, from there on what happened."""
     ids: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     last_state: str = ""
@@ -92,7 +92,7 @@ class _Clients:
     def __init__(self, orders: Orders) -> None:
         self._orders, self._seen = orders, Seen()
         self._run = ""
-        """The one that pollers look at."""
+        """The one that pollers request."""
 
     async def work(self) -> Seen:
         """Ask for every replay, with all clients watching, until the last one is over."""

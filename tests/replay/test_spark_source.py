@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
-SOMEBODY_ELSES = """
+ANOTHER_PROGRAM = """
 import json, sys
 from collections import Counter
 from pyspark.sql import SparkSession
@@ -213,7 +213,7 @@ def test_a_failed_query_names_the_next_step(
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_of_another_program_learns_the_format(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SOMEBODY_ELSES)
+    (tmp_path / "script.py").write_text(ANOTHER_PROGRAM)
     java = find_java({}, scratch=tmp_path)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path),
                    "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,

@@ -76,7 +76,7 @@ class Stage:
         self.log_dir = one_partition(fixture.data, base / "data")
         self.staged, self.shipped = base / "staged", base / "shipped"
         scene = Scene(self.log_dir, self.expected, base / "first")
-        assert scene.run("tier") == 0, scene.told
+        assert scene.run("tier") == 0, scene.output
         shutil.move(scene.root / "store", self.shipped)
         code, told = quietly("regenerate", self.log_dir, "--into", self.staged, *LOCAL)
         assert code == 0, told
@@ -109,7 +109,7 @@ class Place:
                 return quietly("restore", store, "--into", self.data)
             case "scan":
                 return quietly("scan", self.scene.log_dir)
-        return self.scene.run(self.verb), self.scene.told
+        return self.scene.run(self.verb), self.scene.output
 
     def check(self) -> object:
         """Check what the verb has left, and return what there is of it."""
@@ -175,9 +175,9 @@ def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[
         fault = Fault(step, NUMBERS[index % 2], goes_on=index // 2 % 2 == 1)
         place = Place(stage, verb)
         found = ended(library, place, fault)
-        is_whole, wrong = looked_at(place, expected)
+        is_whole, wrong = outcome_of(place, expected)
         code, told = place.run()
-        is_whole_now, wrong_now = looked_at(place, expected)
+        is_whole_now, wrong_now = outcome_of(place, expected)
         yield Run(
             verb=verb, failed=found.failed, strerror=os.strerror(fault.number), code=found.code, told=found.told,
             is_whole=is_whole, rerun_code=code, rerun_told=told, is_whole_after_rerun=is_whole_now,
@@ -185,7 +185,7 @@ def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[
         )  # fmt: skip
 
 
-def looked_at(place: Place, expected: object) -> tuple[bool, str]:
+def outcome_of(place: Place, expected: object) -> tuple[bool, str]:
     """Return whether all is there that is to be, and what is there that may never be."""
     try:
         return place.check() == expected, ""

@@ -82,7 +82,7 @@ def test_a_segment_cut_in_the_middle_stops_its_partition_above_it_and_no_other(
     lost = {path.name: lost_boundaries(path) for path in broker_log.iterdir() if path.is_dir()}
     damage(middle.path)
     ran = command("regenerate", broker_log, *ROLL, "--into", tmp_path / "out", "--output", "json")
-    _check_damage_told(ran, middle)
+    _check_damage_reported(ran, middle)
     made = {name: bases(tmp_path / "out" / name, "snapshot") for name in lost if name != "compacted-0"}
     lost["payments-0"] = [offset for offset in lost["payments-0"] if offset <= middle.base_offset]
     del lost["compacted-0"]
@@ -102,14 +102,14 @@ def test_nothing_from_a_damaged_segment_on_is_shipped_and_all_else_is(
     damage(middle.path)
     store = tmp_path / "store"
     ran = command("tier", broker_log, *ROLL, "--to", store.as_uri(), "--output", "json")
-    _check_damage_told(ran, middle)
+    _check_damage_reported(ran, middle)
     assert check_store(files_of(store)) == must
     check_content(files_of(store), broker_log, expected)
     [row] = [row for row in ran.document["partitions"] if (row["topic"], row["partition"]) == ("payments", 0)]
     assert {one["baseOffset"] for one in row["refused"] if one["reason"] == "damaged"} >= {middle.base_offset}
 
 
-def _check_damage_told(ran: Ran, hurt: Hurt) -> None:
+def _check_damage_reported(ran: Ran, hurt: Hurt) -> None:
     assert ran.code == 3
     assert str(hurt.path) in ran.error["message"]
     assert " at byte " in ran.error["message"]
@@ -132,20 +132,20 @@ def test_a_control_record_with_any_byte_flipped_is_never_accepted(
 ) -> None:
     partition = broker_log / "payments-0"
     path, at, end = next(_control_batches(partition))
-    whole, believed = path.read_bytes(), []
+    whole, accepted = path.read_bytes(), []
     for position in range(at + HEADER_BYTES, end):
         path.write_bytes(whole)
         flip(path, position)
         out = tmp_path / f"out-{position}"
         ran = command("regenerate", partition, *ROLL, "--into", out, "--output", "json")
         if ran.code == 0:
-            believed.append(position - at)
+            accepted.append(position - at)
             continue
         assert ran.code in {1, 3}
         assert str(path) in ran.error["message"]
         assert ran.error["hint"]
         assert max(bases(out / "payments-0", "snapshot"), default=0) <= int(path.stem)
-    assert believed == []
+    assert accepted == []
 
 
 def _control_batches(partition: Path) -> Iterator[tuple[Path, int, int]]:
@@ -206,7 +206,7 @@ def closed_log(open_folder: Path, broker_log: Path) -> Path:
 
 
 @pytest.fixture
-def nobody(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap]:
+def unprivileged(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap]:
     """The command as a user without powers.
 
     Modules are loaded before, since Python itself may lie where only root may go.
@@ -221,7 +221,9 @@ def nobody(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap
         os.seteuid(0)
 
 
-def test_a_partition_without_permission_is_reported_and_the_others_are_done(nobody: Resnap, closed_log: Path) -> None:
+def test_a_partition_without_permission_is_reported_and_the_others_are_done(
+    unprivileged: Resnap, closed_log: Path
+) -> None:
     out, store = closed_log.parent / "out", closed_log.parent / "store"
     with _closed(closed_log / "payments-1"):
         for arguments in (
@@ -230,12 +232,12 @@ def test_a_partition_without_permission_is_reported_and_the_others_are_done(nobo
             ["regenerate", closed_log, *ROLL, "--into", out],
             ["tier", closed_log, *ROLL, "--to", store.as_uri()],
         ):
-            ran = nobody(*arguments, "--output", "json")
+            ran = unprivileged(*arguments, "--output", "json")
             assert ran.code == 3, (arguments, ran.err)
             assert ran.error["type"] == "LogDirError"
             assert str(closed_log / "payments-1") in ran.error["message"]
             assert "run as the user that the broker runs as" in ran.error["hint"]
-        assert nobody("scan", closed_log, "--topic", "orders").code == 0
+        assert unprivileged("scan", closed_log, "--topic", "orders").code == 0
     assert not (out / "payments-1").exists()
     assert bases(out / "payments-0", "snapshot") == lost_boundaries(closed_log / "payments-0")
     assert check_store(files_of(store)) == {one for one in eligible(closed_log) if one[:2] != ("payments", 1)}
@@ -243,13 +245,13 @@ def test_a_partition_without_permission_is_reported_and_the_others_are_done(nobo
 
 @pytest.mark.parametrize("suffix", ["log", "snapshot", "txnindex"])
 def test_a_file_without_permission_is_reported_and_the_others_are_done(
-    nobody: Resnap, closed_log: Path, suffix: str
+    unprivileged: Resnap, closed_log: Path, suffix: str
 ) -> None:
     partition = closed_log / "payments-1"
     offset = next(base for base in bases(partition)[1:] if file_at(partition, base, suffix).exists())
     store = closed_log.parent / "store"
     with _closed(file_at(partition, offset, suffix)) as path:
-        ran = nobody("tier", closed_log, *ROLL, "--to", store.as_uri(), "--output", "json")
+        ran = unprivileged("tier", closed_log, *ROLL, "--to", store.as_uri(), "--output", "json")
     assert ran.code == 3
     assert str(path) in ran.error["message"]
     assert ran.error["hint"]
@@ -259,10 +261,10 @@ def test_a_file_without_permission_is_reported_and_the_others_are_done(
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_what_follows_from_the_log_need_not_be_readable(nobody: Resnap, closed_log: Path, suffix: str) -> None:
+def test_what_follows_from_the_log_need_not_be_readable(unprivileged: Resnap, closed_log: Path, suffix: str) -> None:
     store = closed_log.parent / "store"
     with _closed(file_at(closed_log / "payments-1", bases(closed_log / "payments-1")[1], suffix)):
-        assert nobody("tier", closed_log, *ROLL, "--to", store.as_uri()).code == 0
+        assert unprivileged("tier", closed_log, *ROLL, "--to", store.as_uri()).code == 0
     assert check_store(files_of(store)) == eligible(closed_log)
 
 
@@ -308,19 +310,19 @@ def test_a_pipe_a_device_or_a_huge_file_in_place_of_a_checkpoint_does_not_block(
     assert ("larger than" if planted == "more than is read" else "not a regular file") in ran.err
 
 
-def test_a_log_dir_without_permission_is_reported(nobody: Resnap, closed_log: Path) -> None:
+def test_a_log_dir_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
     with _closed(closed_log):
-        ran = nobody("scan", closed_log)
+        ran = unprivileged("scan", closed_log)
     assert (ran.code, ran.out) == (1, "")
     assert str(closed_log) in ran.err
     assert "hint: run as the user that the broker runs as" in ran.err
 
 
-def test_a_destination_without_permission_is_reported(nobody: Resnap, closed_log: Path) -> None:
+def test_a_destination_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
     (closed_log.parent / "out").mkdir()
     with _closed(closed_log.parent / "out") as out:
-        made = nobody("regenerate", closed_log, *ROLL, "--into", out / "x")
-        shipped = nobody("tier", closed_log, *ROLL, "--to", f"{out.as_uri()}/x")
+        made = unprivileged("regenerate", closed_log, *ROLL, "--into", out / "x")
+        shipped = unprivileged("tier", closed_log, *ROLL, "--to", f"{out.as_uri()}/x")
     assert (made.code, shipped.code) == (1, 12)
     for ran in (made, shipped):
         assert f"{out}/x" in ran.err
@@ -329,22 +331,22 @@ def test_a_destination_without_permission_is_reported(nobody: Resnap, closed_log
 
 
 def test_stored_objects_without_permission_are_named_and_the_others_are_verified(
-    nobody: Resnap, closed_log: Path
+    unprivileged: Resnap, closed_log: Path
 ) -> None:
     store = closed_log.parent / "tiered"
-    assert nobody("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
+    assert unprivileged("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
     manifests = sorted(store.rglob("*.manifest"))
     arguments = ("verify", "--store", store.as_uri(), *ROLL, "--output", "json", "--fresh")
     for closed in (manifests[1].with_suffix(".log"), manifests[1].with_suffix(".snapshot"), manifests[1]):
         with _closed(closed):
-            ran = nobody(*arguments)
+            ran = unprivileged(*arguments)
         summary = ran.document["summary"]
         assert (ran.code, summary["different"], summary["segments"]) == (12, 1, len(manifests))
         assert "nothing was shipped" not in ran.err, "it may be the segment that cannot be read"
         assert summary["snapshotsReplayed"] == len(manifests) - 1
         assert f"{closed.relative_to(store)}: cannot be read: " in ran.err
         assert "let the user who runs resnap read it" in ran.err
-    assert nobody(*arguments).code == 0
+    assert unprivileged(*arguments).code == 0
 
 
 @contextmanager
@@ -417,14 +419,14 @@ def test_a_full_disk_where_snapshots_wait_is_reported_as_such(
 
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
 def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
-    nobody: Resnap, closed_log: Path, command_line: str
+    unprivileged: Resnap, closed_log: Path, command_line: str
 ) -> None:
     (name, flag), place = command_line.split(), closed_log.parent / "shut"
     place.mkdir(mode=0o555)
     segment = file_at(closed_log / "payments-0", bases(closed_log / "payments-0")[0], "log")
     with _closed(segment):
         for inside in ("", "/x"):
-            ran = nobody(name, closed_log, *ROLL, flag, f"file://{place}{inside}")
+            ran = unprivileged(name, closed_log, *ROLL, flag, f"file://{place}{inside}")
             assert ran.code == (12 if name == "tier" else 2)
             assert str(place) in ran.err
             assert str(segment) not in ran.err
@@ -610,7 +612,7 @@ def test_on_spark_damage_and_a_full_disk_are_reported_as_in_process(
     assert [name for name in files_of(tiny_disk) if name.endswith((".tmp", "~"))] == []
     _cut_inside_a_header(middle.path)
     ran = command("regenerate", broker_log, "--as-of", "roll", "--into", tmp_path / "out", "--output", "json")
-    _check_damage_told(ran, middle)
+    _check_damage_reported(ran, middle)
     local = command("regenerate", broker_log, *ROLL, "--into", tmp_path / "local", "--output", "json")
     assert sorted(map(str, ran.document["boundaries"])) == sorted(map(str, local.document["boundaries"]))
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local")

@@ -309,7 +309,7 @@ def test_a_first_or_a_last_log_that_is_gone_is_damage_but_not_while_a_broker_del
     file_at(partition, every[0], "log").unlink()
     checkpoint = ready_log / "log-start-offset-checkpoint"
     checkpoint.write_text(f"0\n1\npayments 0 {every[1]}\n")
-    assert command("check", ready_log).code == 0, "nobody can read what lies below the log start"
+    assert command("check", ready_log).code == 0, "no consumer can read below the log start"
     checkpoint.unlink()
     (partition / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {every[1]}\n")
     assert command("check", ready_log).code == 0, "retention has passed it: a copy made beside it"

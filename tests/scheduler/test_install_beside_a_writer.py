@@ -154,7 +154,7 @@ def test_where_retention_was_faster_the_partition_is_planned_again(
             made = load_snapshot(file_at(staged / str(PARTITION), offset, "snapshot"))
             assert sorted(made.values()) == sorted(writer.truth[offset])
     else:
-        assert (ran.code, ran.error["type"]) == (1, "FileGoneError"), "retention that is always faster is told"
+        assert (ran.code, ran.error["type"]) == (1, "FileGoneError"), "retention that is always faster is reported"
         assert "run again" in ran.error["hint"]
 
 

@@ -275,7 +275,7 @@ def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -
     steps, told = os.pipe()
     child = os.fork()
     if child == 0:
-        disk = WatchedDisk(0, lambda: _tell(told))
+        disk = WatchedDisk(0, lambda: _report_step(told))
         try:
             place.take_back(disk) if undoing else place.install(disk)
         finally:
@@ -290,7 +290,7 @@ def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -
     os.close(steps)
 
 
-def _tell(told: int) -> None:
+def _report_step(told: int) -> None:
     os.write(told, b".")
 
 

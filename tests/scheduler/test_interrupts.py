@@ -72,11 +72,11 @@ def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     assert (process.returncode, err) == (INTERRUPTED, "interrupted, without an orderly end\n")
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def terminate(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
 
 
-def stop_and_tell(process: subprocess.Popen[str]) -> None:
+def stop_and_terminate(process: subprocess.Popen[str]) -> None:
     """As Ctrl-Z, kill and fg do: every thread wakes up, and any may take the signal."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -84,7 +84,7 @@ def stop_and_tell(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("first", [tell, stop_and_tell])
+@pytest.mark.parametrize("first", [terminate, stop_and_terminate])
 def test_a_first_signal_is_handled_and_a_second_one_ends_the_process(
     first: Callable[[subprocess.Popen[str]], None],
 ) -> None:

@@ -108,7 +108,7 @@ def test_of_two_runs_at_once_on_a_log_dir_one_ships_each_segment_once(
             _, err = process.communicate(timeout=PATIENCE_S)
             codes.append(process.returncode)
             assert process.returncode != 11 or "another run is at work on it: process" in err
-    assert sorted(codes) in ([0, 0], [0, 11]), "one after the other, or the second is told of the first"
+    assert sorted(codes) in ([0, 0], [0, 11]), "one after the other, or the second reports the first"
     assert check_store(files_of(store)) == eligible(fixture.data)
     check_content(files_of(store), fixture.data, fixture.expected)
 

@@ -70,7 +70,7 @@ def check_all(library: Path, stops: int, *verbs: str) -> None:
     for run in found:
         check(run)
     assert {run["verb"] for run in found} == set(verbs)
-    assert any(run["code"] for run in found), "reads failed where nobody cares"
+    assert any(run["code"] for run in found), "reads failed where it does not matter"
 
 
 def test_reads_that_fail_anywhere_are_reported_and_one_rerun_completes(library: Path) -> None:

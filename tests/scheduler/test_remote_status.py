@@ -21,7 +21,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.written_records import (
     PARTITION,
-    append_told,
+    append_records,
     copied,
     segment_id,
     started,
@@ -125,7 +125,7 @@ def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_pa
             updated("a", SegmentState.DELETE_SEGMENT_STARTED),
             updated("a", SegmentState.DELETE_SEGMENT_FINISHED),
         ]
-        append_told(log, [*copied("c", 20, 29), *deletes, started("d", 30, 39)], at=len(OLD))
+        append_records(log, [*copied("c", 20, 29), *deletes, started("d", 30, 39)], at=len(OLD))
         put("c", 20)
         put("d", 30)
         for path in folder.glob(f"{0:020d}-*"):
@@ -145,7 +145,9 @@ OBJECTS: Final = {"log": 678, "indexes": 76, "rsm-manifest": 687}
 MAIN_PATH: Final = f"payments-{PARTITION.id}/0/{0:020d}-{segment_id('a').id}"
 
 
-def told_by_a_plugin(size: int = sum(OBJECTS.values()), prefix: str = "tiered/", key: str = MAIN_PATH) -> bytes:
+def custom_metadata_of_a_plugin(
+    size: int = sum(OBJECTS.values()), prefix: str = "tiered/", key: str = MAIN_PATH
+) -> bytes:
     """Custom metadata with all three fields."""
     fields = [write_varint(size), *(write_unsigned_varint(len(text) + 1) + text.encode() for text in (prefix, key))]
     return b"\3" + b"".join(bytes([tag, len(field)]) + field for tag, field in enumerate(fields))
@@ -166,11 +168,11 @@ def of_a_plugin(command: Resnap, root: Path, told: bytes, *, at: str = "tiered/"
 def test_what_a_plugin_recorded_of_a_segment_is_shown_and_compared(
     command: Resnap, tmp_path: Path, at: str, store: str
 ) -> None:
-    ran = of_a_plugin(command, tmp_path, told_by_a_plugin(), at=at, store=store)
+    ran = of_a_plugin(command, tmp_path, custom_metadata_of_a_plugin(), at=at, store=store)
     assert (ran.code, kinds(ran.document)) == (0, {})
     ((shown,),) = ([one["customMetadata"] for one in row["segments"]] for row in ran.document["partitions"])
     assert shown == {
-        "bytes": told_by_a_plugin().hex(),
+        "bytes": custom_metadata_of_a_plugin().hex(),
         "remoteSize": 1441,
         "objectPrefix": "tiered/",
         "objectKey": MAIN_PATH,
@@ -180,12 +182,15 @@ def test_what_a_plugin_recorded_of_a_segment_is_shown_and_compared(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (told_by_a_plugin(prefix="old/"), f"lies at tiered/{MAIN_PATH}, and its metadata say old/{MAIN_PATH}"),
         (
-            told_by_a_plugin(prefix="tiered/odd-"),
+            custom_metadata_of_a_plugin(prefix="old/"),
+            f"lies at tiered/{MAIN_PATH}, and its metadata say old/{MAIN_PATH}",
+        ),
+        (
+            custom_metadata_of_a_plugin(prefix="tiered/odd-"),
             f"lies at tiered/{MAIN_PATH}, and its metadata say tiered/odd-{MAIN_PATH}",
         ),
-        (told_by_a_plugin(size=1440), "has 1441 bytes, and its metadata say 1440"),
+        (custom_metadata_of_a_plugin(size=1440), "has 1441 bytes, and its metadata say 1440"),
         (b"\3\0\2", "has custom metadata that the plugin cannot read"),
     ],
 )

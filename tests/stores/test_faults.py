@@ -56,7 +56,7 @@ SERVERS = [
     pytest.param("moto", marks=pytest.mark.s3),
     pytest.param("versitygw", marks=pytest.mark.stores),
 ]
-"""One that takes anything, so that all is read back, and one whose own check is believed."""
+"""One that takes anything, so that all is read back, and one whose own check is relied on."""
 BODY = bytes(range(256)) * ((PART_BYTES >> 8) + 1)
 """Of two parts."""
 

@@ -151,9 +151,9 @@ def test_over_tls_a_large_body_arrives_and_an_unknown_certificate_is_reported(
     store.put("small", b"x")
     assert store.get("large") == body
     assert upload_checks(store).count
-    stranger = S3ObjectStore("bucket", "", server.settings(ca_bundle=None, max_attempts=1))
+    unverified = S3ObjectStore("bucket", "", server.settings(ca_bundle=None, max_attempts=1))
     with pytest.raises(StoreAccessError) as raised:
-        stranger.get("large")
+        unverified.get("large")
     assert "--s3-ca-bundle" in str(raised.value.hint)
 
 

@@ -161,7 +161,7 @@ def test_a_segment_wholly_below_the_log_start_is_left_and_one_straddling_it_is_n
     assert bases(found.segments) == candidates
     below = {base: Reason.BELOW_LOG_START for base in (0, 10, 20) if base not in candidates}
     assert reasons(found.refusals) == below | {30: Reason.ACTIVE_SEGMENT}
-    assert found.blocking is None, "nobody waits for what retention deletes"
+    assert found.blocking is None, "nothing waits for what retention deletes"
 
 
 def test_the_cleaners_checkpoint_keeps_a_partition_back_unless_the_topic_is_known_to_be_otherwise(

@@ -45,7 +45,7 @@ def a_directory(
     return directory
 
 
-def look(log_dir: Path, body: bytes, *, check: bool = True) -> BoundaryStatus:
+def status_of(log_dir: Path, body: bytes, *, check: bool = True) -> BoundaryStatus:
     """Take the inventory of a directory with ``body`` as the snapshot at offset 10; return that boundary."""
     partition = load_partition_dir(a_directory(log_dir, {10: body}))
     return take_partition_inventory(partition, check=check).boundaries[0]
@@ -127,14 +127,14 @@ def test_killing_a_broker_leaves_no_snapshot_at_the_log_end(fixture_set: Callabl
 def test_a_small_snapshot_is_judged_by_its_bytes_checked_or_not(
     body: bytes, state: SnapshotState, entries: int | None, check: bool, tmp_path: Path
 ) -> None:
-    found = look(tmp_path, body, check=check)
+    found = status_of(tmp_path, body, check=check)
     assert (found.state, found.entries) == (state, entries)
     assert found.path == str(tmp_path / "payments-0" / segment_name(10, "snapshot"))
     assert (found.detail is not None) == (state is SnapshotState.CORRUPT)
 
 
 def test_the_status_of_a_corrupt_snapshot_says_what_is_wrong_and_where(tmp_path: Path) -> None:
-    detail = look(tmp_path, a_snapshot(1) + b"more").detail
+    detail = status_of(tmp_path, a_snapshot(1) + b"more").detail
     assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entry, found 60 bytes"
 
 
@@ -154,9 +154,9 @@ def large(entries: int = 1000) -> bytes:
 
 def test_without_verification_a_large_snapshot_is_judged_by_length_and_header(tmp_path: Path) -> None:
     flipped = large()[:-1] + b"\0"
-    unchecked = look(tmp_path / "unchecked", flipped, check=False)
+    unchecked = status_of(tmp_path / "unchecked", flipped, check=False)
     assert (unchecked.state, unchecked.entries) == (SnapshotState.PRESENT, 1000)
-    checked = look(tmp_path / "checked", flipped)
+    checked = status_of(tmp_path / "checked", flipped)
     assert checked.state is SnapshotState.CORRUPT
     assert "checksum" in (checked.detail or "")
 
@@ -172,7 +172,7 @@ def test_without_verification_a_large_snapshot_is_judged_by_length_and_header(tm
 def test_without_checking_a_large_snapshot_of_a_wrong_shape_is_still_corrupt(
     body: bytes, what: str, tmp_path: Path
 ) -> None:
-    found = look(tmp_path, body, check=False)
+    found = status_of(tmp_path, body, check=False)
     assert found.state is SnapshotState.CORRUPT
     assert what in (found.detail or "")
 

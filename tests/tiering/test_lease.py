@@ -153,7 +153,7 @@ def test_a_lease_whose_answer_was_lost_is_ours(store: MemoryObjectStore) -> None
     assert len(leases(store)) == 1
 
 
-def told(**changes: object) -> bytes:
+def lease_body(**changes: object) -> bytes:
     process = {"machine": "another", "number": 7, "started_ticks": 7}
     return json.dumps({"run": "r", "who": "w", "since_ms": 1, "process": process} | changes).encode()
 
@@ -161,9 +161,9 @@ def told(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"not json", b"[]", b"[" * 5_000, b'{"run": 1}', told(process=1), told(who=None)),
-        *(told(since_ms=since_ms) for since_ms in ("1", 1.5, -1, 10**30)),
-        *(told(process={"machine": machine, "number": 7, "started_ticks": "7"}) for machine in ("another", 7)),
+        *(b"", b"not json", b"[]", b"[" * 5_000, b'{"run": 1}', lease_body(process=1), lease_body(who=None)),
+        *(lease_body(since_ms=since_ms) for since_ms in ("1", 1.5, -1, 10**30)),
+        *(lease_body(process={"machine": machine, "number": 7, "started_ticks": "7"}) for machine in ("another", 7)),
     ],
 )
 def test_a_lease_that_cannot_be_read_is_held_until_its_time_is_up(
@@ -267,8 +267,8 @@ def test_another_users_lock_on_a_directory_keeps_no_run_out() -> None:
         directory = Path(name)
         directory.chmod(0o755)
         locked, wrote = os.pipe()
-        stranger = os.fork()
-        if not stranger:
+        other = os.fork()
+        if not other:
             os.setuid(65534)
             fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
             os.write(wrote, b"1")
@@ -278,8 +278,8 @@ def test_another_users_lock_on_a_directory_keeps_no_run_out() -> None:
             with at_work_on(directory):
                 pass
         finally:
-            os.kill(stranger, signal.SIGKILL)
-            os.waitpid(stranger, 0)
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
             os.close(locked)
             os.close(wrote)
 

@@ -45,7 +45,7 @@ class World(NamedTuple):
     runs: tuple[tuple[str, int, int], ...]
     """(kind, step, incarnation)"""
     said: frozenset[int]
-    """Incarnations that were said to be shipped, and that nobody was asked to delete since."""
+    """Incarnations that were said to be shipped, and that no run was asked to delete since."""
     keeps_conditions: bool
 
     def body(self, incarnation: int, name: str) -> str | None:
@@ -238,7 +238,7 @@ class Actor:
     def __init__(self, cargo: Cargo) -> None:
         self.cargo = cargo
         self.judged: set[str] = set()
-        """Manifests that somebody meant to delete."""
+        """Manifests that a run meant to delete."""
 
     def do(self, store: ObjectStore, what: str) -> str | None:
         """Return the key of the manifest that was said to make the segment visible, if one was."""

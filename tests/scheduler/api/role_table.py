@@ -25,7 +25,7 @@ OWN_ROUTES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/v1/problems"): None,
     ("GET", "/v1/problems/{code}"): None,
 }
-"""What every application has that is guarded; None stands for everybody."""
+"""What every application has that is guarded; None stands for every caller."""
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:

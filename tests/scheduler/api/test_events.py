@@ -46,7 +46,7 @@ def event(seq: int) -> RunEvent:
     return RunEvent(run_id=RUN, seq=seq, at_ms=seq, kind="progress", data={})
 
 
-async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
+async def received(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
     """Publish as many events from another thread, and return what a client gets that reads all that there is."""
     found: list[Message] = []
     with follower.of(RUN) as feed:
@@ -66,7 +66,7 @@ async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Messag
 
 
 def test_a_reader_that_keeps_pace_gets_each_event_once_and_in_order(service: Whole) -> None:
-    found = asyncio.run(heard(service, EventFeeds(service.services), TAIL_EVENTS))
+    found = asyncio.run(received(service, EventFeeds(service.services), TAIL_EVENTS))
     assert [message.seq for message in found] == [*range(1, TAIL_EVENTS + 1)]
     assert found[0].data == b'event: progress\ndata: {"atMs": 1, "at": "1970-01-01T00:00:00.001Z"}\nid: 1\n\n'
 

@@ -235,5 +235,5 @@ def test_window_profile_and_error_rate_are_settings_of_the_service(tmp_path: Pat
         asked.services.start()
         deadline = time.monotonic() + 60
         while len(manager.active.entries()):
-            assert time.monotonic() < deadline, "nobody cleans up"
+            assert time.monotonic() < deadline, "no clean-up runs"
             time.sleep(0.01)

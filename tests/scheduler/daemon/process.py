@@ -42,14 +42,14 @@ class Process:
     popen: subprocess.Popen[str]
     notices: socket.socket
     log: Path
-    """A file: a pipe that nobody reads is full after an hour, and whoever logs then waits for ever."""
+    """A file: a pipe without a reader is full after an hour, and a process that logs then waits for ever."""
     directory: Path
 
     def notice(self) -> str:
         """Return the next thing that systemd would hear."""
         return self.notices.recv(4096).decode()
 
-    def hears(self, word: str) -> None:
+    def wait_for_notice(self, word: str) -> None:
         """Wait until systemd is notified of ``word``."""
         while word not in self.notice():
             pass
@@ -59,7 +59,7 @@ class Process:
         limits, address = httpx.Limits(max_keepalive_connections=0), f"http://127.0.0.1:{_port_of(self.popen.pid)}"
         return httpx.Client(base_url=address, timeout=PATIENCE_S, limits=limits)
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
     def end(self) -> tuple[int, str]:
@@ -80,7 +80,7 @@ def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iter
             popen = started(directory, told=told, NOTIFY_SOCKET=str(address), **(variables or {}))
         try:
             process = Process(popen=popen, notices=notices, log=log, directory=directory)
-            process.hears("READY=1")
+            process.wait_for_notice("READY=1")
             yield process
         except BaseException as error:
             error.add_note(f"the service said: {log.read_text(encoding='utf-8')[-6_000:]}")

@@ -75,7 +75,7 @@ def test_a_hung_disk_keeps_no_probe_waiting_and_no_request_for_ever_and_the_serv
                 assert (refused.status_code, refused.json()["code"]) == (503, "log-dir-unusable")
                 took_s.append(time.monotonic() - began_s)
             assert min(took_s) < SOON_S / 5
-            service.tell(signal.SIGTERM)
+            service.send_signal(signal.SIGTERM)
             began_s = time.monotonic()
             code, _ = service.end()
             assert code == 0

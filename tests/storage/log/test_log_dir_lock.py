@@ -154,7 +154,7 @@ def test_a_pipe_in_the_place_of_the_lock_file_does_not_block(tmp_path: Path) -> 
         lock_holder(tmp_path)
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.usefixtures("as_unprivileged_user")
 def test_a_log_dir_that_may_not_be_written_to_is_reported(open_folder: Path) -> None:
     log_dir = open_folder / "data"
     log_dir.mkdir(mode=0o500)

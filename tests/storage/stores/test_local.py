@@ -169,7 +169,7 @@ def test_a_read_only_disk_is_said(read_only_disk: Path) -> None:
     assert list(store.list()) == []
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.usefixtures("as_unprivileged_user")
 def test_a_forbidden_directory_is_said(open_folder: Path) -> None:
     store = LocalObjectStore(open_folder / "root")
     store.put("a/key", b"x")
@@ -188,7 +188,7 @@ def test_a_forbidden_directory_is_said(open_folder: Path) -> None:
     assert store.get("a/key") == b"x"
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.usefixtures("as_unprivileged_user")
 def test_a_directory_that_may_only_be_read_can_still_be_read(open_folder: Path) -> None:
     store = LocalObjectStore(open_folder)
     store.put("key", b"x")

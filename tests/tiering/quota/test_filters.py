@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 W = 1_000
 OTHERS = np.arange(1 << 62, (1 << 62) + 20_000, dtype=np.int64)
-"""Ids that nobody ever put in."""
+"""Ids that were never put in."""
 NOISE = 4 / math.sqrt(len(OTHERS) * 0.01)
 """Four standard deviations of a measured rate of one per cent, relative to it."""
 

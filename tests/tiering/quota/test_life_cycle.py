@@ -22,7 +22,7 @@ def layers_of(profile: str, *, refresh: bool = False, store: BloomStore | ExactS
     return Layers(life_cycle(profile, W, refresh_on_hit=refresh), store or BloomStore(seed=1))
 
 
-def remembered_for(profile: str, put_at: int) -> int:
+def kept_for(profile: str, put_at: int) -> int:
     """Return how long an id is kept that is put in at ``put_at``, its layer having begun at 0."""
     layers = layers_of(profile)
     layers.add(1, 0)
@@ -44,9 +44,9 @@ def test_s08_under_p_c_an_id_is_known_for_a_window_and_not_a_millisecond_more() 
 def test_s08_each_profile_keeps_an_id_for_its_lifetime_less_the_part_of_its_span_that_had_passed(
     profile: str, span: int, lifetime: int
 ) -> None:
-    assert remembered_for(profile, 0) == lifetime
-    assert remembered_for(profile, span - 1) == lifetime - span + 1
-    assert remembered_for(profile, span) == lifetime
+    assert kept_for(profile, 0) == lifetime
+    assert kept_for(profile, span - 1) == lifetime - span + 1
+    assert kept_for(profile, span) == lifetime
 
 
 @pytest.mark.parametrize(("profile", "most"), [("P-A", 2), ("P-B", 3), ("P-C", 2), ("P-L", 4)])
@@ -60,7 +60,7 @@ def test_s09_no_profile_has_more_layers_at_once_than_it_says(profile: str, most:
 
 
 def test_s09_under_p_b_an_id_put_in_at_the_end_of_a_span_is_known_for_a_whole_window_more() -> None:
-    assert remembered_for("P-B", W // 2 - 1) >= W
+    assert kept_for("P-B", W // 2 - 1) >= W
 
 
 def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer() -> None:

@@ -71,7 +71,7 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
     return announceable("key", found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
 
 
-def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
+def cached(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
     (found,) = fold_events(events(records)).partitions
     return found
 
@@ -120,20 +120,20 @@ def test_what_was_shipped_from_the_log_start_on_is_announced_in_order() -> None:
 
 
 def test_announcing_goes_on_where_brokers_are() -> None:
-    cache = believed(copied("a", 0, 24))
+    cache = cached(copied("a", 0, 24))
     found = judge(PARTITION, CHAIN, situation(cache=cache))
     assert (spans(found.segments), found.below, found.stop) == ([(25, 40)], 2, None)
 
 
 def test_what_was_announced_is_not_announced_again() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(cache=believed(told)))
+    found = judge(PARTITION, CHAIN, situation(cache=cached(told)))
     assert (found.segments, found.below, found.stop) == ((), 3, None)
 
 
 def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(cache=believed(told[:3])))
+    found = judge(PARTITION, CHAIN, situation(cache=cached(told[:3])))
     assert spans(found.segments) == [(10, 25), (25, 40)]
 
 
@@ -155,7 +155,7 @@ def test_the_first_segment_must_not_lie_above_the_log_start() -> None:
 
 
 def test_other_boundaries_than_those_of_brokers_overlap() -> None:
-    assert stop_of(*CHAIN, cache=believed(copied("a", 0, 14))).reason is StopReason.OVERLAP
+    assert stop_of(*CHAIN, cache=cached(copied("a", 0, 14))).reason is StopReason.OVERLAP
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_reported() -> None
 
 
 def test_where_brokers_are_already_only_what_begins_there_follows() -> None:
-    cache = believed(copied("a", 0, 24))
+    cache = cached(copied("a", 0, 24))
     found = judge(PARTITION, [*CHAIN, shipped(20, 40)], situation(cache=cache))
     assert (spans(found.segments), found.stop) == ([(25, 40)], None)
 
