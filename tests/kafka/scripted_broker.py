@@ -1,7 +1,7 @@
-"""A broker of one partition that answers real clients as a script tells it, to see what they make of each error.
+"""A broker of one partition that answers real clients as a script says, to see how they handle each error.
 
-It speaks versions that clients from 2.5 to 4.1 have in common. A script goes by the client's id, so that many clients
-are served at once; all that they ask is kept.
+It speaks versions that clients from 2.5 to 4.1 have in common. A script is selected by the client's id, so that many
+clients are served at once; all that they ask is kept.
 """
 
 from __future__ import annotations

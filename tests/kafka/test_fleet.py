@@ -52,7 +52,7 @@ JSON: Final = ("--output", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Three brokers, the service beside each, and the command that is told of them all."""
+    """Three brokers, the service beside each, and the command that gets the URLs of all."""
 
     brokers: dict[int, Broker]
     services: dict[int, Whole]
@@ -108,7 +108,7 @@ class Cluster:
         assert play.returncode == 0, (root / "play.log").read_text()[-8000:]
 
     def variables(self, node: int, script: Path) -> dict[str, object]:
-        """Return what the role is told of a broker."""
+        """Return the variables that the role gets for a broker."""
         service, directory = self.services[node], self.services[node].directory
         (directory / "operator").write_text(service.secrets["operator"])
         return {

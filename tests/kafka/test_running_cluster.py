@@ -58,7 +58,7 @@ def test_a_broker_says_which_producers_each_of_its_replicas_has(
     assert found[missing] == ReplicaProducers(error="UNKNOWN_TOPIC_OR_PARTITION")
 
 
-def test_of_a_broker_too_old_to_be_asked_it_says_so_and_goes_by_files(
+def test_a_broker_too_old_to_be_asked_is_reported_and_files_are_used(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     with zookeeper(release("2.7.2"), tmp_path / "zookeeper") as address:
@@ -100,7 +100,7 @@ def made_by(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
     return made
 
 
-def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_longest_counts(
+def test_brokers_on_zookeeper_report_their_setting_and_of_two_that_differ_the_longest_counts(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = release("3.9.1")

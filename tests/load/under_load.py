@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderLoad:
-    """A service that is ready: its log dir was looked at."""
+    """A service that is ready: its log dir was scanned."""
 
     process: Process
     port: int

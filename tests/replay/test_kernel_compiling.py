@@ -58,7 +58,7 @@ def a_zip(folder: Path, *, more: str = "") -> Path:
     return archive
 
 
-def test_what_one_process_compiled_the_next_one_loads_from_the_directory_that_numba_is_told(tmp_path: Path) -> None:
+def test_what_one_process_compiled_the_next_one_loads_from_the_directory_set_for_numba(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, again = (run(FOLD, environment=environment) for _ in range(2))
     assert Path(first.split()[0]).parent == tmp_path
@@ -81,7 +81,7 @@ def test_where_nothing_can_be_written_each_process_compiles_for_itself() -> None
 
 
 @pytest.mark.slow
-def test_code_that_was_cut_short_is_compiled_anew(tmp_path: Path) -> None:
+def test_code_that_was_cut_short_is_compiled_again(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     run(FOLD, environment=environment)
     for kept in (*tmp_path.rglob("*.nbc"), *tmp_path.rglob("*.nbi")):
@@ -167,5 +167,5 @@ def test_the_command_line_starts_without_numba() -> None:
 def test_machine_code_that_cannot_be_listed_is_yet_to_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         code_cache, "cache_directory", lambda: tmp_path / ("a" * 256)
-    )  # an error to everybody, also to root
+    )  # an error for every user, also for root
     assert is_empty()

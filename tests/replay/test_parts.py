@@ -56,7 +56,7 @@ def in_one(pieces: list[Piece]) -> Piece:
 OF_TRANSACTIONS = ["producer_id", "txn_first_offset", "closed", "first_marker_offset", "first_sequence"]
 
 
-def told(summary: SplitSummary) -> tuple[object, ...]:
+def comparable(summary: SplitSummary) -> tuple[object, ...]:
     """Give what does not depend on how a segment was read: facts, the transactions at the high watermark, all."""
     pieces = list(summary.pieces)
     below = in_one([*takewhile(lambda piece: not (piece.above and len(piece.rows)), pieces)])
@@ -84,7 +84,7 @@ def test_parts_of_any_size_are_together_what_the_whole_is(
         expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
         parts = scanned(plan, size)
         assert len(parts) == 1 or fit(parts)
-        assert told(whole(parts, plan, PLAINLY)) == told(expected)
+        assert comparable(whole(parts, plan, PLAINLY)) == comparable(expected)
 
 
 MIXED: list[Event] = [
@@ -131,13 +131,13 @@ def spoiled_index(partition: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["missing", "between batches", "falling", "beyond", "zeros", "padded", "cut short"])
 def test_whatever_the_index_says_the_segment_is_read_right(how: str, partition: Path) -> None:
     plan = a_plan(partition)
-    expected = told(scan_split(whole_segment(plan, 0), SILENCE_MS))
+    expected = comparable(scan_split(whole_segment(plan, 0), SILENCE_MS))
     spoiled_index(partition, how)
-    assert told(whole(scanned(plan, 300), plan, PLAINLY)) == expected
+    assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == expected
 
 
 @pytest.mark.parametrize("at", [16, 700, 1_300, -1])
-def test_damage_is_told_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
+def test_damage_is_reported_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
     log = partition / "00000000000000000000.log"
     content = bytearray(log.read_bytes())
     if at == -1:
@@ -148,7 +148,7 @@ def test_damage_is_told_at_its_position_as_without_cuts(at: int, partition: Path
     plan = a_plan(partition)
     expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
     assert isinstance(expected.error, FormatError)
-    assert told(whole(scanned(plan, 300), plan, PLAINLY)) == told(expected)
+    assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == comparable(expected)
 
 
 def test_offsets_that_fall_from_one_part_to_the_next_are_damage_as_they_are_within_one(tmp_path: Path) -> None:
@@ -238,4 +238,4 @@ def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     assert len(pieces) >= 8
     # An array that grows by doubling, or a block that comes at once, may be fuller than was asked for.
     assert max(len(piece.rows) for piece in pieces) <= 3_000
-    assert told(small) == told(whole_)
+    assert comparable(small) == comparable(whole_)

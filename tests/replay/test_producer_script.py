@@ -31,7 +31,7 @@ def append(**keys: object) -> dict[str, object]:
     return {"do": "append", "producerId": 7, **keys}
 
 
-def test_the_example_tells_the_story_that_its_notes_tell() -> None:
+def test_the_verdicts_of_the_example_are_those_in_its_notes() -> None:
     steps = list(run_script(EXAMPLE.read_text(encoding="utf-8").splitlines()))
     assert {one.line: one.verdict.error.name for one in steps if one.verdict.error} == {
         7: "OUT_OF_ORDER_SEQUENCE_NUMBER",
@@ -45,7 +45,7 @@ def test_the_example_tells_the_story_that_its_notes_tell() -> None:
     assert steps[-1].entry.last_sequence == 99
 
 
-def test_a_producer_counts_by_itself_unless_told_otherwise() -> None:
+def test_a_producer_counts_by_itself_unless_a_step_says_otherwise() -> None:
     steps = taken(append(records=3), append(records=2), append(sequence=5), append())
     assert [one.verdict.verdict for one in steps] == ["accepted"] * 4
     assert steps[-1].entry is not None
@@ -181,14 +181,14 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
         ('{"do": "settings", "expirationMs": 0}', "expected a whole number from 1"),
     ],
 )
-def test_what_is_no_step_is_told_with_its_line(line: str, said: str) -> None:
+def test_an_invalid_step_is_reported_with_its_line(line: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         list(run_script(["# first", "", line], "script.jsonl"))
     assert str(caught.value).startswith("script.jsonl, line 3: ")
     assert said in str(caught.value)
 
 
-def test_settings_stand_first() -> None:
+def test_settings_come_first() -> None:
     with pytest.raises(UsageError, match="settings may stand first, and only there"):
         taken(append(), {"do": "settings", "kafka": "3.9"})
 
@@ -198,7 +198,7 @@ def test_a_producer_without_epochs_left_cannot_be_bumped() -> None:
         taken(append(epoch=32766), {"do": "bump", "producerId": 7})
 
 
-def test_a_log_that_a_broker_cannot_load_is_told() -> None:
+def test_a_log_that_a_broker_cannot_load_is_reported() -> None:
     forgets = {"do": "restart", "keepSnapshots": False}
     reads = {"do": "restart", "clean": False, "keepSnapshots": False}
     steps = taken(append(transactional=True), forgets, append(), reads)

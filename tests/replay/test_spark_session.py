@@ -138,7 +138,7 @@ def facts(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_nothing_but_the_answer_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_nothing_but_the_output_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, _ = quiet
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
@@ -217,7 +217,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         ("gone", "Failed to create directory /proc/nowhere/"),
     ],
 )
-def test_a_failed_start_tells_which_java_and_what_it_said(
+def test_a_failed_start_reports_which_java_and_what_it_said(
     failures: dict[str, list[str]], failure: str, told: str
 ) -> None:
     message, hint = failures[failure]
@@ -230,13 +230,13 @@ def test_a_failed_start_tells_which_java_and_what_it_said(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_standalone_master_that_nobody_listens_at_is_told_at_once(failures: dict[str, list[str]]) -> None:
+def test_an_address_without_a_standalone_master_is_reported_at_once(failures: dict[str, list[str]]) -> None:
     assert failures["unreachable"][0] == "no Spark master answers (127.0.0.1:1: Connection refused)"
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
+def test_a_jvm_that_is_killed_at_work_is_reported_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
     for failure in ("killed", "killed again"):
         assert failures[failure][0] == "Spark's JVM ended while it was at work, with status -9"
 

@@ -112,7 +112,9 @@ def test_a_file_that_may_not_be_read_is_part_of_the_answer(segment: Path) -> Non
 @pytest.mark.parametrize(
     ("high_watermark", "divided"), [(None, None), (0, None), (1, 0), (99, 0), (100, None), (150, 1), (250, 2)]
 )
-def test_only_the_segment_around_the_high_watermark_is_divided(high_watermark: int | None, divided: int | None) -> None:
+def test_only_the_segment_that_holds_the_high_watermark_is_divided(
+    high_watermark: int | None, divided: int | None
+) -> None:
     spans = [
         SegmentSpan(
             locator=str(base), base_offset=base, next_base_offset=base + 100 if base < 200 else None, size_bytes=9,

@@ -48,7 +48,7 @@ def origins(store: Path) -> list[Path]:
     return sorted((store / "tiered" / ".resnap" / "origin").rglob("*.json"))
 
 
-def test_verify_goes_by_the_rules_that_were_used_unless_a_flag_says_others(
+def test_verify_uses_the_rules_of_the_manifest_unless_a_flag_says_others(
     command: Resnap, tier: Tier, store: Path
 ) -> None:
     assert tier(*NARROW).code == 0
@@ -117,7 +117,7 @@ def test_one_that_is_damaged_is_named_and_the_rest_is_verified(command: Resnap, 
     assert command("scan", (store / "tiered").as_uri(), *LOCAL[2:]).code == 0
 
 
-def test_restore_goes_by_it_too(command: Resnap, tier: Tier, store: Path, tmp_path: Path) -> None:
+def test_restore_uses_the_recorded_rules_too(command: Resnap, tier: Tier, store: Path, tmp_path: Path) -> None:
     assert tier(*NARROW).code == 0
     url = (store / "tiered").as_uri()
     for name in ("as-shipped", "as-asked-for"):

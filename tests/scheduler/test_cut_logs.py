@@ -72,7 +72,7 @@ def put_snapshot(log: Path, expected: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("keeps_state", [False, True], ids=["another machine", "the same machine"])
-def test_what_the_store_holds_tells_of_producers_whose_batches_retention_has_taken(
+def test_what_the_store_holds_shows_producers_whose_batches_retention_has_taken(
     command: Resnap, log: Path, expected: Path, tmp_path: Path, *, keeps_state: bool
 ) -> None:
     offsets, store = bases(log / PARTITION), (tmp_path / "store").as_uri()
@@ -96,7 +96,7 @@ def test_what_the_store_holds_tells_of_producers_whose_batches_retention_has_tak
     assert command("verify", "--store", store, "--engine", "local").code == 0
 
 
-def test_a_state_that_was_kept_just_where_the_log_begins_now_tells_what_was_below(
+def test_a_state_that_was_kept_just_where_the_log_begins_now_shows_what_was_below(
     command: Resnap, log: Path, expected: Path, tmp_path: Path
 ) -> None:
     offsets, store = bases(log / PARTITION), (tmp_path / "store").as_uri()

@@ -143,7 +143,7 @@ def test_a_stopped_broker_must_have_stopped_in_order(log_dir: Path) -> None:
     assert "stop it once" in str(finding.remedy)
 
 
-def test_what_cannot_be_read_fails_and_the_rest_is_still_looked_at(log_dir: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_fails_and_the_rest_is_still_examined(log_dir: Path, tmp_path: Path) -> None:
     (log_dir / "replication-offset-checkpoint").write_bytes(b"7\n")
     found = findings(log_dirs=[str(tmp_path / "nowhere"), str(log_dir)])
     details = [(finding.health, finding.detail) for finding in found if finding.check == "log dir"]

@@ -70,7 +70,7 @@ def test_entries_of_a_snapshot_with_and_without_a_batch_and_an_open_transaction(
     ])  # fmt: skip
 
 
-def test_a_wrong_checksum_is_told_and_the_dump_goes_on(
+def test_a_wrong_checksum_is_reported_and_the_dump_goes_on(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], writable_copy: Callable[[Path], Path]
 ) -> None:
     path = writable_copy(fixture_set("kafka-2.7.2").data / "payments-0" / f"{FIRST}.log")

@@ -82,7 +82,7 @@ def test_an_offset_above_the_log_is_said_to_be_one(command: Resnap, broker_log: 
         ("paymentz-0", "1", "paymentz-0 is not in"),
     ],
 )
-def test_what_is_not_there_is_a_matter_of_usage(
+def test_an_invalid_partition_or_offset_is_a_usage_error(
     command: Resnap, broker_log: Path, partition: str, offset: str, said: str
 ) -> None:
     ran = command("explain", broker_log, partition, "--", offset)
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_a_matter_of_usage(
     assert "hint: " in ran.err
 
 
-def test_damage_is_told_with_file_and_position(command: Resnap, broker_log: Path) -> None:
+def test_damage_is_reported_with_file_and_position(command: Resnap, broker_log: Path) -> None:
     path = file_at(broker_log / "payments-0", 0, "log")
     path.write_bytes(path.read_bytes()[:100] + bytes(20))
     ran = command("explain", broker_log, "payments-0", 985)

@@ -158,7 +158,9 @@ def test_what_is_not_known_of_a_topic_is_named_and_can_be_given(command: Resnap,
     assert [one.partition_id for one in records(second, PartitionRecord)] == [0, 1, 2]
 
 
-def test_a_topic_that_is_not_whole_is_left_out_until_the_store_is(command: Resnap, store: Path, tmp_path: Path) -> None:
+def test_an_incomplete_topic_is_skipped_until_the_store_is_complete(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
     broken, data = shutil.copytree(store, tmp_path / "broken"), formatted(tmp_path / "data")
     log = sorted(broken.glob("*/payments/*/1/*.log"))[2]
     log.rename(tmp_path / "kept")
@@ -207,7 +209,7 @@ def test_what_a_kill_has_left_the_next_run_completes(command: Resnap, store: Pat
     assert {path.name for path in data.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-def test_what_is_no_new_cluster_is_refused(command: Resnap, store: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_not_a_new_cluster_is_refused(command: Resnap, store: Path, tmp_path: Path) -> None:
     data, started, plain = (formatted(tmp_path / name) for name in ("data", "started", "plain"))
     (plain / "bootstrap.checkpoint").unlink()
     with open_metadata_log(started / "__cluster_metadata-0", leader_id=1, timestamp=1):

@@ -43,7 +43,7 @@ def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path
     assert answer["summary"]["bytesToRead"] == sum(row["read"]["bytes"] for row in rows.values())
 
 
-def test_compacted_partitions_are_said_to_be_left_aside(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_compacted_partitions_are_reported_as_skipped(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     for arguments in (["plan"], ["regenerate", "--into", tmp_path / "out", *LOCAL], ["verify", *LOCAL]):
         ran = command(*arguments, broker_log / "compacted-0")
         assert ran.code == 0
@@ -162,7 +162,7 @@ def test_either_sources_or_a_plan(command: Resnap, broker_log: Path, saved: Path
         assert "hint: " in ran.err
 
 
-def test_a_file_that_is_no_plan_is_said_to_be_none(command: Resnap, saved: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_plan_is_reported_as_such(command: Resnap, saved: Path, tmp_path: Path) -> None:
     good = json.loads(saved.read_text())
     broken = [
         "", "{", "[]", "null", "{}", saved.read_text()[:-30], json.dumps({**good, "version": 99}),
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_plan_is_said_to_be_none(command: Resnap, saved: Path,
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\0"])
-def test_a_plan_that_cannot_be_read_is_no_bug(command: Resnap, tmp_path: Path, content: bytes | None) -> None:
+def test_a_plan_that_cannot_be_read_is_not_a_bug(command: Resnap, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "plan"
     if content is not None:
         path.write_bytes(content)

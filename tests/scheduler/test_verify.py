@@ -233,7 +233,7 @@ def test_objects_without_a_manifest_are_not_judged(command: Resnap, store: Path)
     assert ran.document["summary"]["segments"] == count - 1
 
 
-def test_a_place_where_nothing_was_shipped_is_no_success(command: Resnap, tmp_path: Path) -> None:
+def test_a_place_where_nothing_was_shipped_is_not_a_success(command: Resnap, tmp_path: Path) -> None:
     ran = command("verify", "--store", f"file://{tmp_path}/nothing")
     assert ran.code == 2
     assert "holds no shipped segment" in ran.err

@@ -64,7 +64,7 @@ class PassingStore:
 
 @dataclass
 class RecordingStore(PassingStore):
-    """Remembers what was done to which key, in order."""
+    """Records what was done to which key, in order."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
 

@@ -73,7 +73,7 @@ def test_what_the_store_holds_in_the_same_range_needs_no_shipping(candidates: Ca
     assert left.candidates.refusals == candidates.refusals
 
 
-def test_what_overlaps_and_shares_no_boundary_is_refused_and_all_that_rests_on_it(candidates: Candidates) -> None:
+def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_on_it(candidates: Candidates) -> None:
     first, *others = candidates.segments
     late = replace(candidates, segments=tuple(others))
     left = remainder(late, _holding(candidates, (first.base_offset, (first.next_base_offset or 0) + 1)))

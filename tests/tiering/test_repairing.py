@@ -57,7 +57,7 @@ class Killed(BaseException):
 
 
 class Ending(MemoryObjectStore):
-    """Takes ``left`` writes, the last of which nobody hears of, and none after that."""
+    """Takes ``left`` writes, the last of which is not acknowledged, and none after that."""
 
     left = 1_000_000
 
@@ -157,7 +157,7 @@ class Case:
         return {key: body for key, body in contents(self.store).items() if not key.startswith(REPAIRED)}
 
     def read(self) -> dict[ObjectKind, bytes]:
-        """Return what a reader finds who looks at the manifest now."""
+        """Return what a reader of the manifest finds now."""
         if self.layout.name == "local-tiered":
             stem = self.key.removesuffix("log")
             return {kind: self.store.get(f"{stem}{kind}") for kind in PARTS}

@@ -84,7 +84,7 @@ def test_a_run_is_of_the_partitions_that_were_named_and_of_no_others(service: Wh
         assert service.over(client, nothing)["state"] == "failed"
 
 
-def test_a_dry_run_writes_nothing_and_tells_what_it_would_do(service: Whole) -> None:
+def test_a_dry_run_writes_nothing_and_reports_what_it_would_do(service: Whole) -> None:
     with service.client() as client:
         for kind, where in (("regenerate", "out"), ("tier", "store")):
             body = {"kind": kind, "dryRun": True, "destination": f"file://{service.directory}/{where}"}
@@ -95,7 +95,7 @@ def test_a_dry_run_writes_nothing_and_tells_what_it_would_do(service: Whole) -> 
             assert not [*service.directory.joinpath(where).rglob("*.*")]
 
 
-def test_events_are_told_once_in_order_and_end_with_the_run(service: Whole) -> None:
+def test_events_are_sent_once_in_order_and_end_with_the_run(service: Whole) -> None:
     with service.client() as client:
         at = ask(client, service).headers["location"]
         heard = events(client, at)

@@ -1,4 +1,4 @@
-"""What an operator is told who configures the service in a way that cannot work, or does nothing."""
+"""The errors and warnings for a configuration of the service that cannot work, or does nothing."""
 
 from __future__ import annotations
 

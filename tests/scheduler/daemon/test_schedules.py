@@ -1,4 +1,4 @@
-"""When runs are due: after a new start, a pause, a clock that was set; and what is told of what cannot be made."""
+"""When runs are due: after a new start, a pause, a clock that was set; and reports of runs that cannot be made."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_interval_counts_from_the_last_run_after_a_new_start(noon: Timed) -> 
 
 
 @pytest.mark.parametrize(("last_h", "due_h"), [(None, 14.5), (-9.4, 14.5), (-9.6, 0), (-100, 0), (100, 14.5)], ids=str)
-def test_a_time_of_day_that_passed_while_nobody_was_there_is_made_up_for_once(
+def test_a_time_of_day_that_passed_while_the_service_was_down_is_made_up_for_once(
     noon: Timed, last_h: float | None, due_h: float
 ) -> None:
     if last_h is not None:
@@ -129,7 +129,7 @@ def test_a_time_of_day_is_of_its_zone(noon: Timed) -> None:
     assert noon.next_of("daily") == NOON + HOUR_MS * 3 // 2, "two hours ahead in July"
 
 
-def test_what_is_no_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
+def test_an_invalid_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
     noon.schedules.load([hourly()])
     with pytest.raises(ConfigurationError, match="61"):
         noon.schedules.load([daily("61 * * * *")])
@@ -163,7 +163,7 @@ def test_a_pause_outlasts_a_new_start_and_ends_with_what_was_missed(tmp_path: Pa
         assert second.next_of("daily") == NOON + HOUR_MS
 
 
-def test_a_clock_that_was_set_counts_every_schedule_anew(noon: Timed) -> None:
+def test_after_a_clock_was_set_every_schedule_is_counted_again(noon: Timed) -> None:
     assert isinstance(noon.clock, FixedClock)
     noon.schedules.load([hourly(), daily()])
     noon.ran("hourly", NOON)

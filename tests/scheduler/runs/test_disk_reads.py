@@ -18,7 +18,7 @@ def test_what_is_read_is_given_and_what_is_raised_is_raised() -> None:
         assert caught.value is error
 
 
-def test_whoever_asks_waits_for_a_time_and_then_no_longer_for_a_thread_either() -> None:
+def test_a_caller_waits_for_a_time_and_then_no_longer_for_a_thread_either() -> None:
     reads, back = DiskReads(2, turn_s=0.5), threading.Event()
     for _ in range(2):
         with pytest.raises(LogDirError, match="nothing has come back within"):

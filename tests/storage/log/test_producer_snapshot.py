@@ -181,7 +181,7 @@ def test_loading_names_the_file_that_is_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK_ENTRIES, CHUNK_ENTRIES + 1, 50_000])
-def test_stored_file_is_the_canonical_one_and_its_digest_tells_it(tmp_path: Path, count: int) -> None:
+def test_stored_file_is_the_canonical_one_and_its_digest_shows_it(tmp_path: Path, count: int) -> None:
     path = tmp_path / "00000000000000000012.snapshot"
     digest = store_snapshot(path, many_entries(count), count)
     data = path.read_bytes()

@@ -119,7 +119,7 @@ def test_producers_expire_apart_from_transactional_ids_since_3_4() -> None:
     assert expiration_of(image(), 1, static).expiration.value_ms == 5
 
 
-def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids() -> None:
+def test_a_broker_before_3_4_uses_the_setting_of_transactional_ids() -> None:
     old = replace(image({ALL_BROKERS: {EXPIRATION: "5"}}, version=7), brokers={1: broker(1, 7), 2: broker(2, 8)})
     static = {TRANSACTIONAL_EXPIRATION: "9999", EXPIRATION: "5"}
     before = expiration_of(old, 1, static)

@@ -34,7 +34,7 @@ class Watch:
 
 
 def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: Any) -> ProducerIdQuotaManager:
-    """Make a quota that gives everybody ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are remembered."""
+    """Make a quota that gives every user ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are kept."""
     cycle: LifeCycle = choices.pop("cycle", life_cycle())
     store = ExactStore if choices.pop("exact", False) else BloomStore
     remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store, seed=0))

@@ -119,7 +119,7 @@ def test_s33_a_refused_request_appends_nothing_and_says_89_and_how_long() -> Non
     assert topic.appended == []
 
 
-def test_s33_clients_that_may_not_know_the_error_are_let_through_and_told_to_wait() -> None:
+def test_s33_clients_that_may_not_know_the_error_are_admitted_and_throttled() -> None:
     quota, topic = manager(), Topic()
     quota.admit_request(ALICE, sequential(551))
     request = ProduceRequest(principal=ALICE, producer_ids={"a-0": 1}, version=FIRST_STRICT_VERSION - 1)
