@@ -27,7 +27,7 @@ SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
 def serve(
     run: Invocation,
-    log_dirs: Annotated[
+    places: Annotated[
         list[str] | None,
         typer.Argument(metavar="LOG_DIR", help="Log dirs to look at every 15 minutes; the default is log.dirs."),
     ] = None,
@@ -38,7 +38,7 @@ def serve(
     start and every 15 minutes. All other settings are those of every run, unless a schedule or a request gives its own.
     """
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
-    flags = {**run.flags, **(_of_log_dirs(run.settings, log_dirs) if log_dirs else {})}
+    flags = {**run.flags, **(_of_log_dirs(run.settings, places) if places else {})}
     services = Services(Configuration(flags=flags), run.clock)
     run.say_first()
     Daemon(services).run()

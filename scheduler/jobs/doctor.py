@@ -230,7 +230,7 @@ class DoctorView(View[Finding]):
 @with_settings(SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, S3)
 def doctor(
     context: Invocation,
-    log_dirs: Annotated[
+    places: Annotated[
         list[str] | None,
         typer.Argument(metavar="LOG_DIR", help="Log dirs to check; the default is log.dirs."),
     ] = None,
@@ -240,7 +240,7 @@ def doctor(
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    places = tuple(log_dirs or map(str, context.settings.log_dirs))
+    log_dirs = tuple(places or map(str, context.settings.log_dirs))
     view = DoctorView()
-    context.show(run(Request(log_dirs=places, store=store), context), view)
+    context.show(run(Request(log_dirs=log_dirs, store=store), context), view)
     return view.exit_code

@@ -139,7 +139,7 @@ class BrokerSettings(SettingGroup):
         tuple[Path, ...],
         from_text(split_list),
         Setting(
-            "Log dirs of the broker, for commands that are given no SOURCE.",
+            "Log dirs of the broker, for commands that are given no LOG_DIR.",
             "DIR",
             flag="",
             kafka=("log.dirs", "log.dir"),

@@ -103,6 +103,7 @@ def files(request: pytest.FixtureRequest, fixture_set: Callable[[str], FixtureSe
 
 def manifested(layout: str) -> dict[str, bytes]:
     """Return a segment with a manifest of ours, its objects beside it or where brokers read them."""
+    assert layout in {"flat", "local-tiered"}
     segment_id = UUID("6f8e0d8e-0000-5000-8000-000000000000")
     stem = f"none/payments/{TOPIC_ID}/0/{0:020d}-{segment_id}"
     brokers = partial(brokers_key, TopicPartition("payments", 0), TOPIC_ID, 0, segment_id)
