@@ -51,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# What the owner of this machine has set is not part of a test, and no proxy stands before its servers.
+# What the owner of this machine has set is not part of a test, and no proxy is before its servers.
 os.umask(0o022)
 for name in [name for name in os.environ if re.match("AWS_|XDG_|RESNAP_(?!TEST_)", name)]:
     del os.environ[name]

@@ -1,4 +1,4 @@
-"""Logs that real brokers wrote, unpacked from ``tests/fixtures``; what each set is stands in the README there."""
+"""Logs that real brokers wrote, unpacked from ``tests/fixtures``; the README there describes each set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run was made on: the facts that stand above its figures."""
+"""What a run was made on: the facts printed above its figures."""
 
 from __future__ import annotations
 

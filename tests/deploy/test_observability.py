@@ -61,7 +61,7 @@ def alerts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def shown() -> Iterator[tuple[str, str]]:
-    """Yield every expression of the dashboard with the title it stands under."""
+    """Yield every expression of the dashboard with its title."""
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]

@@ -43,7 +43,7 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Script:
-    """What one client hears, and what it has asked."""
+    """What one client gets, and what it has asked."""
 
     errors: dict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
     """By request, in this order; then no error."""
@@ -63,7 +63,7 @@ class Script:
 
 
 class ScriptedBroker:
-    """Scripts by client id; a client without one hears no errors."""
+    """Scripts by client id; a client without one gets no errors."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, Script] = defaultdict(Script)

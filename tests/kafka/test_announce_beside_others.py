@@ -189,13 +189,13 @@ def announce_killed(site: Site, topic: str, after: int) -> int:
 import os, signal, sys
 from resnap.scheduler.cli import run
 from resnap.tiering.cluster.client import Cluster
-publish, told = Cluster.publish, []
-def told_of(self, *record):
+publish, records = Cluster.publish, []
+def publish_and_count(self, *record):
     publish(self, *record)
-    told.append(record)
-    if len(told) == {after}:
+    records.append(record)
+    if len(records) == {after}:
         os.kill(os.getpid(), signal.SIGKILL)
-Cluster.publish = told_of
+Cluster.publish = publish_and_count
 run(sys.argv[1:])
 """
     line = [sys.executable, "-c", program, *map(str, site.announcement(topic, "--publish"))]

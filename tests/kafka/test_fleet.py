@@ -2,7 +2,7 @@
 
 Topics that 2.7 wrote, with three replicas, on brokers of 3.9 that cannot tier them. The service beside each broker
 makes the snapshots that it lacks; ``resnap fleet gate`` says when it may be stopped for their installation. All the
-while a producer writes and a consumer reads, neither of whom may hear of an error.
+while a producer writes and a consumer reads, neither of which may get an error.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ name = "look"
 run = "scan"
 every = "1h"
 """
-"""One thread, and all batches of a log that was written some days ago; the first look is at the start."""
+"""One thread, and all batches of a log that was written some days ago; the first scan is at the start."""
 
 
 class Usage(NamedTuple):

@@ -1,4 +1,4 @@
-"""A script says what happens to one partition, and hears what a broker would answer."""
+"""A script says what happens to one partition, and gets what a broker would answer."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 from resnap.storage.errors import ResnapError
 
-def told(**settings):
+def refusal_of(**settings):
     try:
         with spark_session(SparkSettings(**settings), os.environ) as session:
             os.kill(session.sparkContext._gateway.proc.pid, 9)
@@ -80,13 +80,13 @@ def told(**settings):
         return [str(error), error.hint]
 
 print(json.dumps({
-    "unreachable": told(master="spark://127.0.0.1:1"),
-    "master": told(master="spork://x"),
-    "java": told(conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}),
-    "memory": told(driver_memory="100m"),
-    "gone": told(conf={"spark.local.dir": "/proc/nowhere"}),
-    "killed": told(master="local[1]"),
-    "killed again": told(master="local[1]"),
+    "unreachable": refusal_of(master="spark://127.0.0.1:1"),
+    "master": refusal_of(master="spork://x"),
+    "java": refusal_of(conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}),
+    "memory": refusal_of(driver_memory="100m"),
+    "gone": refusal_of(conf={"spark.local.dir": "/proc/nowhere"}),
+    "killed": refusal_of(master="local[1]"),
+    "killed again": refusal_of(master="local[1]"),
 }))
 """
 

@@ -194,7 +194,7 @@ def opened(_ear: None) -> Iterator[Callable[[], list[str]]]:
 
 @pytest.fixture
 def again(command: Resnap, tmp_path: Path) -> Callable[..., Ran]:
-    """Run a command with the memory of this test."""
+    """Run a command with the run cache of this test."""
     return lambda *arguments, **variables: command(
         *arguments, "--engine", "local", **{"RESNAP_STATE_DIR": str(tmp_path / "state")} | variables
     )

@@ -50,7 +50,7 @@ except KeyboardInterrupt:
 """
 
 TIMES: Final = 8
-"""More than half of the processes that were stopped never heard of it where nothing woke the main thread up."""
+"""More than half of the stopped processes never handled the signal where nothing woke the main thread up."""
 
 PATIENCE_S: Final = 300
 ENDS_S: Final = 15
@@ -59,7 +59,7 @@ ENDS_S: Final = 15
 
 @contextmanager
 def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """Start it, and end it where a signal it should have heard did not."""
+    """Start it, and end it where a signal that it should have handled did not."""
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"

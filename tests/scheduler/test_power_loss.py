@@ -38,7 +38,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 
 def run_watched(scene: Scene, verb: str, monkeypatch: pytest.MonkeyPatch, forgets: str | None = None) -> Power:
-    """Run the verb, look after each step, and at the end for all that it said it had done."""
+    """Run the verb, check after each step, and at the end for all that it reported as done."""
     left = scene.root.with_name("left")
 
     def look(power: Power) -> None:

@@ -180,7 +180,7 @@ def test_temporary_files_of_killed_writes_are_unfinished(tmp_path: Path) -> None
 
 
 def test_a_listing_that_misses_what_is_there_makes_nothing_garbage(store: MemoryObjectStore, clock: Clock) -> None:
-    """Stale, it may show objects without the manifest that names them: the second look is for that."""
+    """Stale, it may show objects without the manifest that names them: the second listing is for that."""
     hidden = manifest_keys(store)[0]
 
     class Stale(PassingStore):

@@ -82,7 +82,7 @@ END: Final = 99
 
 
 def step_of_tier(world: World, number: int, step: int, one: int) -> World:
-    """Look for an id, write the objects, look again, name them: each step is one request, and may come late."""
+    """Search for an id, write the objects, search again, name them: each step is one request, and may come late."""
     if step == 0:
         done = world.visible() - world.torn()
         return world.at(number, END if done else 1, world.free())

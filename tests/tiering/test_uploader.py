@@ -511,7 +511,7 @@ def test_a_segment_that_another_run_ships_meanwhile_gets_one_manifest(
 def test_a_holder_that_was_stopped_before_its_manifest_does_no_harm_when_it_goes_on(
     same: bool, fixture_set: Sets, memory_store: ObjectStore
 ) -> None:
-    """Stopped after its last look, it goes on when another has finished: the worst that two runs can do."""
+    """Stopped after its last listing, it goes on when another has finished: the worst that two runs can do."""
     data = fixture_set(UPGRADED).data
     other = a_cargo(data) if same else a_cargo(data, snapshot=ANOTHER_SNAPSHOT)
     stopped = a_cargo(data)

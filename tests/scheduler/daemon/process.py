@@ -46,7 +46,7 @@ class Process:
     directory: Path
 
     def notice(self) -> str:
-        """Return the next thing that systemd would hear."""
+        """Return the next notice that systemd would get."""
         return self.notices.recv(4096).decode()
 
     def wait_for_notice(self, word: str) -> None:

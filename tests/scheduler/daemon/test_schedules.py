@@ -33,7 +33,7 @@ NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))
 
 @dataclass(slots=True)
 class ReportedError:
-    """What an observer of schedules hears."""
+    """What an observer of schedules gets."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""Can tiering be turned on yet: the table of answers, and what is kept of a look when a run has made something."""
+"""Can tiering be turned on yet: the table of verdicts, and what is kept of a scan when a run has made something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in with a browser: a cookie that looks and changes nothing, and no way out to other sites."""
+"""Signing in with a browser: a cookie that may read and change nothing, and no redirect to other sites."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ALICE, BOB = "User:alice", "User:bob"
 
 
 class Watch:
-    """A clock that stands where a test puts it."""
+    """A clock that a test sets."""
 
     def __init__(self, at_ms: int = START_MS) -> None:
         self.at_ms = at_ms

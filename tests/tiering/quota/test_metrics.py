@@ -93,7 +93,7 @@ def test_s33_a_violation_carries_metric_value_and_bound_and_the_answer_of_a_brok
 
 
 class Topic:
-    """Stands for the partitions that a broker leads: what it appended, and what it refuses for other reasons."""
+    """Represents the partitions that a broker leads: what it appended, and what it refuses for other reasons."""
 
     def __init__(self, refusals: dict[str, int] | None = None) -> None:
         self.refusals = refusals or {}

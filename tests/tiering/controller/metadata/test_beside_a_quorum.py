@@ -1,4 +1,4 @@
-"""A metadata log is read while its quorum deletes what a checkpoint stands for."""
+"""A metadata log is read while its quorum deletes what a checkpoint replaces."""
 
 from __future__ import annotations
 

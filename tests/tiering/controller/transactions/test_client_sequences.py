@@ -304,7 +304,7 @@ def test_bump_transactional_epoch_on_timeout() -> None:
 
 def test_can_bump_epoch_during_coordinator_disconnect() -> None:
     client = transactional(init_producer_id=3)
-    client.refused(client.send(), UNAUTHORIZED)  # nothing is heard of a coordinator meanwhile
+    client.refused(client.send(), UNAUTHORIZED)  # no response of a coordinator arrives meanwhile
     assert client.needs_bump
     other = transactional(init_producer_id=3)
     other.found_coordinator(1)
