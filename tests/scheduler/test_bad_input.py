@@ -343,7 +343,7 @@ def test_stored_objects_without_permission_are_named_and_the_others_are_verified
         assert "nothing was shipped" not in ran.err, "it may be the segment that cannot be read"
         assert summary["snapshotsReplayed"] == len(manifests) - 1
         assert f"{closed.relative_to(store)}: cannot be read: " in ran.err
-        assert "let the user who runs resnap read it" in ran.err
+        assert "give the user who runs resnap read access, and verify again" in ran.err
     assert nobody(*arguments).code == 0
 
 
@@ -464,7 +464,7 @@ def test_an_empty_argument_is_not_the_current_directory(
     monkeypatch.chdir(here)
     ran = command(*command_line.format(log=broker_log).split(), "")
     assert (ran.code, ran.out) == (2, "")
-    assert "it is empty; is a variable not set?" in ran.err
+    assert "it is empty: a shell variable may not be set" in ran.err
     assert not list(here.iterdir())
 
 
