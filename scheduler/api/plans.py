@@ -104,5 +104,5 @@ def found_plan(services: Services, plan_id: str) -> KeptPlan:
     """
     plan = services.plans.get(plan_id)
     if plan is None:
-        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans has those that are kept")
+        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans shows the existing ones")
     return plan

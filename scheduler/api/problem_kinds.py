@@ -193,7 +193,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         "check that it is mounted, and its permissions", 30,
     ),
     errors.LimitError: Kind(
-        "limit-met", 503, "The service has no more files, threads or memory",
+        "limit-met", 503, "The service has run out of files, threads or memory",
         "raise the limit that detail names, then start the service again", 30,
     ),
     errors.CancelledError: Kind("cancelled", 503, "The work was cancelled", _WAIT, 10),

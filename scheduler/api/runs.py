@@ -142,9 +142,9 @@ def stream_run_events(
     return event_stream(request.app.state.feeds, services.history, run, min(after, LARGEST_ID))
 
 
-@_runs.post("/{run_id}/cancel", status_code=202, summary="Let a run end", responses=problems("not-found", "conflict"))
+@_runs.post("/{run_id}/cancel", status_code=202, summary="Cancel a run", responses=problems("not-found", "conflict"))
 def cancel_run(services: Serving, _: Operator, kinds: Kinds, run_id: RunId) -> RunAnswer:
-    """Let a run end at its next word, or not begin; what is done stays done."""
+    """Cancel a run: it ends at its next result, or does not begin; what is done stays done."""
     run = _found(services, run_id, kinds)
     if not services.worker.cancel(run_id):
         raise ConflictError(f"run {run_id} is over: {run.state}")
@@ -154,7 +154,7 @@ def cancel_run(services: Serving, _: Operator, kinds: Kinds, run_id: RunId) -> R
 @_runs.post(
     "/{run_id}/retry",
     status_code=202,
-    summary="Do again what failed",
+    summary="Retry what failed",
     responses={**TAKEN, **problems("not-found", "conflict")},
 )
 def retry_run(submission: Submitting, kinds: Kinds, run_id: RunId) -> RunAnswer:

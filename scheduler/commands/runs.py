@@ -55,7 +55,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
     with _history(run) as history:
         found = history.page(wanted, limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
-    closing = more if found else ("No such run is known.",)
+    closing = more if found else ("No run matches.",)
     rows = [_row(one) for one in found[:limit]]
     run.answer(Answer(name="runs", kind="run", rows=rows, columns=_COLUMNS, closing=lambda: closing))
 
@@ -66,7 +66,7 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
     with _history(run) as history:
         found = history.get(id)
         if found is None:
-            raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows those there are")
+            raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
         head = {**_row(found), **_details(found)}
         rows = (
             {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
@@ -108,8 +108,8 @@ def _history(run: Invocation) -> Iterator[History]:
     """Yield the history in the state directory, read-only."""
     path = state_directory_of(run.settings) / DATABASE_FILE
     if not path.is_file():
-        raise UsageError(f"{path} is not there: no service has run with this state directory",
-                         hint="give --state-dir as `resnap serve` has it")  # fmt: skip
+        raise UsageError(f"{path} does not exist: no service has run with this state directory",
+                         hint="give the --state-dir of `resnap serve`")  # fmt: skip
     database = DatabaseView(path)
     try:
         yield History(database, run.clock.now_ms)

@@ -32,12 +32,12 @@ def create_token(
     name: Name,
     *,
     role: Annotated[
-        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What the owner of the token may do.")
+        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What the user of the token may do.")
     ],
     expires: Annotated[
         str | None,
         typer.Option(
-            "--expires", metavar="DURATION", help="How long the token is valid, such as 30d; the default is for ever."
+            "--expires", metavar="DURATION", help="How long the token is valid, such as 30d; the default is no limit."
         ),
     ] = None,
 ) -> None:
@@ -46,7 +46,7 @@ def create_token(
     with _tokens(run) as (tokens, audit), tokens.database.write():
         made, secret = tokens.create(name, Role(role), lifetime=lifetime)
         _note(audit, "token create", made)
-    run.note("keep it where only its user reads it: it is not shown again")
+    run.note("keep it where only its user can read it: it is not shown again")
     row = _row(made, run.clock.now_ms())
     run.answer(Answer(head={"token": secret, **row}))
 

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 _AGAIN: Final = (
-    "to have these segments shipped again, delete their manifests and run again while the log dir has them; or ship to"
+    "to ship these segments again, delete their manifests and run again while the log dir has them; or ship to"
     " another prefix"
 )
 _AGAIN_FOR_BROKERS: Final = (
-    "`resnap remote status LOG_DIR --store` says which of these segments brokers know of: those are theirs; delete"
-    " what they do not know of, and run again while the log dir has it; or ship to another prefix"
+    "`resnap remote status LOG_DIR --store` shows which of these segments brokers know: do not delete those; delete "
+    "the others, and run again while the log dir has them; or ship to another prefix"
 )
 
 
@@ -124,14 +124,14 @@ class HeldCheck:
         more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
             f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
-            hint=f"what is stored stays as it is; `resnap repair {order.store_url} {_flags(self.rules)}` puts right"
-            f" snapshots in its place, where the store holds the beginning of the log; else"
+            hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
+            "these snapshots, where the store holds the beginning of the log; else"
             f" {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
         return (
-            f"{self._made(order, apart)}; whether producers are missing there cannot be found out, since no segment of"
+            f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
             f" this log dir ends there: `resnap verify --store {order.store_url} {_flags(self.rules)}` shows it"
         )
 

@@ -317,7 +317,7 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
         places = f"{other_path} and {path}"
         raise UsageError(
             f"{selected.topic_partition} is in {places}",
-            hint="replicas of a partition have boundaries of their own: one run takes one of them",
+            hint="the boundaries of a partition differ between its replicas: give one of them",
         )
 
 
@@ -351,7 +351,7 @@ def is_of(selected: SelectedPartition, source: str) -> bool:
 
 
 def _inside(path: Path, log_dir: Path) -> UsageError:
-    hint = "a broker does not start with a strange directory in its log dir: choose a place outside"
+    hint = "a broker does not start with an unknown directory in its log dir: choose a place outside"
     return UsageError(f"{path} is inside the log dir {log_dir}", hint=hint)
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 
-_LET_READ: Final = "let the user who runs resnap read it, and verify again: nothing shows that it is damaged"
+_LET_READ: Final = "give the user who runs resnap read access, and verify again: nothing shows that it is damaged"
 READ_AT_ONCE: Final = 4
 """Segments that one process reads back at once."""
 

@@ -303,13 +303,13 @@ class StoreRepair:
             return found.problem
         if replayed.lacks_records:
             return VerificationError(
-                f"{found.problem}; it is not repaired, since records are missing, as a cleaner or a loss leaves it"
+                f"{found.problem}; it is not repaired, since records are missing: they were compacted away or lost"
             )
         comparison, left_out = replayed.result.comparison, replayed.result.left_out
         if comparison is None:
             return None if self._is_corrupt(found.key) else found.problem
         if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
-            what = f"{found.problem}; it is not repaired, since the replay left out {some(len(left_out), 'producer')}"
+            what = f"{found.problem}; it is not repaired, since the replay excluded {some(len(left_out), 'producer')}"
             return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)
         return None
 
@@ -355,7 +355,7 @@ class StoreRepair:
         except StoreError as error:
             if error.transient or isinstance(error, StoreFullError):
                 raise
-            what = f"{manifest_key}: is not repaired, and stays as it was: {error}"
+            what = f"{manifest_key}: is not repaired, and is unchanged: {error}"
             partition.failures.append(StoreError(what, key=manifest_key, hint=error.hint or _LOCKED))
         else:
             if not is_written:
@@ -363,9 +363,9 @@ class StoreRepair:
             partition.repaired.append(repair)
             if index is not None and index.there == () and index.right:
                 partition.warnings.append(
-                    f"{manifest_key}: the segment had no transaction index, and has one now. Brokers from 4.0 on that"
-                    " announced it look for none (txnIdxEmpty), and no record of theirs can take that back: their"
-                    " consumers go on getting its aborted records, those of a restored log do not"
+                    f"{manifest_key}: the segment had no transaction index, and has one now. Brokers from 4.0 on that "
+                    "announced it do not look for one (txnIdxEmpty), and no later record can change that: their "
+                    "consumers still get its aborted records; consumers of a restored log do not"
                 )
 
     def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
@@ -399,9 +399,9 @@ class StoreRepair:
 
 
 _AS_FAR_AS_KNOWN = (
-    "right as far as the log shows, whose beginning is not stored: transactions that began below begin with their first"
-    " batch that is stored"
+    "correct as far as the stored log shows, but its beginning is not stored: transactions that began below it begin "
+    "with their first stored batch"
 )
-_GAP = "what lies above is repaired as a log that begins there; ship the gap from a replica that still has it"
+_GAP = "what lies above the gap is repaired as a log that begins there; ship the gap from a replica that still has it"
 _LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify --store URL` names the producers"
 _LOCKED = "objects that a retention of the store locks can be replaced once that has ended; run again then"

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 STAGING_PREFIX: Final = ".staging"
 _JOIN_REMOTE: Final = (
-    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots are made right"
+    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots become correct"
 )
 
 

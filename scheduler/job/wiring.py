@@ -139,10 +139,10 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
     if log_dir is None:
         return directory
     trouble = f"{directory} is inside the log dir {log_dir}"
-    hint = "a broker does not start with a strange directory in its log dir: give --state-dir, a place outside"
+    hint = "a broker does not start with an unknown directory in its log dir: give --state-dir, a place outside"
     if settings.state_dir is not None:
         raise UsageError(trouble, hint=hint)
-    complain(f"what this run finds out is not kept: {trouble}; {hint}")
+    complain(f"the results of this run are not kept for later runs: {trouble}; {hint}")
     return None
 
 
@@ -173,8 +173,8 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
     fixed_ms = settings.as_of_ms
     if fixed_ms is not None and fixed_ms > clock.now_ms():
         raise UsageError(
-            f"--as-of {instant(fixed_ms)} is in the future: producers would be taken for expired that are alive",
-            hint="give a moment that has been, or leave it out for now",
+            f"--as-of {instant(fixed_ms)} is in the future: producers that are alive would count as expired",
+            hint="give a time in the past; without --as-of it is now",
         )
     history_ms = settings.history_expiration_ms
     return ReplayRules(

@@ -154,7 +154,7 @@ class AnnounceView(View[Announced | Unread]):
         if self._totals["segments"]:
             yield (
                 "Leaders use them once they begin to copy again: set remote.log.copy.disable=false, or start them."
-                " Then they delete their own copies as local.retention says."
+                " Then they delete their own copies according to local.retention."
             )
 
 

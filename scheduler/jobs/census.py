@@ -75,7 +75,7 @@ def run(request: Request, context: Context) -> Iterator[Counted | Unread]:
     settings = context.settings
     if settings.as_of == "roll":
         raise UsageError(
-            "--as-of roll is many moments, a census is of one", hint="give a time, or leave it out for now"
+            "--as-of roll stands for many times, and a census needs one", hint="give a time; without --as-of it is now"
         )
     if request.plot is not None:
         check_plot(request.plot)
@@ -249,8 +249,8 @@ class CensusView(View["Counted | Unread"]):
             if _stands_out(mine.census):
                 yield (
                     f"{topic}: {human_count(mine.census.one_batch)} of"
-                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote one batch and"
-                    " never came back: a client makes a producer for each message, where one should be kept."
+                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote a single batch: a "
+                    "client creates a producer for each message, and should reuse one."
                 )
 
 

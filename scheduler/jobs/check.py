@@ -192,7 +192,7 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"
-        raise UsageError(f"{store} holds what was tiered already, and is not a log dir", hint=hint)
+        raise UsageError(f"{store} holds tiered segments, and is not a log dir", hint=hint)
     unanswered += [broker.error for broker in brokers if broker.error is not None]
     known = [broker.values for broker in brokers if broker.error is None] or known
     judged_by = _Judge(
@@ -355,12 +355,12 @@ class CheckView(View["CheckedTopic | Result"]):
             yield f"{one['reason']}: {where}: {one['detail']}"
             yield f"  -> {one['hint']}"
         counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
-        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal ones never are'}."
+        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal topics are never tiered'}."
         for why in self._unknown:
             yield f"  not known: {why}"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
-            more = "; with --bootstrap-server HOST:PORT more of it is" if self.scope.connect is None else ""
+            more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
             yield f"Not checked: {', '.join(self._not_checked)}{more}."
         if self.verdict is Verdict.READY and (self._off or self._stored):
             yield "These are the replicas given: check every broker's, or all at once with `resnap fleet status`."

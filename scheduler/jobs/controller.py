@@ -224,10 +224,10 @@ def _head(image: MetadataImage) -> Row:
 def about_blocks(image: MetadataImage) -> Iterator[str]:
     """Yield how many producer ids were given out, and what is not certain of it."""
     if image.next_producer_id is None:
-        yield "No producer id was ever given out."
+        yield "No producer id was ever allocated."
     else:
         blocks, above = some(len(image.producer_id_blocks), "block"), human_count(image.next_producer_id)
-        yield f"Producer ids below {above} were given out, in {blocks}."
+        yield f"Producer ids below {above} were allocated, in {blocks}."
     for note in image.notes:
         yield f"Note: {note.text if note.offset is None else f'at offset {note.offset}, {note.text}'}."
 

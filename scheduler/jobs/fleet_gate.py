@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.tiering.fleet.gate import GateAnswer, Obstacle
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-_HINT: Final = "nothing may be stopped on a guess: see to it that it answers, then ask again"
+_HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"
 
 
@@ -64,7 +64,7 @@ def run(request: Request, context: Context) -> Iterator[Against]:
     brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
     if request.broker_id not in {one.broker_id for one in brokers}:
         known = ", ".join(str(one.broker_id) for one in brokers)
-        raise UsageError(f"no [[fleet]] table is of broker {request.broker_id}", hint=f"there are tables of {known}")
+        raise UsageError(f"no [[fleet]] table names broker {request.broker_id}", hint=f"the tables name {known}")
     with cluster_of(settings) as cluster:
         # What takes longest comes first, so that where replicas are is as it was a moment ago.
         findings = _findings(cluster, request.broker_id, context)
@@ -94,7 +94,7 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
     wants = is_meant(globs)
     if globs and not any(wants(place.topic_partition.topic) for place in places):
         named = " ".join(f"--topic {glob}" for glob in globs)
-        raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all count")
+        raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 
 
 def results(answer: GateAnswer) -> Iterator[Against]:

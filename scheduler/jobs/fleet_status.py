@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 SILENT_HINT: Final = (
-    "a topic is ready only if all its replicas are known to be: see to it that the services run, and to their addresses"
-    " and tokens in the [[fleet]] tables"
+    "a topic is ready only if all its replicas are known to be ready: check that the services run, and their addresses "
+    "and tokens in the [[fleet]] tables"
 )
 
 
@@ -57,7 +57,7 @@ def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
     """
     status = fleet_status(context.settings, Collector(now_ms=context.clock.now_ms), context.warn)
     if context.settings.topics and not status.topics and not status.silent:
-        raise UsageError("no broker has a topic that is asked for", hint="without --topic all are shown")
+        raise UsageError("no broker has any of the requested topics", hint="without --topic all topics are shown")
     for answer in status.topics:
         yield FleetTopic(answer=answer)
     faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)

@@ -144,11 +144,10 @@ class InstallView(View[Installed]):
             yield f"{what}: {some(count, noun)} {agreeing(count)} there already."
         else:
             yield f"{counts}; {already} there already."
-            yield f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
+            yield f"To undo it before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
         if self._unasked:
             flags = replace_flags(decision.needs for decision in self._unasked)
-            left = agreeing(len(self._unasked), "left as it is", "left as they are")
-            yield f"{some(len(self._unasked), 'file')} {left}: run again with {flags}."
+            yield f"{some(len(self._unasked), 'file')} not replaced: run again with {flags}."
         elif self._dry_run and number["installed"] + number["replaced"]:
             yield AND_DO_IT
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
@@ -167,7 +166,7 @@ class InstallView(View[Installed]):
             where = f"{some(len(absent), 'staged partition')} {agreeing(len(absent))} not here"
             return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
         if self._counts()["refused"]:
-            return "Next: make again what was refused, and install it; the broker would stop tiering there."
+            return "Next: rebuild what was refused, and install it; the broker would stop tiering there."
         return "Next: start the broker; it tiers the segments by itself."
 
 
@@ -216,8 +215,8 @@ def install(
     dry_run = context.settings.dry_run
     if undo is not None:
         if staged is not None or any((replacing, undo_dir, plan_file)):
-            hint = "the manifest names the log dir and all that is to be done there"
-            raise UsageError("--undo stands alone", hint=hint)
+            hint = "the manifest names the log dir and every change to undo"
+            raise UsageError("--undo takes no other argument", hint=hint)
         undo_request = install_undo.Request(manifest=undo, dry_run=dry_run)
         return context.show(install_undo.run(undo_request, context), install_undo.UndoView(dry_run=dry_run))
     if staged is None or log_dir is None:

@@ -84,7 +84,7 @@ def _keep(path: Path, text: str) -> None:
         write_whole(path.absolute(), (text.encode(),))
     except OSError as error:
         what = f"{path}: the plan cannot be written: {error.strerror}"
-        raise ResnapError(what, hint="free some space, or name a file where you may write") from error
+        raise ResnapError(what, hint="free some space, or name a file that you can write") from error
 
 
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)

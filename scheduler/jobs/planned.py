@@ -55,8 +55,8 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
     marked = [(one.topic_partition, lost) for one in alone if (lost := lost_state(one)) is not None]
     for topic_partition, lost in marked[:MOST_NAMED]:
         context.warn(
-            f"{topic_partition}: this replica looks as if it had lost its producer state: {lost.detail}: give --remote"
-            " URL, the store that brokers tier to, since what lies below is in no file here"
+            f"{topic_partition}: this replica seems to have lost its producer state: {lost.detail}: give --remote URL, "
+            "the store that brokers tier to, since the log below is not on this disk"
         )
     if len(marked) > MOST_NAMED:
         context.warn(f"{some(len(marked) - MOST_NAMED, 'more replica')} with the same signs")
@@ -184,6 +184,6 @@ def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
     gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
     if gone:
         yield (
-            f"The log of {first_of(gone, MOST_NAMED)}: of producers whose last batch lies below, only those are"
-            " known that snapshots show."
+            f"The log of {first_of(gone, MOST_NAMED)}: producers whose last batch lies below are known only where a "
+            "snapshot has them."
         )

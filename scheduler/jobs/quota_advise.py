@@ -138,8 +138,8 @@ class AdviceView(View[Advice | Advised | Unread]):
         if self._rate is None:
             yield "No producer id in it: nothing to advise."
         else:
-            alone = f"{self._untouched} of {self._principals} principals alone"
-            yield f"Rate {number(self._rate)} (per {self._unit}) leaves {alone}."
+            alone = f"{self._untouched} of {self._principals} principals"
+            yield f"Rate {number(self._rate)} (per {self._unit}) does not throttle {alone}."
 
 
 @with_settings(TOPIC, ENGINE, SPARK, STORE)

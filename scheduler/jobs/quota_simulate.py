@@ -110,7 +110,7 @@ def _rates(request: Request, context: Context) -> UserRates:
         return UserRates(default=request.rate)
     rates = rates_of(quota_origins(context), context.warn)
     if rates == UserRates():
-        raise UsageError("no rate to try out", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
+        raise UsageError("no rate is given", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
     return rates
 
 
@@ -194,7 +194,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
         memory = sum(one.peak_bytes for one in outcomes)
         yield (
-            f"Of {human_count(new)} new ids {human_count(free)} passed for free by a filter's error;"
+            f"Of {human_count(new)} new ids {human_count(free)} were not charged because of a filter's false positives;"
             f" {human_bytes(memory)} of memory at most."
         )
 

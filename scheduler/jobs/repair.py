@@ -134,10 +134,10 @@ def _is_conditional(store: ObjectStore, request: Request, context: Context) -> b
         return found is Condition.KEPT
     if found is not Condition.KEPT:
         what = f"{store.url}: conditions on the version that is replaced (If-Match) are {found}"
-        raise UsageError(f"{what}, so nothing keeps others from writing at the same time", hint=_ALONE)
+        raise UsageError(f"{what}, so nothing prevents others from writing at the same time", hint=_ALONE)
     alone = condition(store)
     if alone is not Condition.KEPT:
-        what = f"{store.url}: conditional writes are {alone}, so no lease keeps other runs away"
+        what = f"{store.url}: conditional writes are {alone}, so no lease protects against other runs"
         raise UsageError(what, hint=_ALONE)
     return True
 
@@ -379,8 +379,8 @@ def repair(
         bool,
         typer.Option(
             "--no-other-writers",
-            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that do not"
-            " keep conditions on what they replace.",
+            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that ignore "
+            "conditions on what they replace.",
         ),
     ] = False,
     undo: Annotated[

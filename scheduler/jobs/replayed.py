@@ -73,8 +73,8 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
     result = replayed.result
     if result.lacks_records:
         yield (
-            f"{result.topic_partition}: batches are missing, as only a cleaner, or a loss, leaves it: snapshots hold"
-            " what a broker would rebuild from those that are left, which can be older than what producers had written"
+            f"{result.topic_partition}: batches are missing, compacted away or lost: snapshots hold what a broker "
+            "would rebuild from the remaining batches, which can be older than what producers had written"
         )
     for found in result.boundaries:
         yield from left_out_warning(result.topic_partition, found.boundary.offset, found.left_out)
@@ -309,8 +309,9 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         entries = sum(found.comparison.older_rules.total for found in boundaries if found.comparison)
         if entries:
             yield (
-                f"{human_count(entries)} of the entries that differ are as brokers before 2.4.1 (KAFKA-9144) or before"
-                " 1.0 left them at a transaction's marker: later brokers make of the log what the replay gives. They"
+                f"{human_count(entries)} of the entries that differ have the values that brokers before 2.4.1 "
+                "(KAFKA-9144) or before 1.0 wrote at a transaction's marker: later brokers rebuild from the log what "
+                "the replay gives. They"
                 " are not damage, and do not count in the exit code."
             )
 
@@ -361,6 +362,6 @@ class JudgedView(ReplayView):
             return
         if self._absent:
             into = shlex.quote(self._staged)
-            yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes those that are missing."
+            yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes the missing ones."
         else:
             yield f"Next: stop the broker, then `{self._scope.install_command(self._staged, '--dry-run')}`."

@@ -44,8 +44,8 @@ _LOSSES: Final = {
 }
 """Names of the counts in rows."""
 _HEAL: Final = (
-    "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md says what clients notice,"
-    " and how to heal it"
+    "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md describes what clients "
+    "notice, and how to repair it"
 )
 
 
@@ -92,8 +92,8 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
         )
         found = list(check.findings())
     if not check.partitions:
-        hint = "without --topic all are checked that the user may describe"
-        raise UsageError("the cluster has, or shows, no partition that is asked for", hint=hint)
+        hint = "without --topic all topics that the user may describe are checked"
+        raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
     states = Counter(one.state for one in found)
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
     unseen = _unseen(request.scope, check.names)
@@ -139,7 +139,7 @@ def _unseen(scope: Scope, seen: Collection[TopicPartition]) -> list[str]:
 
 def _not_there(name: str) -> ClusterError:
     return ClusterError(
-        f"not known: {name}: the cluster has, or shows, nothing of this name",
+        f"not known: {name}: the cluster has nothing of this name, or does not show it",
         hint="the user must be allowed to describe the topic",
     )
 
@@ -155,7 +155,7 @@ def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
         who = "" if broker_id is None else f" on broker {broker_id}"
         yield ClusterError(
             f"not known: {which}{who}: {why}",
-            hint="brokers answer from 2.8 on, to who may read the topic",
+            hint="brokers from 2.8 on answer, to users that may read the topic",
         )
 
 
@@ -303,14 +303,15 @@ class ReplicasView(View["Checked | Ended"]):
         """Yield the commands that move leadership away from replicas that lost state, and that heal them."""
         orders = _orders(self._lost)
         if orders:
-            yield "Move leadership away first, to replicas that are in order:"
+            yield "Move leadership away first, to replicas that have not lost state:"
             yield from (f"  {one}" for one in move_commands(orders, self._bootstrap_server, self._command_config))
         stuck = [str(one.topic_partition) for one in self._lost if one.leads and one.topic_partition not in orders]
         if stuck:
             named = first_of(stuck, _MOST_NAMED)
-            yield f"Leadership cannot be moved yet, since no other replica in sync is in order: {named}."
+            why = "since no other replica in sync is known to have its state"
+            yield f"Leadership cannot be moved yet, {why}: {named}."
         brokers = ", ".join(map(str, sorted({one.broker_id for one in self._lost if one.broker_id is not None})))
-        yield f"Then heal them: stop the broker ({brokers}; one after the other), and on its machine:"
+        yield f"Then repair them: stop the broker ({brokers}; one after the other), and on its machine:"
         yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
 
 

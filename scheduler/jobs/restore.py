@@ -114,7 +114,7 @@ def restored(
         around = log_dir_around(Path(realpath(log_dir)).parent)
         if around is not None:
             hint = (
-                "a broker does not start with a strange directory in its log dir: give the log dir, or a place outside"
+                "a broker does not start with an unknown directory in its log dir: give the log dir, or a place outside"
             )
             raise UsageError(f"{log_dir} is inside the log dir {around}", hint=hint)
         if log_dir not in made and not is_directory(log_dir):
@@ -126,7 +126,7 @@ def restored(
     except NoLogDirError as error:
         raise nothing_tiered(scope.sources[0]) from error
     if any(not one.log_dir.is_shipped for one in selected.partitions):
-        hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
+        hint = "give what `resnap tier --to` was given; restore a copy of a log dir with the tool that copied it"
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)
     unknown = request.topic_ids.keys() - {one.topic_partition.topic for one in selected.partitions}
     if unknown and not selected.problems:  # of which it may be one
@@ -386,10 +386,11 @@ def restore(
     --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
     """
     if brokers is not None and assignment is not None:
-        raise UsageError("--brokers and --assignment say the same in two ways", hint="give one of them")
+        raise UsageError("--brokers and --assignment exclude each other", hint="give one of them")
     if not into and (new_cluster is None or (brokers is None and assignment is None)):
         raise UsageError("no log dir to restore into",
-                         hint="give --into LOG_DIR; on a controller that is no broker --new-cluster, and --brokers or"
+                         hint="give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers "
+                         "or"
                          " --assignment")  # fmt: skip
     settings = context.settings
     if assignment is not None:

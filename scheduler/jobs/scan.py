@@ -316,7 +316,8 @@ class ScanView(View["Scanned | Unread"]):
             first = self._lost_state[0]
             why = "" if first.lost_state is None else first.lost_state.detail
             yield (
-                f"Replicas that lost their producer state, or look like it: {human_count(len(self._lost_state))}, the"
+                f"Replicas that lost their producer state, or seem to have lost it: "
+                f"{human_count(len(self._lost_state))}, the"
                 f" first of them {first.selected.topic_partition}: {why}."
             )
             yield "Next: keep it from leading, stop its broker, and give it its state back:"

@@ -201,7 +201,7 @@ def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Ite
         what = (
             f"{order.topic_partition}: {some(number, 'segment')} that the store holds, from offset"
             f" {order.doubted[0].base_offset} on, {agreeing(number, 'was', 'were')} made under narrower rules than"
-            " those of this run, or from a shorter log: the run will hold them against a replay"
+            " those of this run, or from a shorter log: the run will compare them with a replay"
         )
         yield WouldReplay(warnings=(what,))
 

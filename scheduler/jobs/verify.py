@@ -142,7 +142,7 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
             yield Rebuilt.of(replayed, counts=False)
     if wrong:
         what = f"not what a replay gives: {some(wrong, 'snapshot')}"
-        hint = "`resnap regenerate` makes them again; `resnap explain` shows what an entry is made of"
+        hint = "`resnap regenerate` makes them again; `resnap explain` shows which batches made an entry"
         yield Result(faults=(VerificationError(what, hint=hint),))
 
 
@@ -241,7 +241,7 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
 
 
 def _read_back(verified: VerifiedSegment, check: StoreCheck, url: str, context: Context) -> ReadBack:
-    repair, other = f"`resnap repair {url}` puts a right one in its place", check.part.layout.remedy_when_verified
+    repair, other = f"`resnap repair {url}` replaces it", check.part.layout.remedy_when_verified
     faults = tuple(
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else other)
         for problem in verified.problems
@@ -406,8 +406,8 @@ class StoreView(View[StoreResult]):
         differ = counts["snapshotsDifferent"]
         yield (
             f"{some(counts['segments'], 'segment')} read back ({human_bytes(counts['bytes'])}),"
-            f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')}"
-            f" held against a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
+            f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')} "
+            f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
 
 
@@ -439,9 +439,9 @@ def verify(
         raise UsageError("either LOG_DIR or --store is to be verified", hint="`resnap verify --help` shows both forms")
     if store and context.flags.get("remote") is not None:
         hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
-        raise UsageError("--remote is joined with a log dir, and --store takes none", hint=hint)
+        raise UsageError("--remote needs a log dir, and cannot be combined with --store", hint=hint)
     if since and not store:
-        raise UsageError("--since is of what was shipped", hint="give --store URL with it")
+        raise UsageError("--since needs --store", hint="add --store URL")
     if store is None:
         request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
         return context.show(run(request, context), JudgedView(request.scope, snapshots))

@@ -140,7 +140,7 @@ class Services:
             self.history.ended(run.id, end)
             self.observation.run_ended(run, end, 0.0)
         else:
-            self.observation.note("run that waited when the last service ended is taken up", run=run.id)
+            self.observation.note("a run that waited when the last service ended is resumed", run=run.id)
             self.worker.take_up(run)
 
     def reload(self) -> tuple[str, ...]:

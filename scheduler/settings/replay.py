@@ -165,8 +165,8 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only costs"
-            " reading); --producer-id-expiration-ms, --server-properties or --bootstrap-server says it"
+            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only means more to "
+            "read); give --producer-id-expiration-ms, --server-properties or --bootstrap-server"
         )
 
 
@@ -262,8 +262,8 @@ class RunCacheSettings(SettingGroup):
     state_dir: Annotated[
         Annotated[str, Field(min_length=1)] | None,
         Setting(
-            "Directory where runs keep results for later runs, and the service its database; none keeps nothing. Unless"
-            " given, it is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
+            "Directory where runs keep results for later runs, and the service its database; with none, nothing is "
+            "kept. The default is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
             "DIR",
             beside_file=True,
             at_start=True,

@@ -90,7 +90,7 @@ def _said(broker: BrokerSettings, name: str) -> Given | None:
 def _difference(name: str, said: list[Given]) -> Iterator[str]:
     if len({given.value for given in said}) > 1:
         each = ", ".join(f"{given.value} on {given.origin.partition(' of ')[0]}" for given in said)
-        yield f"brokers differ in {name} ({each}): the longest is taken"
+        yield f"brokers differ in {name} ({each}): the longest is used"
 
 
 def _check_readable(path: Path) -> None:

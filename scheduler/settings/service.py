@@ -172,7 +172,7 @@ class ServiceSettings(QuotaSettings):
     trusted_proxies: Annotated[
         Listed,
         Setting(
-            "Believe what this proxy, or network of proxies, says of its callers; none is believed unless given.",
+            "Trust what this proxy, or network of proxies, reports of its clients; by default no proxy is trusted.",
             "ADDRESS",
             flag="--trusted-proxy",
             at_start=True,
@@ -184,13 +184,13 @@ class ServiceSettings(QuotaSettings):
     )
     log_format: Annotated[
         Literal["auto", "json", "console"],
-        Setting("Form of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
+        Setting("Format of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
     ] = "auto"
     stop_grace: Annotated[
         Duration, Setting("How long the current run may go on when the service is stopped.", "DURATION")
     ] = timedelta(seconds=20)
     schedules: Annotated[
-        tuple[ScheduleSpec, ...], Setting("What is run when: tables [[schedules]] of the file.", flag="")
+        tuple[ScheduleSpec, ...], Setting("Schedules: tables [[schedules]] of the file.", flag="")
     ] = ()
     fleet: Annotated[
         tuple[FleetEntry, ...], Setting("The services beside the brokers: tables [[fleet]] of the file.", flag="")

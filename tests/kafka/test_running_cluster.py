@@ -126,7 +126,7 @@ def test_brokers_on_zookeeper_report_their_setting_and_of_two_that_differ_the_lo
                 found, said = settings_of(command, *live)
     assert found[EXPIRATION] == (7_200_000, FROM_FIRST)
     assert found["transaction.max.timeout.ms"] == (900_000, "broker 1 of the running cluster: default")
-    assert f"brokers differ in {EXPIRATION} (7200000 on broker 1, 60000 on broker 2): the longest is taken" in said
+    assert f"brokers differ in {EXPIRATION} (7200000 on broker 1, 60000 on broker 2): the longest is used" in said
 
 
 def test_what_is_set_at_run_time_counts_and_a_refusal_is_said(

@@ -68,7 +68,7 @@ def test_a_later_run_that_would_keep_more_names_what_is_missing(tier: Tier, stor
     ran = tier(*WIDE)
     assert (ran.code, ran.document["summary"]["shipped"]) == (13, 0)
     assert "was made under producer.id.expiration.ms 1000" in ran.error["message"]
-    assert "`resnap remote status LOG_DIR --store` says which of these segments brokers know of" in ran.error["hint"]
+    assert "`resnap remote status LOG_DIR --store` shows which of these segments brokers know" in ran.error["hint"]
     assert tree(store) == before
     assert tier(*NARROW).code == 0
 

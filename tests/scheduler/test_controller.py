@@ -50,7 +50,7 @@ def test_the_image_as_a_table_has_the_topics_and_what_they_come_to(command: Resn
     assert ran.code == 0
     assert "payments             YMc4MP1-R6O2oJbmBbBiPg           2          14" in ran.out
     assert "6 topics, 1 deleted; 1 broker;" in ran.out
-    assert "Producer ids below 2,000 were given out, in 2 blocks." in ran.out
+    assert "Producer ids below 2,000 were allocated, in 2 blocks." in ran.out
 
 
 def test_the_blocks_are_listed_with_the_brokers_that_got_them(command: Resnap, kraft: FixtureSet) -> None:

@@ -126,7 +126,7 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
     ran = command("regenerate", cut, "--into", tmp_path / "out", *ROLL, *NEVER, "--output", "json")
     assert ran.code == 0
     planned = command("plan", cut, *ROLL, *NEVER)
-    assert f"The log of {PARTITION} begins at {offsets[5]}: of producers whose last batch lies below" in planned.out
+    assert f"The log of {PARTITION} begins at {offsets[5]}: producers whose last batch lies below" in planned.out
     below = {
         pid
         for offset in newest
@@ -143,7 +143,7 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
 
     shipped = command("tier", cut, "--to", (tmp_path / "store").as_uri(), *ROLL, *NEVER, "--output", "json")
     said, too = (
-        {line for line in one.err.splitlines() if "left out of the snapshot at" in line} for one in (ran, shipped)
+        {line for line in one.err.splitlines() if "excluded from the snapshot at" in line} for one in (ran, shipped)
     )
     assert said
     assert too == said

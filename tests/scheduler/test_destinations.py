@@ -105,7 +105,7 @@ def test_an_empty_argument_is_not_the_current_directory(
     monkeypatch.chdir(here)
     ran = command(*command_line.format(log=broker_log).split(), "")
     assert (ran.code, ran.out) == (2, "")
-    assert "it is empty; is a variable not set?" in ran.err
+    assert "it is empty: a shell variable may not be set" in ran.err
     assert not list(here.iterdir())
 
 

@@ -85,4 +85,4 @@ def test_what_kafkas_tool_does_not_know_is_refused(command: Resnap, fixture_set:
     ran = command("inspect", data / "replication-offset-checkpoint", "--output", "dump-log")
     assert (ran.code, "knows no offset-checkpoint" in ran.err) == (2, True)
     ran = command("scan", data, RESNAP_OUTPUT="dump-log")
-    assert (ran.code, "a form of `resnap inspect` alone" in ran.err) == (2, True)
+    assert (ran.code, "only `resnap inspect` supports dump-log" in ran.err) == (2, True)

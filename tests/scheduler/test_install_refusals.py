@@ -160,7 +160,7 @@ def test_what_was_refused_is_to_be_made_again_before_the_broker_starts(
         path.unlink()
     ran = command("install", staged, broker_log)
     assert ran.code == 3
-    assert "Next: make again what was refused" in ran.out
+    assert "Next: rebuild what was refused" in ran.out
     assert "start the broker" not in ran.out
 
 
@@ -292,13 +292,13 @@ def test_a_snapshot_that_lacks_a_producer_never_becomes_the_newest(
         ((), "STAGED and LOG_DIR"),
         (("{staged}",), "STAGED and LOG_DIR"),
         (("{staged}", "{log}", "--replace", "good"), "expected corrupt or false-empty"),
-        (("{staged}", "{log}", "--undo", "x"), "--undo stands alone"),
+        (("{staged}", "{log}", "--undo", "x"), "--undo takes no other argument"),
         (("--undo", "{staged}/nothing"), "there is no such file"),
         (("{staged}/nothing", "{log}"), "is not a directory"),
         (("{log}/orders-0", "{log}"), "is inside the log dir"),
         (("{staged}", "{staged}"), "neither a Kafka log dir nor"),
         (("{staged}", "{log}/nothing"), "does not exist"),
-        (("{staged}", "{log}", "--topic", "no-such"), "has no snapshot of any topic in question"),
+        (("{staged}", "{log}", "--topic", "no-such"), "has no snapshot of any selected topic"),
     ],
 )
 def test_invalid_arguments_are_a_usage_error(

@@ -318,12 +318,12 @@ def test_an_installation_names_the_flags_for_wrong_files_that_it_left_and_is_don
     assert command("install", staged, replica, "--dry-run").code == 3
     unasked = command("install", staged, replica)
     assert unasked.code == 3
-    assert f"5 files left as they are: run again with {every}." in unasked.out
+    assert f"5 files not replaced: run again with {every}." in unasked.out
     assert "good-file-there" not in unasked.out
 
     half = command("install", staged, replica, "--replace", "false-partial")
     assert half.code == 3
-    assert "1 file left as it is: run again with --replace txnindex." in half.out
+    assert "1 file not replaced: run again with --replace txnindex." in half.out
     assert "start the broker" not in half.out
     assert command("install", staged, replica, "--replace", "txnindex").code == 0
     again = command("install", staged, replica)
@@ -346,7 +346,7 @@ def test_explain_says_what_such_a_replica_answers_wrongly_and_how_another_one_be
     )
 
     alone = command("explain", replica, "t-0", LOG_END)
-    assert (alone.code, "looks as if it had lost its producer state" in alone.err) == (0, True)
+    assert (alone.code, "seems to have lost its producer state" in alone.err) == (0, True)
     assert "--remote URL" in alone.err
 
 
@@ -436,7 +436,7 @@ def test_the_commands_that_are_printed_repair_the_replica_unchanged(
 def test_a_replay_of_such_a_replica_without_its_remote_part_gives_a_warning(
     command: Resnap, replica: Path, remote: Path, tmp_path: Path
 ) -> None:
-    said, there = "t-0: this replica looks as if it had lost its producer state", ("--remote", remote.as_uri())
+    said, there = "t-0: this replica seems to have lost its producer state", ("--remote", remote.as_uri())
     for verb, *more in (("plan",), ("regenerate", "--into", tmp_path / "staged", "--dry-run")):
         assert said in command(verb, replica, *more).err, verb
         assert said not in command(verb, replica, *more, *there).err, verb

@@ -132,7 +132,7 @@ def test_of_brokers_that_differ_the_longest_is_taken_and_that_is_said(tmp_path: 
     settings = loaded(places)
     assert settings.expiration_ms == 9000
     assert settings.metadata_warnings == (
-        "brokers forget producers after different times (broker 1: 1000, broker 2: 9000): the longest is taken",
+        "brokers expire producers after different times (broker 1: 1000, broker 2: 9000): the longest is used",
     )
 
 

@@ -153,7 +153,7 @@ def test_what_is_not_known_of_a_topic_is_named_and_can_be_given(command: Resnap,
     file.write_text(json.dumps({"payments": {"partitions": 3, "config": {"retention.ms": "-1"}}}))
     ran = command("restore", bare.as_uri(), "--into", second, "--new-cluster", second, "--topic-config", file)
     assert (ran.code, [one for one in NOT_KNOWN if one in ran.err]) == (0, [])
-    assert "payments: of partitions 2 nothing was shipped: they begin empty" in ran.err
+    assert "payments: nothing was shipped of partitions 2: they begin empty" in ran.err
     assert [(one.name, one.value) for one in records(second, ConfigRecord)] == [("retention.ms", "-1")]
     assert [one.partition_id for one in records(second, PartitionRecord)] == [0, 1, 2]
 

@@ -130,7 +130,7 @@ def test_stored_objects_without_permission_are_named_and_the_others_are_verified
         assert "nothing was shipped" not in ran.err, "it may be the segment that cannot be read"
         assert summary["snapshotsReplayed"] == len(manifests) - 1
         assert f"{closed.relative_to(store)}: cannot be read: " in ran.err
-        assert "let the user who runs resnap read it" in ran.err
+        assert "give the user who runs resnap read access, and verify again" in ran.err
     assert unprivileged(*arguments).code == 0
 
 

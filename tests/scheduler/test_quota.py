@@ -90,11 +90,11 @@ def test_a_user_without_a_quota_is_shown_what_counts_instead(command: Resnap, st
         (("set", "nan", "--user", "a"), "greater than 0"),
         (("set", "inf", "--user", "a"), "too large"),
         (("set", "5", "--user", "b\udcff"), "not UTF-8"),
-        (("set", "5"), "whose quota"),
-        (("set", "5", "--user", "a", "--user-default"), "name two"),
+        (("set", "5"), "no user is named"),
+        (("set", "5", "--user", "a", "--user-default"), "exclude each other"),
         (("delete", "--user", ""), "it is empty"),
         (("simulate", "{data}", "--rate", "0"), "greater than 0"),
-        (("simulate", "{data}"), "no rate to try out"),
+        (("simulate", "{data}"), "no rate is given"),
         (("simulate", "{data}", "--rate", "5", "--plot", "x.gif"), "ends in .png or .svg"),
         (("simulate", "{data}", "--rate", "5", "--plot", "nowhere/x.png"), "no file can be written"),
         (("simulate", "{data}", "--rate", "5", "--principal-map", "nowhere.csv"), "--principal-map"),
@@ -204,7 +204,7 @@ def test_the_advice_leaves_alone_whom_it_says_it_does(command: Resnap, flooded: 
         "topic flood": False, "topic calm0": True, "topic calm1": True, "topic calm2": True,
     }  # fmt: skip
     table = command("quota", "advise", flooded, *LOCAL)
-    assert re.search(r"Rate \S+ \(per hour\) leaves 4 of 4 principals alone", table.out)
+    assert re.search(r"Rate \S+ \(per hour\) does not throttle 4 of 4 principals", table.out)
 
 
 def test_a_log_without_producers_has_nothing_to_advise(command: Resnap, tmp_path: Path) -> None:

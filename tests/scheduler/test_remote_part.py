@@ -272,7 +272,7 @@ def test_a_place_where_nothing_was_tiered_is_distinguished_from_a_log_dir(
         assert "prefix that brokers tier to" in text
         assert "--key-prefix" in text
     text = refused(command("check", remote))
-    assert "holds what was tiered already" in text
+    assert "holds tiered segments, and is not a log dir" in text
     assert f"`resnap verify --store {remote}`" in text
 
 

@@ -222,7 +222,7 @@ def test_where_a_listing_hides_a_manifest_nothing_of_its_partition_goes(
     before = tree(next(store.glob("*/payments/*/0")))
     ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
     assert ran.code == 3
-    assert f"{hidden}: is there, and was not listed" in ran.err
+    assert f"{hidden}: exists, but was not listed" in ran.err
     assert tree(next(store.glob("*/payments/*/0"))) == before
     assert oldest_first(store, 1) == []
 

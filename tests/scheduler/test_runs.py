@@ -97,7 +97,7 @@ def test_listing_runs_makes_and_changes_nothing(command: Resnap, tmp_path: Path,
     refused = command("runs", "list", "--state-dir", nowhere)
     assert (refused.code, "no service has run with this state directory" in refused.err) == (2, True)
     assert not nowhere.exists()
-    assert command("runs", "list", *state, "--kind", "verify").out.strip() == "No such run is known."
+    assert command("runs", "list", *state, "--kind", "verify").out.strip() == "No run matches."
     unknown = command("runs", "show", "run9", *state)
     assert (unknown.code, "there is no run run9" in unknown.err, "runs list" in unknown.err) == (2, True, True)
 

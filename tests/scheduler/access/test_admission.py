@@ -133,7 +133,7 @@ def test_limits_of_a_cluster_count_below_those_set_here_and_follow_its_log(tmp_p
     log = tmp_path / "metadata"
     service = Service(tmp_path / "state", clock, log)
     assert service.passed("ci", 100) == 100
-    assert "no quotas can be read" in service.complaints[0]
+    assert "the quotas cannot be read" in service.complaints[0]
     with open_metadata_log(log / "__cluster_metadata-0", leader_id=1, timestamp=5) as writer:
         writer.append([quota("ci", 1), quota("alice", 1)], timestamp=6)
     service.file.set_rate("alice", 2)

@@ -205,7 +205,7 @@ def test_a_variable_that_sets_nothing_is_a_warning(command: Resnap) -> None:
     assert "RESNAP_TOPCIS" in command("version", RESNAP_TOPCIS="x").err
     said = command("version", RESNAP_TOPCIS="pay*", RESNAP_XYZZY="1").err
     assert "RESNAP_TOPCIS is not a setting: did you mean RESNAP_TOPICS?" in said
-    assert "RESNAP_XYZZY is not a setting: `resnap config show` lists all there are" in said
+    assert "RESNAP_XYZZY is not a setting: `resnap config show` lists all settings" in said
 
 
 def test_version_names_what_it_runs_on(resnap: Resnap) -> None:

@@ -79,7 +79,7 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
             '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\nsettings = { as-of = "tomorrow" }\n',
             "schedule a: as-of .*: expected now, roll or a time such as .*, found 'tomorrow'",
         ),
-        ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "forgotten when the run ends"),
+        ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "lost when the run ends"),
     ],
 )
 def test_an_unusable_setting_is_reported_with_its_place_and_runs_go_on_as_before(

@@ -133,10 +133,10 @@ def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> 
         process.send_signal(signal.SIGTERM)
         code, log = process.end()
     assert code == 0
-    assert log.count("the configuration stays as it was") == 2
+    assert log.count("the configuration was not changed") == 2
     assert re.search(r"resnap\.toml is not TOML: [^\"]+ \(at line 1,", log)
     assert log.count("the configuration was read again") == 2
-    assert "wait for the next start of the service: auth" in log
+    assert "at the next start of the service: auth" in log
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_service_that_stops_ends_what_is_at_work_and_leaves_what_waits(tmp_pat
         kept = at_work.history.get(first.id)
         assert kept is not None
         assert kept.errors == (STOPPED,)
-        with pytest.raises(QueueFullError, match="about to end"):
+        with pytest.raises(QueueFullError, match="is stopping"):
             at_work.ask("third")
         assert at_work.work.order == ["first"]
 

@@ -92,7 +92,7 @@ def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(s
     first, last = offsets[0], offsets[-1]
     there = opened(service, f"/partitions/payments/0/snapshots/{last}?to={first}")
     assert re.search(r"Producers of .*payments-0.* at .*" + last, there)
-    assert re.search(rf"From {last} to {first}</h2>\s*<p>\d+ producers? came", there)
+    assert re.search(rf"From {last} to {first}</h2>\s*<p>\d+ producers? added", there)
     assert [words[:2] for words in commands(there)][:2] == [["resnap", "inspect"], ["resnap", "explain"]]
     with service.client("viewer") as client:
         told = client.get(f"/v1/partitions/payments/0/snapshots/{last}").json()
