@@ -337,6 +337,11 @@ class CheckView(View["CheckedTopic | Result"]):
             return Verdict.BLOCKED
         return Verdict.UNKNOWN if self._verdicts[Verdict.UNKNOWN] or self._is_unread else Verdict.READY
 
+    @property
+    def exit_code(self) -> int:
+        """What the verdict calls for."""
+        return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[self.verdict]
+
     def totals(self) -> Row:
         """Return the verdict in all, topics by verdict, and sizes."""
         return {
@@ -394,6 +399,4 @@ def check(
     `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
     """
     scope = scope_of(context.settings, sources)
-    view = CheckView(scope)
-    context.show(run(Request(scope=scope), context), view)
-    return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[view.verdict]
+    return context.show(run(Request(scope=scope), context), CheckView(scope))

@@ -241,6 +241,4 @@ def doctor(
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
-    view = DoctorView()
-    context.show(run(Request(log_dirs=places, store=store), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dirs=places, store=store), context), DoctorView())

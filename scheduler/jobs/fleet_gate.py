@@ -183,6 +183,4 @@ def may_stop(
     with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
     its service or the cluster did not answer.
     """
-    view = GateView(broker_id=broker)
-    context.show(run(Request(broker_id=broker), context), view)
-    return view.exit_code
+    return context.show(run(Request(broker_id=broker), context), GateView(broker_id=broker))

@@ -126,6 +126,4 @@ def show_fleet(context: Invocation) -> int:
     be. Ends with 0 if every topic is ready, with 4 if one is blocked, and with 16 if none is known to be and a broker,
     its service or the cluster did not answer.
     """
-    view = FleetView()
-    context.show(run(context), view)
-    return view.exit_code
+    return context.show(run(context), FleetView())

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.failures import PARTIAL
+from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -157,10 +157,10 @@ class InstallView(View[Installed]):
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()
 
-    def exit_code(self, code: int) -> int:
-        """Return ``code``, or that wrong files are left where nothing else was wrong."""
-        is_partial = self._unasked and not (code or self._result.faults)
-        return PARTIAL if is_partial else code
+    @property
+    def exit_code(self) -> int:
+        """That wrong files are left, where nothing else was wrong."""
+        return PARTIAL if self._unasked and not self._result.faults else OK
 
     def _what_next(self) -> str:
         """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
@@ -295,7 +295,7 @@ def install(
         dry_run=dry_run,
     )
     view = InstallView(dry_run=dry_run, is_table=context.output.form == "table")
-    return view.exit_code(context.show(run(request, context), view))
+    return context.show(run(request, context), view)
 
 
 def _replace(text: str) -> Replace:

@@ -322,7 +322,6 @@ def replicas(context: Invocation) -> int:
     no log. A difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost
     state, and with 16 if none is known to have and some did not answer.
     """
-    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
     scope = Scope(sources=(), topics=context.settings.topics)
-    context.show(run(Request(scope=scope), context), view)
-    return view.exit_code
+    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
+    return context.show(run(Request(scope=scope), context), view)
