@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -202,9 +202,9 @@ class View(Generic[R]):
 
     """
 
-    name: ClassVar[str | None] = None
-    kind: ClassVar[str] = "row"
-    columns: ClassVar[Sequence[Column]] = ()
+    name: str | None = None
+    kind: str = "row"
+    columns: Sequence[Column] = ()
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
 

@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -284,9 +284,9 @@ class CheckView(View["CheckedTopic | Result"]):
 
     scope: Scope
 
-    name: ClassVar[str | None] = "topics"
-    kind: ClassVar[str] = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "topics"
+    kind = "topic"
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -130,7 +130,7 @@ class GateView(View[Against]):
     broker_id: int
     name = "reasons"
     kind = "reason"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="reason", title="REASON"),
         Column(key="detail", title="DETAIL"),
         Column(key="hint", title="WHAT TO DO"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -19,7 +19,7 @@ from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
@@ -70,7 +70,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
 
     name = "topics"
     kind = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -236,7 +236,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     name = "replicas"
     kind = "replica"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         PARTITION,
         Column(key="brokerId", title="BROKER", right=True),
         Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),

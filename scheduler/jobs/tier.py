@@ -10,7 +10,7 @@ import shlex
 from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -49,7 +49,7 @@ from resnap.tiering.refusal import FAULTS, Reason
 from resnap.tiering.shipping.shipment import PartitionShipment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
@@ -304,9 +304,9 @@ def _stop(value: object) -> str:
 class TierView(View[TierResult]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="shipped", title="SHIPPED", right=True, show=count_of),
         Column(key="already", title="ALREADY", right=True),
