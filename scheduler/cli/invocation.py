@@ -64,7 +64,7 @@ class Invocation:
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
     def show(self, results: Iterable[R], view: View[R]) -> int:
-        """Print the results of a job as they come, then the faults, and return the exit code for the findings.
+        """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
         that ended the run is reported like any other fault: completed work stays done.
@@ -105,7 +105,7 @@ class Invocation:
         has_failed = self.failures.exit_code(partly_done=self.partly_done) != OK
         for finding in findings:
             self.error(finding)
-        return findings[0].exit_code if findings and not has_failed else OK
+        return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
     def _rows(
         self, results: Iterable[R], view: View[R], faults: list[ResnapError], findings: list[ResnapError]

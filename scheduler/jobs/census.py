@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -30,7 +30,7 @@ from resnap.storage.errors import UsageError
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import Scope
@@ -112,9 +112,9 @@ def _of_age(age: str, row: Row) -> object:
 class CensusView(View["Counted | Unread"]):
     """A row per topic, most producers first, with its partitions; the service keeps a row per partition."""
 
-    name: ClassVar[str | None] = "topics"
-    kind: ClassVar[str] = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "topics"
+    kind = "topic"
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="partitions", title="PARTITIONS", right=True, show=lambda value: str(len(cast("list[Row]", value)))),
         Column(key="producers", title="PRODUCERS", right=True),

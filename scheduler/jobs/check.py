@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -284,9 +284,9 @@ class CheckView(View["CheckedTopic | Result"]):
 
     scope: Scope
 
-    name: ClassVar[str | None] = "topics"
-    kind: ClassVar[str] = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "topics"
+    kind = "topic"
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),
@@ -336,6 +336,11 @@ class CheckView(View["CheckedTopic | Result"]):
         if self._verdicts[Verdict.BLOCKED]:
             return Verdict.BLOCKED
         return Verdict.UNKNOWN if self._verdicts[Verdict.UNKNOWN] or self._is_unread else Verdict.READY
+
+    @property
+    def exit_code(self) -> int:
+        """What the verdict calls for."""
+        return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[self.verdict]
 
     def totals(self) -> Row:
         """Return the verdict in all, topics by verdict, and sizes."""
@@ -394,6 +399,4 @@ def check(
     `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
     """
     scope = scope_of(context.settings, sources)
-    view = CheckView(scope)
-    context.show(run(Request(scope=scope), context), view)
-    return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[view.verdict]
+    return context.show(run(Request(scope=scope), context), CheckView(scope))

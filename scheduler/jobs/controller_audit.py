@@ -129,6 +129,4 @@ def audit_log_dir(
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
 ) -> int:
     """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
-    view = AuditView()
-    context.show(run(Request(log_dir=log_dir), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dir=log_dir), context), AuditView())

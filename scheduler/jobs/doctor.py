@@ -242,6 +242,4 @@ def doctor(
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
     log_dirs = tuple(places or map(str, context.settings.log_dirs))
-    view = DoctorView()
-    context.show(run(Request(log_dirs=log_dirs, store=store), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dirs=log_dirs, store=store), context), DoctorView())

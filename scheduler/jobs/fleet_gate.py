@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -130,7 +130,7 @@ class GateView(View[Against]):
     broker_id: int
     name = "reasons"
     kind = "reason"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="reason", title="REASON"),
         Column(key="detail", title="DETAIL"),
         Column(key="hint", title="WHAT TO DO"),
@@ -183,6 +183,4 @@ def may_stop(
     with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
     its service or the cluster did not answer.
     """
-    view = GateView(broker_id=broker)
-    context.show(run(Request(broker_id=broker), context), view)
-    return view.exit_code
+    return context.show(run(Request(broker_id=broker), context), GateView(broker_id=broker))

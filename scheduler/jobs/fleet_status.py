@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -19,7 +19,7 @@ from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
@@ -70,7 +70,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
 
     name = "topics"
     kind = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),
@@ -126,6 +126,4 @@ def show_fleet(context: Invocation) -> int:
     be. Ends with 0 if every topic is ready, with 4 if one is blocked, and with 16 if none is known to be and a broker,
     its service or the cluster did not answer.
     """
-    view = FleetView()
-    context.show(run(context), view)
-    return view.exit_code
+    return context.show(run(context), FleetView())

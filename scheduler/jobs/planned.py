@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
@@ -14,7 +14,7 @@ from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.planning import can_be_tiered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from resnap.replay.window import ReplayRules
@@ -133,9 +133,9 @@ def _offsets_read(value: object) -> str:
 class PlanView(DryRunView):
     """A row per partition."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="snapshots", title="SNAPSHOTS", right=True),
         Column(key="segments", title="SEGMENTS", right=True),

@@ -326,5 +326,4 @@ def show_status(
     """
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
     view = RemoteStatusView(whole=context.output.form != "table")
-    context.show(run(Request(log_dirs=places, store=store), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dirs=places, store=store), context), view)

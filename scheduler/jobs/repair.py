@@ -9,7 +9,7 @@ import secrets
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -245,9 +245,9 @@ def _kinds(repaired: object) -> str:
 class RepairView(View[Result]):
     """A row per partition."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="segments", title="SEGMENTS", right=True),
         Column(key="repaired", title="WRONG", right=True, show=count_of),
@@ -330,9 +330,9 @@ class RepairView(View[Result]):
 class UndoView(View[Result]):
     """A row per segment."""
 
-    name: ClassVar[str | None] = "segments"
-    kind: ClassVar[str] = "segment"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "segments"
+    kind = "segment"
+    columns = (
         PARTITION,
         Column(key="baseOffset", title="BASE OFFSET", right=True),
         Column(key="objects", title="OBJECTS", right=True),

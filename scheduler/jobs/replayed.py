@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
@@ -196,15 +196,15 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
     The service keeps all of a partition as one.
     """
 
-    name: ClassVar[str | None] = "boundaries"
-    kind: ClassVar[str] = "boundary"
+    name = "boundaries"
+    kind = "boundary"
 
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         *_SHARED,
         Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
     )
 
-    made: ClassVar[str] = "rebuilt"
+    made = "rebuilt"
 
     def __init__(self, scope: Scope, into: str | None = None) -> None:
         """Count nothing yet; ``into`` is where snapshots of ``scope`` are made, if any are."""
@@ -331,7 +331,7 @@ class Staged(Result):
 class JudgedView(ReplayView):
     """The same, with the verdict on the snapshots that are there."""
 
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         *_SHARED,
         Column(key="verdict", title="VERDICT"),
         Column(key="missingCount", title="MISSING", right=True, show=_if_any),
@@ -339,7 +339,7 @@ class JudgedView(ReplayView):
         Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=_if_any),
     )
 
-    made: ClassVar[str] = "recomputed"
+    made = "recomputed"
 
     def __init__(self, scope: Scope, staged: str | None = None) -> None:
         """Count nothing yet; ``staged`` is where the snapshots lie that are judged, if not beside the segments."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -236,7 +236,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     name = "replicas"
     kind = "replica"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         PARTITION,
         Column(key="brokerId", title="BROKER", right=True),
         Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),
@@ -323,7 +323,6 @@ def replicas(context: Invocation) -> int:
     no log. A difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost
     state, and with 16 if none is known to have and some did not answer.
     """
-    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
     scope = Scope(sources=(), topics=context.settings.topics)
-    context.show(run(Request(scope=scope), context), view)
-    return view.exit_code
+    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
+    return context.show(run(Request(scope=scope), context), view)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,7 +30,7 @@ from resnap.tiering.readiness import ScanFacts, Stop, exclusion
 from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition, Selection
@@ -229,7 +229,7 @@ class ScanView(View["Scanned | Unread"]):
 
     name = "partitions"
     kind = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         PARTITION,
         Column(key="segments", title="SEGMENTS", right=True),
         BYTES,

@@ -10,7 +10,7 @@ import shlex
 from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -37,7 +37,6 @@ from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
 from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
-from resnap.scheduler.job.topics import keep_topics
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
@@ -50,7 +49,7 @@ from resnap.tiering.refusal import FAULTS, Reason
 from resnap.tiering.shipping.shipment import PartitionShipment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
@@ -148,8 +147,7 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:
-        shipped = (one.selected for one in orders if one.candidates.segments)
-        keep_topics(tiering.store, shipped, request.scope, uploading.layout.key_prefix)
+        tiering.keep_topics(orders, request.scope)
     return chain(
         [Selected(orders=tuple(orders))],
         unread(selection),
@@ -306,9 +304,9 @@ def _stop(value: object) -> str:
 class TierView(View[TierResult]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="shipped", title="SHIPPED", right=True, show=count_of),
         Column(key="already", title="ALREADY", right=True),

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -322,9 +322,9 @@ def verified_row(verified: VerifiedSegment) -> VerifiedRow:
 class StoreView(View[StoreResult]):
     """A row per segment that was read or is wrong."""
 
-    name: ClassVar[str | None] = "segments"
-    kind: ClassVar[str] = "segment"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "segments"
+    kind = "segment"
+    columns = (
         Column(key="manifest", title="MANIFEST"),
         BYTES,
         Column(key="result", title="RESULT"),
