@@ -170,7 +170,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
             "peakBytes": one.peak_bytes,
         }
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return the totals over all principals, and how much was read."""
         return {
             "principals": len(self._outcomes),
@@ -187,15 +187,13 @@ class SimulationView(View[LogRead | Simulated | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        uses, outcomes = self._read.uses, self._outcomes
-        read = f"{some(uses.batches, 'batch')} of {some(uses.segments, 'segment')}"
-        throttled = [one for one in outcomes if one.is_throttled]
-        yield f"{len(throttled)} of {len(outcomes)} principals would have been throttled; from {read}."
-        new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
-        memory = sum(one.peak_bytes for one in outcomes)
+        total = self.totals()
+        read = f"{some(total['batches'], 'batch')} of {some(total['segments'], 'segment')}"
+        throttled = f"{total['throttledPrincipals']} of {total['principals']} principals"
+        yield f"{throttled} would have been throttled; from {read}."
         yield (
-            f"Of {human_count(new)} new ids {human_count(free)} passed for free by a filter's error;"
-            f" {human_bytes(memory)} of memory at most."
+            f"Of {human_count(total['newIds'])} new ids {human_count(total['free'])} passed for free by a filter's"
+            f" error; {human_bytes(total['peakBytes'])} of memory at most."
         )
 
 
