@@ -26,7 +26,7 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration, some
+from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.producer_activity import LogUses, Uses
@@ -136,7 +136,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         Column(key="firstThrottled", title="FROM"),
         Column(key="lastThrottled", title="TO"),
         Column(key="peakActive", title="PEAK", right=True),
-        Column(key="peakBytes", title="MEMORY", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="peakBytes", title="MEMORY", right=True, show=bytes_text),
     )
     _read: LogRead
 
