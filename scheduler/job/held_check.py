@@ -19,6 +19,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.stored_differences import MOST_SHOWN, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.output.rendering import first_of, some
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.tiering.planning import load_facts, plan_replay
@@ -84,8 +85,8 @@ class HeldCheck:
             plans.append(self._plan(order))
             if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
                 self.engine.needed_for(plans[-1])
-        segments = sum(run.end - run.start for plan in plans for run in plan.runs)
-        progress.expect(segments, sum(plan.bytes_in_segments for plan in plans))
+        cost = cost_of(plans)
+        progress.expect(cost.segments, cost.size_bytes)
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():

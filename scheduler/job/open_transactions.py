@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from resnap.scheduler.clock import instant
+from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
 from resnap.tiering.cluster.producers import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionState
@@ -117,8 +118,7 @@ class OpenTransaction:
     def row(self, bootstrap_server: str | None) -> Row:
         """Return it as a row for programs."""
         return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
+            **identity(self.topic_partition),
             "producerId": self.producer_id,
             "producerEpoch": self.producer_epoch,
             "coordinatorEpoch": self.coordinator_epoch,

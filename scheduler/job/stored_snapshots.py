@@ -20,6 +20,7 @@ from resnap.scheduler.job.sources import select
 from resnap.scheduler.job.store_check import read_of
 from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_logs import stored_logs
+from resnap.scheduler.job.work_items import cost_of
 from resnap.storage.errors import (
     FormatError,
     ObjectNotFoundError,
@@ -189,8 +190,8 @@ class StoredSnapshots:
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
-        reads = [one for plan in plans for run in plan.runs for one in plan.segments[run.start : run.end]]
-        progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
+        cost = cost_of(plans)
+        progress.expect(cost.segments, cost.size_bytes)
         results = self.check.engine.replay(
             plans, self.check.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
         )

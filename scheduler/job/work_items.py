@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
     from resnap.scheduler.job.sources import SelectedPartition
@@ -27,9 +29,6 @@ class Cost:
 
     segments: int
     size_bytes: int
-
-
-NO_COST: Final = Cost(segments=0, size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +62,6 @@ class Planned:
     def is_settled(self) -> bool:
         """Whether an earlier run has made everything that is wanted."""
         return bool(self.still_valid) and not self.plan.boundaries
-
-    @property
-    def cost(self) -> Cost:
-        """What the replay would read."""
-        return cost_of(self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +99,9 @@ class TierOrder:
         return self.selected.topic_partition
 
 
-def cost_of(plan: PartitionPlan) -> Cost:
-    """Return what ``plan`` would read."""
-    return Cost(segments=sum(run.end - run.start for run in plan.runs), size_bytes=plan.bytes_in_segments)
+def cost_of(plans: Sequence[PartitionPlan]) -> Cost:
+    """Return what ``plans`` would read."""
+    return Cost(
+        segments=sum(run.end - run.start for plan in plans for run in plan.runs),
+        size_bytes=sum(plan.bytes_in_segments for plan in plans),
+    )

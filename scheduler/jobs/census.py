@@ -25,7 +25,7 @@ from resnap.scheduler.job.wiring import planner_of, scope_of
 from resnap.scheduler.jobs.census_count import Counted, ProducerCounter
 from resnap.scheduler.jobs.plots import check_plot, draw_census
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, principals_in
-from resnap.scheduler.output.rendering import Column, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import Column, bytes_text, human_bytes, human_count, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 
@@ -125,7 +125,7 @@ class CensusView(View["Counted | Unread"]):
         Column(key="transactional", title="TRANSACTIONAL", right=True),
         Column(key="openTransactions", title="OPEN", right=True),
         Column(key="oneBatch", title="ONE BATCH", right=True),
-        Column(key="heapBytes", title="HEAP", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="heapBytes", title="HEAP", right=True, show=bytes_text),
     )
 
     def __init__(self, request: Request, context: Context) -> None:

@@ -74,7 +74,7 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
     except ResnapError as error:  # of what lies above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
     producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
-    live = None if selected.live is None else selected.live.partitions.get(request.topic_partition.partition)
+    live = selected.live_facts
     led = None if live is None or live.leader is None else Led(request.topic_partition, live.leader)
     holders = holders_of(selected.log_dir.path, request.scope.connect, producer_ids, context.warn, led)
     for one in found:

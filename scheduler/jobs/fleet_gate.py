@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,10 +15,10 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.jobs.replicas import check_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.fleet.gate import HINTS, GateFacts, gate
 
 if TYPE_CHECKING:
@@ -113,14 +112,7 @@ def _findings(cluster: Cluster, broker_id: int, context: Context) -> list[Replic
     led: set[TopicPartition] = {
         place.topic_partition for place in _places(cluster, context) if place.leader == broker_id
     }
-    check = ReplicaCheck(
-        brokers=LiveBrokers(cluster=cluster, wants=led.__contains__, warn=context.warn),
-        now_ms=context.clock.now_ms,
-        monotonic_s=context.clock.monotonic_s,
-        pause=time.sleep,
-        check=context.check,
-    )
-    return list(check.findings())
+    return list(check_of(cluster, led.__contains__, context).findings())
 
 
 @dataclass(slots=True, kw_only=True)

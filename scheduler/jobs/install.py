@@ -88,14 +88,15 @@ class InstallView(View[Installed]):
 
     def __init__(self, *, dry_run: bool, is_table: bool) -> None:
         self._dry_run, self._is_table = dry_run, is_table
+        self._decisions: list[Decision] = []
         self._unasked: list[Decision] = []
         """Wrong files that stay because their replacement was not requested."""
 
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""
         self._result = result
-        every = (decision for one in result.partitions for decision in one.decisions)
-        self._unasked = [decision for decision in every if decision.outcome is Outcome.NOT_ASKED]
+        self._decisions = [decision for one in result.partitions for decision in one.decisions]
+        self._unasked = [decision for decision in self._decisions if decision.outcome is Outcome.NOT_ASKED]
         for one in result.partitions:
             outcomes = Counter(decision.outcome for decision in one.decisions)
             yield {
@@ -122,18 +123,14 @@ class InstallView(View[Installed]):
         undo = None if manifest is None else str(manifest)
         return {} if self._is_table else {"dryRun": self._dry_run, "undoManifest": undo}
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return how many snapshots had which outcome."""
-        return self._counts()
-
-    def _counts(self) -> dict[str, int]:
-        return _counts(decision for one in self._result.partitions for decision in one.decisions)
+        return _counts(self._decisions)
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
-        number = self._counts()
-        every = [decision for one in self._result.partitions for decision in one.decisions]
-        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in every) else "file"
+        number = self.totals()
+        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in self._decisions) else "file"
         counts = f"{some(number['installed'], noun)} installed, {human_count(number['replaced'])} replaced"
         if number["setAside"]:
             counts += f", {human_count(number['setAside'])} at the log end set aside"
@@ -168,7 +165,7 @@ class InstallView(View[Installed]):
         if absent := self._result.absent:
             where = f"{some(len(absent), 'staged partition')} {agreeing(len(absent))} not here"
             return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
-        if self._counts()["refused"]:
+        if self.totals()["refused"]:
             return "Next: rebuild what was refused, and install it; the broker would stop tiering there."
         return "Next: start the broker; it tiers the segments by itself."
 

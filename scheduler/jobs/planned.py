@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
 from resnap.scheduler.job.sources import warn_unmatched
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_bytes, some
 from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.planning import can_be_tiered
@@ -81,7 +82,7 @@ def plan_row(planned: Planned) -> PlanRow:
         ],
         "knownFromOffset": plan.known_from(),
         "snapshots": len(plan.boundaries),
-        "read": cost_row(planned.cost),
+        "read": cost_row(cost_of([plan])),
         "runs": runs,
         "segments": len(plan.segments),
     }
@@ -89,13 +90,14 @@ def plan_row(planned: Planned) -> PlanRow:
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
     """Return what a plan comes to."""
-    totals = {"partitions": 0, "snapshots": 0, "segmentsToRead": 0, "bytesToRead": 0}
-    for one in planned:
-        totals["partitions"] += 1
-        totals["snapshots"] += len(one.plan.boundaries)
-        totals["segmentsToRead"] += one.cost.segments
-        totals["bytesToRead"] += one.cost.size_bytes
-    return totals
+    plans = [one.plan for one in planned]
+    cost = cost_of(plans)
+    return {
+        "partitions": len(plans),
+        "snapshots": sum(len(plan.boundaries) for plan in plans),
+        "segmentsToRead": cost.segments,
+        "bytesToRead": cost.size_bytes,
+    }
 
 
 class DryRunView(View[Any]):

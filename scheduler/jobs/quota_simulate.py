@@ -26,7 +26,7 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration, some
+from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.producer_activity import LogUses, Uses
@@ -136,7 +136,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         Column(key="firstThrottled", title="FROM"),
         Column(key="lastThrottled", title="TO"),
         Column(key="peakActive", title="PEAK", right=True),
-        Column(key="peakBytes", title="MEMORY", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="peakBytes", title="MEMORY", right=True, show=bytes_text),
     )
     _read: LogRead
 
@@ -170,7 +170,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
             "peakBytes": one.peak_bytes,
         }
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return the totals over all principals, and how much was read."""
         return {
             "principals": len(self._outcomes),
@@ -187,15 +187,13 @@ class SimulationView(View[LogRead | Simulated | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        uses, outcomes = self._read.uses, self._outcomes
-        read = f"{some(uses.batches, 'batch')} of {some(uses.segments, 'segment')}"
-        throttled = [one for one in outcomes if one.is_throttled]
-        yield f"{len(throttled)} of {len(outcomes)} principals would have been throttled; from {read}."
-        new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
-        memory = sum(one.peak_bytes for one in outcomes)
+        total = self.totals()
+        read = f"{some(total['batches'], 'batch')} of {some(total['segments'], 'segment')}"
+        throttled = f"{total['throttledPrincipals']} of {total['principals']} principals"
+        yield f"{throttled} would have been throttled; from {read}."
         yield (
-            f"Of {human_count(new)} new ids {human_count(free)} were not charged because of a filter's false positives;"
-            f" {human_bytes(memory)} of memory at most."
+            f"Of {human_count(total['newIds'])} new ids {human_count(total['free'])} were not charged because of a filter's"
+            f" false positives; {human_bytes(total['peakBytes'])} of memory at most."
         )
 
 

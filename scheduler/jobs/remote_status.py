@@ -219,7 +219,17 @@ class RemoteStatusView(View[Read]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        return _closing(self._status)
+        yield ""
+        status, comparison = self._status, self._status.comparison
+        numbers = ", ".join(map(str, status.metadata_partitions))
+        yield f"From partitions {numbers} of {METADATA_TOPIC}; its other partitions, if any, are not included."
+        if status.cut:
+            yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
+        for one in comparison.findings:
+            size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
+            yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
+        if comparison.other_objects:
+            yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
 
 
 def finding_row(finding: Finding) -> Row:
@@ -290,20 +300,6 @@ def _custom_metadata(data: bytes | None) -> Row | None:
         return {"bytes": data.hex()}
     fields = {"remoteSize": found.remote_size, "objectPrefix": found.object_prefix, "objectKey": found.object_key}
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
-
-
-def _closing(status: RemoteStatus) -> Iterator[str]:
-    yield ""
-    comparison = status.comparison
-    numbers = ", ".join(map(str, status.metadata_partitions))
-    yield f"From partitions {numbers} of {METADATA_TOPIC}; its other partitions, if any, are not included."
-    if status.cut:
-        yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
-    for one in comparison.findings:
-        size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
-        yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
-    if comparison.other_objects:
-        yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
 
 
 @with_settings(TOPIC, CLUSTER, S3)

@@ -23,7 +23,7 @@ from resnap.scheduler.job.store_check import store_checks
 from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
 from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
-from resnap.scheduler.job.work_items import Cost
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import PARTITION, Column, some
 from resnap.storage.errors import LockedError, ResnapError, UsageError
@@ -277,13 +277,11 @@ class RepairView(View[Result]):
         self._totals["segments"] += one.segments
         self._totals["repaired"] += len({repair.manifest_key for repair in one.repaired})
         self._totals["notRepaired"] += len(one.failures)
-        size_bytes = sum(plan.bytes_in_segments for plan in one.plans)
-        segments = sum(run.end - run.start for plan in one.plans for run in plan.runs)
         return {
             **identity(one.topic_partition),
             "topicId": one.topic_id,
             "segments": one.segments,
-            "read": cost_row(Cost(segments=segments, size_bytes=size_bytes)),
+            "read": cost_row(cost_of(one.plans)),
             "repaired": [_repair_row(repair) for repair in one.repaired],
             "notRepaired": len(one.failures),
             "reasons": [str(failure) for failure in one.failures],

@@ -39,8 +39,8 @@ class Rebuilt(Result):
     """Transaction indexes that were staged because the batches contradict those that are there, or are not."""
 
     @classmethod
-    def of(cls, replayed: Replayed, *more: ResnapError, counts: bool = True) -> Self:
-        """Return the result of a replay, with faults that the job found; ``counts`` is whether it did some work."""
+    def of(cls, replayed: Replayed, *, counts: bool = True) -> Self:
+        """Return the result of a replay; ``counts`` is whether it did some work."""
         result, unchanged = replayed.result, replayed.planned.still_valid
         made = any(one.outcome is Outcome.REBUILT for one in result.boundaries)
         is_whole = result.error is None and all(one.outcome is Outcome.REBUILT for one in result.boundaries)
@@ -48,7 +48,7 @@ class Rebuilt(Result):
         return cls(
             topic_partition=result.topic_partition,
             state=done if is_whole else PartitionState.FAILED,
-            faults=(*_faults(result), *more),
+            faults=tuple(_faults(result)),
             warnings=tuple(_warnings(replayed)),
             partly_done=counts and (made or bool(unchanged)),
             replayed=replayed,
@@ -210,6 +210,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         """Count nothing yet; ``into`` is where snapshots of ``scope`` are made, if any are."""
         self._scope, self._into = scope, into
         self._results: list[PartitionResult] = []
+        self._boundaries: list[BoundaryResult] = []
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
         self._to_replace: set[Replace] = set()
@@ -234,6 +235,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             self._known.append((topic_partition, known))
             yield known_row(topic_partition, known)
         self._results.append(found)
+        self._boundaries += found.boundaries
         for boundary in found.boundaries:
             yield {**boundary_row(topic_partition, boundary), "anchor": found.anchor}
 
@@ -244,14 +246,14 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             yield _totals_row(rows)
         yield from (row for row in rows if not _is_in_order(row))
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return totals over all replays."""
-        boundaries = [found for result in self._results for found in result.boundaries]
+        made = sum(found.outcome is Outcome.REBUILT for found in self._boundaries)
         return {
             "partitions": len(self._results),
-            "snapshots": sum(found.outcome is Outcome.REBUILT for found in boundaries),
-            "failed": sum(found.outcome is not Outcome.REBUILT for found in boundaries),
-            "leftOut": sum(len(found.left_out) for found in boundaries),
+            "snapshots": made,
+            "failed": len(self._boundaries) - made,
+            "leftOut": sum(len(found.left_out) for found in self._boundaries),
             "batches": sum(result.batches for result in self._results),
             "bytesRead": sum(result.bytes_read for result in self._results),
             "segmentsRead": sum(result.segments_read for result in self._results),
@@ -261,7 +263,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
         yield from self._unchanged()
-        if not self._known or any(result.boundaries for result in self._results):
+        if not self._known or self._boundaries:
             yield self._sum()
         yield from self._older_rules()
         known_from = {topic_partition: known.known_from_offset for topic_partition, known in self._known}
@@ -283,7 +285,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         """Say what was not made again, because it is there and nothing that it depends on has changed."""
         if not self._known:
             return
-        made = sum(len(result.boundaries) for result in self._results)
+        made = len(self._boundaries)
         partitions = len({topic_partition for topic_partition, _ in self._known})
         since = instant(max(known.made_ms for _, known in self._known))
         nothing_read = "; nothing was read" if not made else ""
@@ -293,20 +295,17 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         )
 
     def _sum(self) -> str:
-        boundaries = [found for result in self._results for found in result.boundaries]
-        made = sum(found.outcome is Outcome.REBUILT for found in boundaries)
-        failed = f", {len(boundaries) - made} not" if len(boundaries) > made else ""
-        batches = some(sum(result.batches for result in self._results), "batch")
-        segments = some(sum(result.segments_read for result in self._results), "segment")
-        read = human_bytes(sum(result.bytes_read for result in self._results))
+        total = self.totals()
+        made, batches = some(total["snapshots"], "snapshot"), some(total["batches"], "batch")
+        failed = f", {total['failed']} not" if total["failed"] else ""
+        read = f"{some(total['segmentsRead'], 'segment')} ({human_bytes(total['bytesRead'])} read)"
         begun = sum(result.anchor is not None for result in self._results)
         anchored = f" In {some(begun, 'partition')} reading began where an earlier run ended." if begun else ""
-        return f"{some(made, 'snapshot')} {self.made}{failed}, from {batches} of {segments} ({read} read).{anchored}"
+        return f"{made} {self.made}{failed}, from {batches} of {read}.{anchored}"
 
     def _older_rules(self) -> Iterator[str]:
         """Say how many entries differ because the brokers that wrote them were older."""
-        boundaries = [found for result in self._results for found in result.boundaries]
-        entries = sum(found.comparison.older_rules.total for found in boundaries if found.comparison)
+        entries = sum(found.comparison.older_rules.total for found in self._boundaries if found.comparison)
         if entries:
             yield (
                 f"{human_count(entries)} of the entries that differ have the values that brokers before 2.4.1 "
@@ -355,7 +354,7 @@ class JudgedView(ReplayView):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next with snapshots that are as they should be."""
         yield from super().closing()
-        found = [one.comparison for result in self._results for one in result.boundaries]
+        found = [one.comparison for one in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         if self._staged is None or not all(one is not None and one.verdict in _GOOD for one in found):

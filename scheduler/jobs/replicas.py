@@ -18,6 +18,7 @@ from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
@@ -25,13 +26,13 @@ from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.cluster.producers import ActiveProducer
+    from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
@@ -83,13 +84,7 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
 
     """
     with cluster_of(context.settings) as cluster:
-        check = ReplicaCheck(
-            brokers=LiveBrokers(cluster=cluster, wants=request.scope.wants_partition, warn=context.warn),
-            now_ms=context.clock.now_ms,
-            monotonic_s=context.clock.monotonic_s,
-            pause=time.sleep,
-            check=context.check,
-        )
+        check = check_of(cluster, request.scope.wants_partition, context)
         found = list(check.findings())
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
@@ -98,6 +93,17 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
     unseen = _unseen(request.scope, check.names)
     yield from results(found, check.partitions, check.replicas, alone=check.alone, unseen=unseen)
+
+
+def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context: Context) -> ReplicaCheck:
+    """Return the comparison of the replicas of those partitions of the cluster that ``wants`` names."""
+    return ReplicaCheck(
+        brokers=LiveBrokers(cluster=cluster, wants=wants, warn=context.warn),
+        now_ms=context.clock.now_ms,
+        monotonic_s=context.clock.monotonic_s,
+        pause=time.sleep,
+        check=context.check,
+    )
 
 
 def results(
@@ -192,22 +198,11 @@ def _replica_row(one: ReplicaFinding) -> Row:
         "producers": [
             {
                 "losses": [loss.value for loss in lost.losses],
-                "known": _producer_row(lost.known),
-                "found": None if lost.found is None else _producer_row(lost.found),
+                "known": plain(lost.known),
+                "found": plain(lost.found),
             }
             for lost in one.lost
         ],
-    }
-
-
-def _producer_row(one: ActiveProducer) -> Row:
-    return {
-        "producerId": one.producer_id,
-        "producerEpoch": one.producer_epoch,
-        "lastSequence": one.last_sequence,
-        "lastTimestamp": one.last_timestamp,
-        "coordinatorEpoch": one.coordinator_epoch,
-        "currentTransactionStartOffset": one.current_transaction_start_offset,
     }
 
 

@@ -66,6 +66,11 @@ def human_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def bytes_text(value: object) -> str:
+    """Return a number of bytes as a table cell."""
+    return human_bytes(int(str(value)))
+
+
 def human_duration(seconds: float) -> str:
     """Return ``8000`` as ``2 h 13 m``: at most two units, with tenths only for few seconds."""
     if seconds < _MINUTE_S:
@@ -125,7 +130,7 @@ def partition_name(row: Row) -> str:
 
 
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
-BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value))))
+BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=bytes_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
