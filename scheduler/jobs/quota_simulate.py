@@ -192,8 +192,8 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         throttled = f"{total['throttledPrincipals']} of {total['principals']} principals"
         yield f"{throttled} would have been throttled; from {read}."
         yield (
-            f"Of {human_count(total['newIds'])} new ids {human_count(total['free'])} were not charged because of a filter's"
-            f" false positives; {human_bytes(total['peakBytes'])} of memory at most."
+            f"Of {human_count(total['newIds'])} new ids {human_count(total['free'])} were not charged because of a"
+            f" filter's false positives; {human_bytes(total['peakBytes'])} of memory at most."
         )
 
 

@@ -76,15 +76,6 @@ class Listing(Protocol):
         """
         ...
 
-    def is_retained_away(self, manifest: StoredManifest) -> bool:
-        """Whether brokers' retention, which does not know the manifest, has deleted its objects.
-
-        Raises:
-            StoreError: the store failed.
-
-        """
-        ...
-
 
 class Stored(Protocol):
     """Reads the content of a store back as a log."""
@@ -279,12 +270,11 @@ class Layout(Shipped, Protocol):
         """
         ...
 
-    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
-        """Return the prefix of all keys of a topic, with any topic id; other topics' keys may have it, too."""
-        ...
+    def key_prefixes(self, cluster_id: str | None, topic: str, only: tuple[str, int] | None) -> list[str]:
+        """Return the prefixes of all keys of a topic, with any topic id; other topics' keys may have them, too.
 
-    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return the prefixes of all keys of a partition, with and without its topic id."""
+        ``only`` is the topic id and the number of a partition: of its keys alone, with that id and without any.
+        """
         ...
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
@@ -297,13 +287,6 @@ class Layout(Shipped, Protocol):
         Raises:
             FormatError: the manifest is damaged.
 
-        """
-        ...
-
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return a function that says whether brokers' retention has deleted a segment.
-
-        Brokers do not know the manifest, and leave it. The returned function raises StoreError where the store fails.
         """
         ...
 

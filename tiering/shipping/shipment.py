@@ -171,9 +171,9 @@ class Shipper:
 
     def shipped_of(self, provenance: Provenance) -> ShippedTopic:
         """Return the partition's segments that the store holds now."""
-        cluster_id, place, topic_id = provenance.cluster_id, provenance.topic_partition, provenance.topic_id
-        only = None if topic_id is None else self.layout.partition_prefixes(cluster_id, place, topic_id)
-        return ShippedTopic(self.delivery.store, self.layout, cluster_id, place.topic, only=only)
+        place, topic_id = provenance.topic_partition, provenance.topic_id
+        only = None if topic_id is None else (topic_id, place.partition)
+        return ShippedTopic(self.delivery.store, self.layout, provenance.cluster_id, place.topic, only=only)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,13 +12,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, VerificationError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.segments import ShippedSegment, length_of
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.small_pieces import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import Place
@@ -53,12 +54,12 @@ class ShippedTopic:
         cluster_id: str | None,
         topic: str,
         *,
-        only: Sequence[str] | None = None,
+        only: tuple[str, int] | None = None,
     ) -> None:
-        """List the whole topic, or only what is below the prefixes ``only``."""
+        """List the whole topic, or ``only`` the partition of this topic id and number."""
         self.store, self._layout, self._cluster_id, self._topic = store, layout, cluster_id, topic
-        self._is_retained_away = layout.retained_away(store)
-        self._prefixes = [layout.topic_prefix(cluster_id, topic)] if only is None else only
+        self._brokers = BrokersFolders(store)
+        self._prefixes = layout.key_prefixes(cluster_id, topic, only)
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         """By key, of manifests."""
@@ -221,7 +222,7 @@ class ShippedTopic:
         for key, size_bytes in segment.objects:
             found = self._size(key)
             if found != size_bytes:
-                if self._is_retained_away(segment):
+                if self._brokers.have_lost(segment.base_offset, [one for one, _ in segment.objects]):
                     return
                 raise VerificationError(
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",

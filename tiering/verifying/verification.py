@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, StoreAccessError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.lineage import is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.sources.files import PLAIN
@@ -74,7 +75,7 @@ class ReadSegment:
     """What was read of its files, or what is wrong with its objects; None where they were not read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StoreReader:
     """Verifies the segments of a store; they may be read in parallel, and are judged one after the other."""
 
@@ -90,6 +91,11 @@ class StoreReader:
     """Keys of the logs that manifests name."""
     seen: dict[str, PartitionSeen] = field(default_factory=dict)
     """What was seen of each partition, by its folder."""
+    _brokers: BrokersFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to collect what brokers deleted on their own."""
+        self._brokers = BrokersFolders(self.store)
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
         """Read and judge the manifest at ``key``; raises as ``read`` does, with keys in the order of ``judge``."""
@@ -138,7 +144,8 @@ class StoreReader:
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(read.unread,))
         self.logs.update(one.key for one in found.objects if one.kind is ObjectKind.LOG)
         findings = self._findings(key, found, read)
-        if findings.problems and self.listing.is_retained_away(found):
+        named = [one.key for one in found.objects]
+        if findings.problems and self._brokers.have_lost(found.facts.base_offset, named):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(), is_retained_away=True)
         twice = tuple(self._contradictions(key, found))
         was_read = read.is_asked_for and bool(found.objects or found.files or found.missing)

@@ -101,17 +101,6 @@ def object_key(
     ).key
 
 
-def segment_prefix(topic_partition: TopicPartition, topic_id: str, base_offset: int, *, prefix: str = "") -> str:
-    """Return the prefix of all keys of a segment."""
-    folder = topic_folder(topic_partition.topic, topic_id, prefix=prefix)
-    return f"{folder}{topic_partition.partition}/{base_offset:0{OFFSET_DIGITS}d}-"
-
-
-def topic_folder(topic: str, topic_id: str, *, prefix: str = "") -> str:
-    """Return the prefix of all keys of a topic."""
-    return f"{prefix}{topic}-{topic_id}/"
-
-
 def segment_id(identity: Mapping[str, object]) -> str:
     """Return the id of a segment, derived from ``identity``: everything that its objects are made from.
 

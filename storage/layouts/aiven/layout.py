@@ -59,7 +59,7 @@ from resnap.storage.layouts.segments import (
     check_key_length,
     known_topic_id,
 )
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,7 +159,7 @@ class Aiven:
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""
         topic_id = known_topic_id(segment)
-        check_key_length(self._segment_prefix(segment, topic_id), segment)
+        check_key_length(self._segment_prefix(segment), segment)
         log = segment.files[0]
         if log.size_bytes + self.form.chunk_size > INT_MAX:
             raise ConfigurationError(
@@ -191,7 +191,7 @@ class Aiven:
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
         """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's."""
-        for info in store.list(self._segment_prefix(segment, known_topic_id(segment))):
+        for info in store.list(self._segment_prefix(segment)):
             if self._parsed(info.key) is not None:
                 raise ShippedMeanwhileError(
                     f"{info.key}: another run, or a broker, has shipped the segment", key=info.key
@@ -202,14 +202,14 @@ class Aiven:
         """Check that a broker could read what was found: our own attempt, or a run that did the same."""
         self.read_manifest(key, found)
 
-    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:  # noqa: ARG002 - keys do not have it
-        """Return the prefix of all keys of a topic; keys of another topic may have it, too."""
-        return f"{self.key_prefix}{topic}-"
-
-    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return the prefixes of all keys of a partition."""
-        topic, partition = topic_partition
-        return [f"{self.topic_prefix(cluster_id, topic)}{topic_id}/{partition}/"]
+    def key_prefixes(
+        self,
+        cluster_id: str | None,  # noqa: ARG002 - keys do not have it
+        topic: str,
+        only: tuple[str, int] | None,
+    ) -> list[str]:
+        """Return the one prefix; that of a topic may also be one of another topic."""
+        return [f"{self.key_prefix}{topic}-" + ("" if only is None else f"{only[0]}/{only[1]}/")]
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
         """Return which segment a manifest belongs to."""
@@ -257,10 +257,6 @@ class Aiven:
             found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
         )
 
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:  # noqa: ARG002
-        """Return a function that returns False: brokers delete the manifest with the segment."""
-        return lambda _: False
-
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := keys.parse_key(info.key))}
@@ -282,9 +278,10 @@ class Aiven:
             return read_origin(store.get(_origin_key(segment.manifest_key)))
         return None
 
-    def _segment_prefix(self, segment: NewSegment, topic_id: str) -> str:
-        place, base_offset = segment.provenance.topic_partition, segment.base_offset
-        return keys.segment_prefix(place, topic_id, base_offset, prefix=self.key_prefix)
+    def _segment_prefix(self, segment: NewSegment) -> str:
+        topic, partition = segment.provenance.topic_partition
+        (folder,) = self.key_prefixes(None, topic, (known_topic_id(segment), partition))
+        return f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-"
 
     def _parsed(self, key: str) -> keys.AivenKey | None:
         """Return the parts of the key of a manifest; None for any other key."""

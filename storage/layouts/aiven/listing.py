@@ -68,10 +68,6 @@ class AivenListing:
             problems=problems,
         )
 
-    def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
-        """Return False: brokers delete the manifest with the segment."""
-        return False
-
     def _origin(self, place: AivenKey) -> SnapshotOrigin | None:
         """Return the snapshot origin of the segment at ``place``, if Resnap shipped it."""
         key = origin_key(place)

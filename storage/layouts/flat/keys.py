@@ -14,16 +14,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from resnap.storage.stores.key_part import key_part
+from resnap.storage.stores.key_part import UNKNOWN, key_part
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from resnap.storage.stores.protocol import ObjectInfo
 
@@ -66,7 +67,7 @@ class FlatKey:
         return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/"
 
 
-def segment_id(
+def segment_ids(
     *,
     cluster_id: str | None,
     topic: str,
@@ -75,9 +76,8 @@ def segment_id(
     base_offset: int,
     next_base_offset: int,
     digests: Mapping[str, str],
-    incarnation: int = 0,
-) -> UUID:
-    """Return the id of a segment: a UUIDv5 of its identity and of every byte of it.
+) -> Iterator[UUID]:
+    """Yield the ids of a segment, UUIDv5s of its identity and of every byte of it: what was deleted gets the next one.
 
     Args:
         cluster_id: None if unknown, as in the key.
@@ -88,12 +88,11 @@ def segment_id(
         next_base_offset: first offset of the segment after it.
         digests: SHA-256 in hex of every object, by kind, in any order. The snapshot's is that of the canonical form, by
             producer id, which is also the form to ship.
-        incarnation: how many ids before this one have a tombstone: what was deleted once gets other keys.
-
     """
     identity = [cluster_id, topic, topic_id, partition, base_offset, next_base_offset, sorted(digests.items())]
-    identity += [incarnation] if incarnation else []
-    return uuid5(SEGMENT_ID_NAMESPACE, json.dumps(identity, separators=(",", ":")))
+    for incarnation in count():
+        numbered = [*identity, incarnation] if incarnation else identity
+        yield uuid5(SEGMENT_ID_NAMESPACE, json.dumps(numbered, separators=(",", ":")))
 
 
 def object_key(
@@ -118,7 +117,7 @@ def object_key(
     ).key
 
 
-def manifest_prefix(cluster_id: str | None, topic: str) -> str:
+def topic_prefix(cluster_id: str | None, topic: str) -> str:
     """Return the prefix of all keys of a topic, with any topic id that it was shipped under.
 
     A listing holds all objects of the topic; manifests are those whose ``parse_key`` has ``MANIFEST_EXTENSION``.
@@ -126,17 +125,10 @@ def manifest_prefix(cluster_id: str | None, topic: str) -> str:
     return f"{key_part(cluster_id)}/{key_part(topic)}/"
 
 
-def partition_prefix(*, cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> str:
-    """Return the prefix of all keys of a partition, of a topic of exactly this id."""
-    return f"{key_part(cluster_id)}/{key_part(topic)}/{key_part(topic_id)}/{partition}/"
-
-
-def segment_prefix(
-    *, cluster_id: str | None, topic: str, topic_id: str | None, partition: int, base_offset: int
-) -> str:
-    """Return the prefix of all keys of a segment."""
-    place = partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partition=partition)
-    return f"{place}{base_offset:0{OFFSET_DIGITS}d}-"
+def folders(cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> list[str]:
+    """Return the prefixes of all keys of a partition: its own, and that from before its topic's id was known."""
+    ids = dict.fromkeys((key_part(topic_id), UNKNOWN))
+    return [f"{topic_prefix(cluster_id, topic)}{one}/{partition}/" for one in ids]
 
 
 def parse_key(key: str) -> FlatKey | None:

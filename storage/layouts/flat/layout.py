@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.crc32c import crc32c
@@ -20,7 +18,6 @@ from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, v
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.lineage import epochs_in
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
@@ -44,7 +41,7 @@ from resnap.storage.layouts.segments import (
     ShippedSegment,
     length_of,
 )
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.key_part import UNKNOWN
 
 if TYPE_CHECKING:
@@ -214,17 +211,9 @@ class Flat:
             what = f"{key}: names other objects than those its key comes from"
             raise VerificationError(what, hint=_MANIFEST_IN_THE_WAY)
 
-    def topic_prefix(self, cluster_id: str | None, topic: str) -> str:
-        """Return the prefix of all keys of a topic."""
-        return keys.manifest_prefix(cluster_id, topic)
-
-    def partition_prefixes(self, cluster_id: str | None, topic_partition: TopicPartition, topic_id: str) -> list[str]:
-        """Return the key prefixes of a partition: its own, and those from before its topic's id was known."""
-        topic, partition = topic_partition
-        return [
-            keys.partition_prefix(cluster_id=cluster_id, topic=topic, topic_id=one, partition=partition)
-            for one in (topic_id, None)
-        ]
+    def key_prefixes(self, cluster_id: str | None, topic: str, only: tuple[str, int] | None) -> list[str]:
+        """Return the prefix of a topic, or those of a partition."""
+        return [keys.topic_prefix(cluster_id, topic)] if only is None else keys.folders(cluster_id, topic, *only)
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # noqa: ARG002 - no other has its prefix
         """Return which segment a manifest belongs to; None for a tombstone."""
@@ -244,11 +233,6 @@ class Flat:
             objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
             is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
-
-    def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return a function that checks the brokers' folders, if a manifest names objects there."""
-        brokers = BrokersFolders(store)
-        return lambda segment: brokers.have_lost(segment.base_offset, [key for key, _ in segment.objects])
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
         """Return the objects that no manifest names."""
@@ -284,8 +268,7 @@ def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKi
         return {kind: f"{log.removesuffix('log')}{BROKERS_EXTENSIONS[kind]}" for kind in bodies}
     digests: dict[str, str] = {one.kind: one.sha256 for one in manifest.objects}
     digests |= {kind: hashlib.sha256(body).hexdigest() for kind, body in bodies.items()}
-    identity = partial(
-        keys.segment_id,
+    ids = keys.segment_ids(
         cluster_id=manifest.cluster_id,
         topic=manifest.topic,
         topic_id=manifest.topic_id,
@@ -295,7 +278,6 @@ def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKi
         digests=digests,
     )
     named = {one.key for one in manifest.objects}
-    ids = (identity(incarnation=incarnation) for incarnation in count())
     new = ({kind: replace(place, segment_id=one, extension=kind).key for kind in bodies} for one in ids)
     return next(one for one in new if named.isdisjoint(one.values()))
 
@@ -313,20 +295,14 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
 def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
     buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
-    ids = (_segment_id(segment, incarnation) for incarnation in count())
-    return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
+    return next(one for one in _segment_ids(segment) if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
 
 
 def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
-    for topic_id in {segment.provenance.topic_id, None}:
-        prefix = keys.segment_prefix(
-            cluster_id=segment.provenance.cluster_id,
-            topic=segment.provenance.topic_partition.topic,
-            topic_id=topic_id,
-            partition=segment.provenance.topic_partition.partition,
-            base_offset=segment.base_offset,
-        )
-        yield from store.list(prefix)
+    provenance = segment.provenance
+    topic, partition = provenance.topic_partition
+    for folder in keys.folders(provenance.cluster_id, topic, provenance.topic_id, partition):
+        yield from store.list(f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-")
 
 
 def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest | None:
@@ -352,9 +328,9 @@ def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
     )
 
 
-def _segment_id(segment: NewSegment, incarnation: int) -> UUID:
+def _segment_ids(segment: NewSegment) -> Iterator[UUID]:
     provenance = segment.provenance
-    return keys.segment_id(
+    return keys.segment_ids(
         cluster_id=provenance.cluster_id,
         topic=provenance.topic_partition.topic,
         topic_id=provenance.topic_id,
@@ -362,7 +338,6 @@ def _segment_id(segment: NewSegment, incarnation: int) -> UUID:
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
         digests={one.kind: one.sha256 for one in segment.files},
-        incarnation=incarnation,
     )
 
 

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import TopicIds, listing_prefix, topic_ids_of
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, read_manifest
 from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
@@ -48,11 +48,6 @@ class FlatListing:
     """Which topics the segments are of, where keys do not say."""
     incomplete: Sequence[Incomplete] = ()
     """None: what no manifest names is not a segment."""
-    _brokers: BrokersFolders = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin to collect what brokers deleted and tiered on their own."""
-        object.__setattr__(self, "_brokers", BrokersFolders(self.store))
 
     def folder(self, key: str) -> str:
         """Return the folder of the partition; if shipped without a topic id, the folder of the topic that owns it."""
@@ -73,10 +68,6 @@ class FlatListing:
             return StoredManifest(facts=facts, size_bytes=0, problems=(strange,))
         size = sum(entry.size_bytes for entry in manifest.objects)
         return StoredManifest(facts=facts, size_bytes=size, objects=manifest.objects)
-
-    def is_retained_away(self, manifest: StoredManifest) -> bool:
-        """Whether brokers' retention has deleted the objects that it names, from the log's beginning."""
-        return self._brokers.have_lost(manifest.facts.base_offset, [entry.key for entry in manifest.objects])
 
 
 def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:

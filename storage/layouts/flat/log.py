@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.keys import manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import topic_ids_of
-from resnap.storage.layouts.local_tiered.brokers_own import BrokersFolders
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS
 from resnap.storage.layouts.manifest import Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.stored_log import (

@@ -77,10 +77,6 @@ class LocalTieredListing:
         files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
         return StoredManifest(facts=found.facts, size_bytes=self.sizes[key], files=files)
 
-    def is_retained_away(self, manifest: StoredManifest) -> bool:  # noqa: ARG002
-        """Return False: brokers delete all objects of a segment."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class LocalTiered:

@@ -16,6 +16,7 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
@@ -224,14 +225,14 @@ def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layo
     ship(layout, other, store)
     ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)), store)
     cluster = other.provenance.cluster_id
-    of_topic = list(store.list(layout.topic_prefix(cluster, "payments")))
+    of_topic = list(store.list(*layout.key_prefixes(cluster, "payments", None)))
     places = {info.key: place for info in of_topic if (place := layout.manifest_place(info, "payments")) is not None}
     assert {place.topic_id for place in places.values()} == {TOPIC_ID}
     assert {key: place.base_offset for key, place in places.items() if place.partition == PAYMENTS.partition} == {
         key: base for key, (base, _) in shipped.items()
     }
     assert sorted(place.partition for place in places.values()) == [3, 3, 4]
-    prefixes = layout.partition_prefixes(cluster, PAYMENTS, TOPIC_ID)
+    prefixes = layout.key_prefixes(cluster, "payments", (TOPIC_ID, PAYMENTS.partition))
     of_partition = [info for prefix in prefixes for info in store.list(prefix)]
     assert {info.key for info in of_partition if layout.manifest_place(info, "payments")} == shipped.keys()
 
@@ -419,7 +420,6 @@ def test_segments_are_listed_and_read_one_by_one_and_their_files_vouched_for(
         assert (found.facts.base_offset, found.facts.next_base_offset) == (again.base_offset, again.next_base_offset)
         assert (found.facts.snapshot_key, found.facts.log_bytes) == (again.snapshot_key, again.log_bytes)
         assert (found.problems, found.missing, bool(found.objects)) == ((), (), layout.tells_digests)
-        assert not listing.is_retained_away(found)
         store.delete(one.files[-1].key)
         assert layout.listing(store, bool).read(key).missing or layout.tells_digests
     assert not layout.listing(store, lambda _: False).manifests
@@ -448,19 +448,27 @@ def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: ReadByBro
     assert not any(layout.brokers_object(key) for key in others)
 
 
+@pytest.mark.parametrize("name", sorted(LAYOUTS.keys() - {"local-tiered"}))
+def test_only_where_brokers_leave_manifests_is_what_is_gone_retained_away(name: str, store: ObjectStore) -> None:
+    first, _ = (ship(LAYOUTS[name], a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))
+    for one in first.files:
+        store.delete(one.key)
+    assert not BrokersFolders(store).have_lost(0, [one.key for one in first.files])
+
+
 def test_what_retention_of_brokers_has_taken_is_not_damage(store: ObjectStore) -> None:
     """They delete from the beginning, and know nothing of our manifests; where all is gone it was not retention."""
     layout = LAYOUTS["local-tiered"]
     first, second = (ship(layout, a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))
-    taken = layout.read_manifest(first.manifest_key, store.get(first.manifest_key))
-    assert not layout.retained_away(store)(taken)
-    for one in first.files:
-        store.delete(one.key)
-    assert layout.retained_away(store)(taken)
+    taken = [one.key for one in first.files]
+    assert not BrokersFolders(store).have_lost(0, taken)
+    for key in taken:
+        store.delete(key)
+    assert BrokersFolders(store).have_lost(0, taken)
     assert visible(layout, store) == [(10, 25)]
     for one in second.files:
         store.delete(one.key)
-    assert not layout.retained_away(store)(taken)
+    assert not BrokersFolders(store).have_lost(0, taken)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from resnap.storage.layouts.flat.keys import (
     EXTENSIONS,
     FlatKey,
-    manifest_prefix,
     object_key,
     parse_key,
-    segment_id,
+    segment_ids,
+    topic_prefix,
 )
 from resnap.storage.stores.key_part import key_part
 from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key
@@ -41,7 +41,7 @@ def an_id(**changes: Any) -> UUID:
         "cluster_id": "c1", "topic": "orders", "topic_id": TOPIC_ID, "partition": 3, "base_offset": 100,
         "next_base_offset": 200, "digests": {"log": "ab" * 32, "snapshot": "cd" * 32},
     }  # fmt: skip
-    return segment_id(**(fields | changes))
+    return next(segment_ids(**(fields | changes)))
 
 
 def test_a_key_states_what_its_object_is() -> None:
@@ -90,7 +90,7 @@ def test_every_key_is_portable_and_comes_apart_as_it_was_put_together(fields: di
         extension=fields["extension"],
     )
     assert parsed.key == key
-    assert key.startswith(manifest_prefix(fields["cluster_id"], fields["topic"]))
+    assert key.startswith(topic_prefix(fields["cluster_id"], fields["topic"]))
 
 
 @given(names | st.none(), names | st.none())
@@ -109,7 +109,7 @@ def test_an_empty_name_is_not_a_part() -> None:
 
 
 def test_all_keys_of_a_topic_lie_below_its_prefix_and_no_others() -> None:
-    prefix = manifest_prefix("c1", "orders")
+    prefix = topic_prefix("c1", "orders")
     assert a_key(topic_id=None).startswith(prefix)
     assert a_key(topic_id=TOPIC_ID, extension="manifest").startswith(prefix)
     for other in (a_key(topic="orders-2"), a_key(topic="order"), a_key(cluster_id="c2"), a_key(cluster_id=None)):

@@ -1,7 +1,7 @@
 """What brokers delete and tier on their own in a store to which Resnap ships in the layout ``local-tiered``.
 
 Brokers' retention deletes whole segments from the beginning of a log, but not Resnap's manifests, which brokers do not
-know. Segments that brokers tier after those that Resnap shipped have no manifest.
+know. Segments that brokers tier after those that Resnap shipped have no manifest. In other layouts there is neither.
 
 Source: ``RemoteLogManager.cleanupExpiredRemoteLogSegments``, ``LocalTieredStorage.deleteLogSegmentData``.
 """
