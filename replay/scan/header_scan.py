@@ -124,20 +124,6 @@ class SegmentRange:
         return self.next_base_offset is None
 
 
-def read_headers(
-    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
-) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Yield the v2 headers of ``segment`` (``HEADER_DTYPE``) and their file positions, block by block.
-
-    Raises:
-        FormatError: damage, with file and position.
-
-    """
-    with in_file(segment.locator):
-        for block in _checked(reader, segment, facts):
-            yield block.headers, block.positions + block.at
-
-
 def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
     """Yield the content of ``segment``, including legacy messages, block by block.
 
@@ -146,7 +132,10 @@ def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) ->
 
     """
     with in_file(segment.locator):
-        yield from _checked(reader, segment, facts)
+        begin(segment, facts)
+        while (block := next_block(reader, segment, facts)) is not None:
+            yield block
+        finish(segment, facts)
 
 
 class Block(NamedTuple):
@@ -161,13 +150,6 @@ class Block(NamedTuple):
     """Positions of the headers in ``data``."""
     messages: list[tuple[int, LegacyMessage]]
     """The legacy messages that start in ``data``, with their positions there."""
-
-
-def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
-    begin(segment, facts)
-    while (block := next_block(reader, segment, facts)) is not None:
-        yield block
-    finish(segment, facts)
 
 
 def begin(segment: SegmentRange, facts: ScanFacts) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import EVENT_DTYPE
 from resnap.replay.scan import header_scan
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.replay.scan.producer_events import scan
 from resnap.storage.errors import FormatError
 from resnap.storage.log.control_record import COMMIT
@@ -123,9 +123,9 @@ def test_legacy_messages_of_both_magics_are_read_among_batches(block_bytes: int)
 def test_headers_are_read_with_their_positions() -> None:
     data = closed_segment()
     segment = SegmentRange(locator="<segment>", base_offset=0, next_base_offset=10)
-    headers, positions = zip(*read_headers(BytesReader(data), segment, ScanFacts()), strict=True)
-    assert np.concatenate(positions).tolist() == [*batch_positions(data)][:-1]
-    assert np.concatenate(headers)["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
+    blocks = list(read_blocks(BytesReader(data), segment, ScanFacts()))
+    assert np.concatenate([one.positions + one.at for one in blocks]).tolist() == [*batch_positions(data)][:-1]
+    assert np.concatenate([one.headers for one in blocks])["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
 
 
 def test_each_leader_epoch_is_noted_where_it_begins() -> None:

@@ -28,12 +28,14 @@ print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
 SCAN = """
 import sys
+from resnap.replay.parts import scan_part
 from resnap.replay.scan import split_scan
 from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import Split
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)
-found = split_scan.scan_split(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100)
+found = scan_part(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100, Reading())
 print(found.error, len(found.pieces[0].rows), "resnap.replay.kernel.hop" in sys.modules, split_scan.why_no_kernel())
 """
 

@@ -15,7 +15,6 @@ from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.split_scan import scan_split
 from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
@@ -81,7 +80,7 @@ def test_parts_of_any_size_are_together_what_the_whole_is(
     with TemporaryDirectory() as directory:
         partition = a_partition(Path(directory), [events, [PlainEvent()]], index_interval_bytes=interval)
         plan = a_plan(partition, high_watermark=mark)
-        expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
+        expected = scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY)
         parts = scanned(plan, size)
         assert len(parts) == 1 or fit(parts)
         assert comparable(whole(parts, plan, PLAINLY)) == comparable(expected)
@@ -131,7 +130,7 @@ def spoiled_index(partition: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["missing", "between batches", "falling", "beyond", "zeros", "padded", "cut short"])
 def test_whatever_the_index_says_the_segment_is_read_right(how: str, partition: Path) -> None:
     plan = a_plan(partition)
-    expected = comparable(scan_split(whole_segment(plan, 0), SILENCE_MS))
+    expected = comparable(scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY))
     spoiled_index(partition, how)
     assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == expected
 
@@ -146,7 +145,7 @@ def test_damage_is_reported_at_its_position_as_without_cuts(at: int, partition: 
         content[at : at + 80] = b"\xff" * 80
     log.write_bytes(content)
     plan = a_plan(partition)
-    expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
+    expected = scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY)
     assert isinstance(expected.error, FormatError)
     assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == comparable(expected)
 
@@ -231,7 +230,7 @@ def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)
     whole_, small = (
-        scan_split(split, SILENCE_MS, Reading(kernel=kernel, producers_per_task=most)) for most in (1 << 30, 1_000)
+        scan_part(split, SILENCE_MS, Reading(kernel=kernel, producers_per_task=most)) for most in (1 << 30, 1_000)
     )
     pieces = list(small.pieces)
     assert len(list(whole_.pieces)) == (1 if high_watermark is None else 2)
