@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_SLOT: Final = 3
 """Enough to even out splits of different sizes; each task costs Spark some 10 ms."""
-TASK_BYTES: Final = 4 << 30
+SCAN_TASK_BYTES: Final = 4 << 30
 """Segments of a task have at most as many, but for one split, however few slots there are: slots may come later."""
 TASK_SPLITS: Final = 512
 """And they are at most so many."""

@@ -34,7 +34,7 @@ from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
-from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
@@ -229,7 +229,7 @@ class SparkRebuild:
 def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
     """Take from ``waiting`` enough plans for ``TASKS_PER_WAVE`` full tasks per slot of ``slots``, and at least one."""
     tasks = slots * TASKS_PER_WAVE
-    left_bytes, left_segments = tasks * TASK_BYTES, tasks * TASK_SPLITS
+    left_bytes, left_segments = tasks * SCAN_TASK_BYTES, tasks * TASK_SPLITS
     wave: list[PartitionPlan] = []
     while waiting and (not wave or (left_bytes > 0 and left_segments > 0)):
         wave.append(waiting.popleft())

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "kafka_log"
 KEYS: Final = "encryption-private-key"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-TASK_BYTES: Final = 64 << 20
+PARTITION_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
 
 _SQL_TYPES: Final = {
@@ -135,7 +135,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         with _hint_told():
             segments = find_segments(self._paths, self._topic, self._pruning)
         # Without any partition Spark would make up one that holds None.
-        return [InputPartition(task) for task in pack(segments, TASK_BYTES)] or [InputPartition(())]
+        return [InputPartition(task) for task in pack(segments, PARTITION_BYTES)] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's segments.

@@ -61,7 +61,7 @@ S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
 SERVE: Final = names_in(ServiceSettings)
 ALL: Final = (*SOURCE, *CLUSTER, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
 
-Sources: TypeAlias = Annotated[
+LogDirs: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -265,7 +265,7 @@ def _moment(name: str) -> str:
 @with_settings(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, STORE)
 def count_producers(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     under_ms: Annotated[
         int | None,

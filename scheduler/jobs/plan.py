@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Unread, unread
@@ -90,7 +90,7 @@ def _keep(path: Path, text: str) -> None:
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
 def plan(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
@@ -145,7 +145,7 @@ class AdviceView(View[Advice | Advised | Unread]):
 @with_settings(TOPIC, ENGINE, SPARK, STORE)
 def advise_quota(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     share: Annotated[
         float,

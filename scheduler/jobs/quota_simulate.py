@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -208,7 +208,7 @@ FalsePositives = Annotated[
 @with_settings(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE)
 def simulate_quota(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     rate: Annotated[
         float | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
@@ -327,7 +327,7 @@ class ScanView(View["Scanned | Unread"]):
 @with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)
 def scan(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     exit_code: Annotated[
         bool,
         typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),

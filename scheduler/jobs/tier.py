@@ -25,7 +25,7 @@ from resnap.scheduler.cli.flags import (
     STORE,
     UPLOAD,
     WRITE,
-    Sources,
+    LogDirs,
 )
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -456,7 +456,7 @@ def view_of(request: Request, context: Context) -> View[Any]:
 def tier(
     context: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
-    sources: Sources = None,
+    sources: LogDirs = None,
     plan_file: PlanFile = None,
 ) -> int:
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.

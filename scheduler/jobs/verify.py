@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE, Sources
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -414,7 +414,7 @@ class StoreView(View[StoreResult]):
 @with_settings(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     snapshots: Annotated[
         str | None,
         typer.Option(

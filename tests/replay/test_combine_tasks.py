@@ -25,7 +25,7 @@ from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import partition_result
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import TASK_BYTES
+from resnap.replay.scan.splits import SCAN_TASK_BYTES
 from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
@@ -143,7 +143,7 @@ def test_tasks_are_bounded_however_few_slots_there_are_at_first(tmp_path: Path, 
     packed = pack([(many, many.runs[0])], Reading(), slots=2)
     assert len(packed) == tasks
     assert sum(len(task.splits) for task in packed) == len(segments)
-    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= TASK_BYTES
+    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= SCAN_TASK_BYTES
     waiting = deque([many] * 5)
     assert next_wave(waiting, slots=2) == [many]
 
