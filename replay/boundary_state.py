@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.base_state import NO_BASE, Base
+from resnap.replay.base_state import ENTRY_FIELDS, NO_BASE, Base
 from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 from resnap.replay.plan import Coverage
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
@@ -201,21 +201,9 @@ def idle_state(boundary: Boundary) -> BoundaryState:
 def entries_of(state: Array) -> Array:
     """Return the entries of a summary that begins at an empty state, of any age."""
     entries = np.zeros(len(state), dtype=ENTRY_DTYPE)
-    for theirs, ours in _FIELDS:
+    for ours, theirs in ENTRY_FIELDS:
         entries[theirs] = state[ours]
     return entries
-
-
-_FIELDS = (
-    ("producer_id", "producer_id"),
-    ("producer_epoch", "epoch"),
-    ("last_sequence", "last_sequence"),
-    ("last_offset", "last_offset"),
-    ("offset_delta", "offset_delta"),
-    ("timestamp", "timestamp"),
-    ("coordinator_epoch", "coordinator_epoch"),
-    ("current_txn_first_offset", "txn_first_offset"),
-)
 
 
 def _survives(state: Array, kept_after_ms: int) -> BoolArray:
