@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.encryption import KeyRing
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import (
         BrokersObject,
         Deletion,
@@ -286,15 +285,6 @@ class Layout(Shipped, Protocol):
 
         Raises:
             FormatError: the manifest is damaged.
-
-        """
-        ...
-
-    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
-        """Return the origin of the snapshot of ``segment``; None if nothing readable records it.
-
-        Raises:
-            StoreError: the store failed.
 
         """
         ...

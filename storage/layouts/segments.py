@@ -126,6 +126,8 @@ class ShippedSegment(ManifestFacts):
     """Key and length of each."""
     is_replaceable: bool
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
+    origin_key: str | None = None
+    """Of the object with the origin of its snapshot, where the manifest has no field for it."""
 
 
 class SegmentFiles(NamedTuple):

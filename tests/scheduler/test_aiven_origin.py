@@ -98,7 +98,7 @@ def test_gc_leaves_it_while_its_segment_is_there_and_then_takes_it(command: Resn
     for origin, suffixes in ((first, ("log", "indexes", "rsm-manifest")), (second, ("rsm-manifest",))):
         place = place_of_origin(str(origin.relative_to(store)))
         assert place is not None
-        assert store / origin_key(place) == origin
+        assert store / origin_key(place.key) == origin
         for suffix in suffixes:
             (store / place.beside(suffix)).unlink()
     assert command(*gc).code == 0

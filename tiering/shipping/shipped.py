@@ -7,11 +7,13 @@ beside it. A key gives the base offset of a segment, its manifest the end.
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.errors import FormatError, VerificationError, in_file
+from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
+from resnap.storage.layouts.aiven.origin import read_origin
 from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.segments import ShippedSegment, length_of
 from resnap.storage.log.names import TopicPartition
@@ -109,10 +111,14 @@ class ShippedTopic:
 
         """
         given = list(segments)
-        unknown = [one for one in given if one.snapshot_origin is None]
-        origins = each(lambda one: self._layout.origin_of(one, self.store), unknown, remote=bool(unknown))
-        known = {one.manifest_key: origin for one, origin in zip(unknown, origins, strict=True)}
-        return [replace(one, snapshot_origin=one.snapshot_origin or known[one.manifest_key]) for one in given]
+        return list(each(self._with_origin, given, remote=any(one.origin_key for one in given)))
+
+    def _with_origin(self, segment: ShippedSegment) -> ShippedSegment:
+        """Read the origin of its snapshot, where it is an object; if it is damaged, verification reports that."""
+        if segment.origin_key is not None:
+            with suppress(ObjectNotFoundError, FormatError):
+                return replace(segment, snapshot_origin=read_origin(self.store.get(segment.origin_key)))
+        return segment
 
     def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
         """Return the retention note of a partition; None if `retain` has deleted nothing.

@@ -86,6 +86,14 @@ def parse_key(key: str) -> AivenKey | None:
     )
 
 
+def place_of(key: str) -> AivenKey:
+    """Return the parts of ``key``, which is known to be one of this layout."""
+    found = parse_key(key)
+    if found is None:
+        raise AssertionError(f"{key} is not a key of a manifest")
+    return found
+
+
 def object_key(
     topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: str, suffix: str, *, prefix: str = ""
 ) -> str:

@@ -12,14 +12,13 @@ Source: ``KafkaRemoteStorageManager.copyLogSegmentData`` of the plugin; ``Remote
 from __future__ import annotations
 
 import io
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
-from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, in_file
+from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.layouts.aiven import keys
 from resnap.storage.layouts.aiven.body import (
     LogBody,
@@ -29,6 +28,7 @@ from resnap.storage.layouts.aiven.body import (
     stored_log,
 )
 from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
+from resnap.storage.layouts.aiven.keys import INDEXES, place_of
 from resnap.storage.layouts.aiven.listing import list_copies, vouched_by_copies
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
 from resnap.storage.layouts.aiven.manifest import (
@@ -38,10 +38,9 @@ from resnap.storage.layouts.aiven.manifest import (
     IndexRanges,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.members import Member
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.opening import forget_segments
-from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, read_origin, write_origin
+from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, write_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.layouts.aiven.repaired import with_indexes
 from resnap.storage.layouts.manifest import ObjectKind
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing, SegmentCipher
     from resnap.storage.layouts.aiven.listing import AivenListing
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
@@ -184,7 +182,7 @@ class Aiven:
                 NewObject(place.beside(keys.LOG), stored.open_body, stored.size_bytes, stored.crc32c),
                 _small(place.beside(keys.INDEXES), contents.indexes),
             ),
-            beside=(_small(_origin_key(place.key), write_origin(segment.origin)),),
+            beside=(_small(origin_key(place.key), write_origin(segment.origin)),),
             manifest_key=place.key,
             manifest=write_manifest(_manifest(segment, topic_id, segment_id, contents)),
         )
@@ -214,23 +212,23 @@ class Aiven:
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
         """Return which segment a manifest belongs to."""
         parsed = self._parsed(info.key)
-        if parsed is None or (parsed.prefix, parsed.topic) != ("", topic):
+        if parsed is None or (parsed.prefix, parsed.topic) != (self.key_prefix, topic):
             return None
         return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment of a manifest, from the metadata that it holds for brokers."""
-        parsed = self._parsed(key)
-        if parsed is None:
+        place = self._parsed(key)
+        if place is None:
             raise AssertionError(f"{key} is not a key of a manifest")
-        segment, stem = copied_segment(parsed, data), key.removesuffix(f".{keys.MANIFEST}")
-        chunks, indexes = segment.manifest.chunks, segment.manifest.indexes
+        found = copied_segment(place, data)
         return ShippedSegment(
-            **segment.facts.values() | {"snapshot_key": Member(stem, "snapshot").locator},  # under the key prefix
+            **found.facts.values(),
             manifest_key=key,
-            log_key=f"{stem}.{keys.LOG}",
-            objects=((f"{stem}.{keys.LOG}", chunks.stored_size), (f"{stem}.{keys.INDEXES}", indexes.end)),
+            log_key=place.beside(keys.LOG),
+            objects=tuple(found.objects.items()),
             is_replaceable=False,
+            origin_key=origin_key(key),
         )
 
     @property
@@ -240,12 +238,13 @@ class Aiven:
 
     def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
+        beside = place_of(manifest_key).beside(INDEXES)
         with in_file(manifest_key):
-            indexes, manifest = with_indexes(read(manifest_key), read(_beside(manifest_key)), parts.bodies(), keys)
+            indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), keys)
         if manifest == read(manifest_key):
             return Rewritten(())
-        origin = () if parts.origin is None else ((_origin_key(manifest_key), write_origin(parts.origin)),)
-        return Rewritten(((_beside(manifest_key), indexes), *origin, (manifest_key, manifest)))
+        origin = () if parts.origin is None else ((origin_key(manifest_key), write_origin(parts.origin)),)
+        return Rewritten(((beside, indexes), *origin, (manifest_key, manifest)))
 
     def brokers_object(self, key: str) -> BrokersObject | None:
         """Return which segment an object belongs to, under any key prefix."""
@@ -272,33 +271,17 @@ class Aiven:
         """Return False: nothing remains of a deleted segment."""
         return False
 
-    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:
-        """Return the stored snapshot origin; if it is damaged, verification reports that."""
-        with suppress(ObjectNotFoundError, FormatError):
-            return read_origin(store.get(_origin_key(segment.manifest_key)))
-        return None
-
     def _segment_prefix(self, segment: NewSegment) -> str:
         topic, partition = segment.provenance.topic_partition
         (folder,) = self.key_prefixes(None, topic, (known_topic_id(segment), partition))
         return f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-"
 
     def _parsed(self, key: str) -> keys.AivenKey | None:
-        """Return the parts of the key of a manifest; None for any other key."""
+        """Return the parts of the key of a manifest under the key prefix; None for any other key."""
         parsed = keys.parse_key(key.removeprefix(self.key_prefix))
-        return parsed if parsed is not None and parsed.suffix == keys.MANIFEST else None
-
-
-def _beside(manifest_key: str) -> str:
-    """Return the key of the indexes of the segment whose manifest is at ``manifest_key``."""
-    return f"{manifest_key.removesuffix(keys.MANIFEST)}{keys.INDEXES}"
-
-
-def _origin_key(manifest_key: str) -> str:
-    place = keys.parse_key(manifest_key)
-    if place is None:
-        raise AssertionError(f"{manifest_key} is not a key of a manifest")
-    return origin_key(place)
+        if parsed is None or parsed.suffix != keys.MANIFEST:
+            return None
+        return replace(parsed, prefix=f"{self.key_prefix}{parsed.prefix}")
 
 
 def _small(key: str, body: bytes) -> NewObject:

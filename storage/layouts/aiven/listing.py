@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
+from resnap.storage.layouts.aiven.keys import MANIFEST, parse_key, place_of
 from resnap.storage.layouts.aiven.log import copied_segment, log_segment, without_manifest
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.layouts.manifest import ObjectKind
@@ -15,9 +15,8 @@ from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouche
 from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
     from resnap.storage.log.partition_dir import PartitionDir
@@ -46,45 +45,35 @@ class AivenListing:
 
     def source(self, key: str) -> tuple[str, str]:
         """Return the folder above the topic folders, and the topic's id."""
-        place = _place(key)
+        place = place_of(key)
         return place.prefix.rstrip("/"), place.topic_id
 
     def read(self, key: str) -> StoredManifest:
         """Return the content of a manifest, and the locations of the files if both other objects exist."""
-        place = _place(key)
-        found = copied_segment(place, self.store.get(key))
+        found = copied_segment(place_of(key), self.store.get(key))
         facts, problems = found.facts, tuple[str, ...]()
         try:
-            facts = replace(facts, snapshot_origin=self._origin(place))
+            facts = replace(facts, snapshot_origin=self._origin(origin_key(key)))
         except (FormatError, ObjectNotFoundError) as error:
             problems = (str(error),)
-        missing = tuple(self._missing(found))
-        beside = (place.beside(LOG), place.beside(INDEXES))
+        missing = tuple(
+            f"{one}: missing" if there is None else f"{one}: expected {size} bytes, found {there.size_bytes}"
+            for one, size, there in found.unfit(self.infos)
+        )
         return StoredManifest(
             facts=facts,
-            size_bytes=sum(self.infos[one].size_bytes for one in beside if one in self.infos),
+            size_bytes=sum(self.infos[one].size_bytes for one in found.objects if one in self.infos),
             files=None if missing else self._files(found, facts),
             missing=missing,
             problems=problems,
         )
 
-    def _origin(self, place: AivenKey) -> SnapshotOrigin | None:
-        """Return the snapshot origin of the segment at ``place``, if Resnap shipped it."""
-        key = origin_key(place)
+    def _origin(self, key: str) -> SnapshotOrigin | None:
+        """Return the snapshot origin at ``key``, if Resnap shipped the segment."""
         if key not in self.infos:
             return None
         with in_file(key):
             return read_origin(self.store.get(key))
-
-    def _missing(self, found: CopiedSegment) -> Iterator[str]:
-        expected = {LOG: found.manifest.chunks.stored_size, INDEXES: found.manifest.indexes.end}
-        for suffix, size in expected.items():
-            key = found.place.beside(suffix)
-            there = self.infos.get(key)
-            if there is None:
-                yield f"{key}: missing"
-            elif there.size_bytes < size or (suffix == LOG and there.size_bytes != size):
-                yield f"{key}: expected {size} bytes, found {there.size_bytes}"
 
     def _files(self, found: CopiedSegment, facts: ManifestFacts) -> SegmentFiles:
         segment = log_segment(StorePath(self.store.url), self.infos, found).segment
@@ -119,10 +108,3 @@ def vouched_by_copies(partition: PartitionDir) -> Vouched:
     """Return where the leader epochs of all segments are stored; there are no digests."""
     checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
     return Vouched(leader_epochs=tuple(checkpoints), digests={})
-
-
-def _place(key: str) -> AivenKey:
-    place = parse_key(key)
-    if place is None:
-        raise AssertionError(f"{key} is not a key of a manifest")
-    return place

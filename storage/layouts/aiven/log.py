@@ -30,7 +30,7 @@ from resnap.storage.log.survey import Incomplete
 from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.layouts.aiven.keys import AivenKey
     from resnap.storage.log.survey import LogDir
@@ -50,6 +50,19 @@ class CopiedSegment(NamedTuple):
     place: AivenKey
     manifest: AivenManifest
     facts: ManifestFacts
+
+    @property
+    def objects(self) -> dict[str, int]:
+        """The lengths of the other two objects, by key; a repair appends to the indexes."""
+        chunks, indexes = self.manifest.chunks, self.manifest.indexes
+        return {self.place.beside(LOG): chunks.stored_size, self.place.beside(INDEXES): indexes.end}
+
+    def unfit(self, infos: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, int, ObjectInfo | None]]:
+        """Yield key, length and facts of those that do not exist, or are not as long as the manifest says."""
+        for key, size in self.objects.items():
+            found = infos.get(key)
+            if found is None or found.size_bytes < size or (found.size_bytes > size and key == self.place.beside(LOG)):
+                yield key, size, found
 
 
 def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
@@ -165,17 +178,14 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) 
 
 def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> None:
     """Check that the other two objects exist and are as long as the manifest says."""
-    of, log, indexes = segment.facts, segment.place.beside(LOG), segment.place.beside(INDEXES)
-    expected = {log: segment.manifest.chunks.stored_size, indexes: segment.manifest.indexes.end}
-    for key, size in expected.items():
-        found = infos.get(key)
-        if found is None or found.size_bytes < size or (key == log and found.size_bytes != size):
-            there = "nothing" if found is None else f"{found.size_bytes} bytes"
-            raise VerificationError(
-                f"{of.topic}-{of.partition}: the segment [{of.base_offset},"
-                f" {of.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
-                f" {key} of {size} bytes, found {there}"
-            )
+    of = segment.facts
+    for key, size, found in segment.unfit(infos):
+        there = "nothing" if found is None else f"{found.size_bytes} bytes"
+        raise VerificationError(
+            f"{of.topic}-{of.partition}: the segment [{of.base_offset},"
+            f" {of.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
+            f" {key} of {size} bytes, found {there}"
+        )
 
 
 def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
+from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key, place_of
 from resnap.storage.layouts.aiven.strict_json import parsed
 from resnap.storage.layouts.manifest import SnapshotOrigin, origin_from, origin_record
 
@@ -28,10 +28,10 @@ _VERSION: Final = 1
 _HINT: Final = "only Resnap reads it: delete it, and give the rules that the segment was shipped under"
 
 
-def origin_key(place: AivenKey) -> str:
-    """Return the key of the origin of the segment at ``place``."""
-    key = place.beside(_EXTENSION)
-    return f"{place.prefix}{ORIGINS}{key.removeprefix(place.prefix)}"
+def origin_key(key: str) -> str:
+    """Return the key of the origin of the segment that has an object at ``key``."""
+    place = place_of(key)
+    return f"{place.prefix}{ORIGINS}{place.beside(_EXTENSION).removeprefix(place.prefix)}"
 
 
 def place_of_origin(key: str) -> AivenKey | None:
@@ -41,7 +41,7 @@ def place_of_origin(key: str) -> AivenKey | None:
     if not folder or extension != _EXTENSION or (prefix and not prefix.endswith("/")):
         return None
     place = parse_key(f"{prefix}{stem}.{MANIFEST}")
-    return place if place is not None and origin_key(place) == key else None
+    return place if place is not None and origin_key(place.key) == key else None
 
 
 def write_origin(origin: SnapshotOrigin) -> bytes:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.flat.listing import FlatListing
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import NewSegment, RightParts, StoredManifest, Unnamed, Vouched
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
@@ -252,10 +251,6 @@ class Flat:
     def is_tombstone(self, info: ObjectInfo) -> bool:
         """Whether the object has replaced a manifest."""
         return keys.is_tombstone(info) and keys.parse_key(info.key) is not None
-
-    def origin_of(self, segment: ShippedSegment, store: ObjectStore) -> SnapshotOrigin | None:  # noqa: ARG002
-        """Return the snapshot origin that the manifest records."""
-        return segment.snapshot_origin
 
 
 def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:

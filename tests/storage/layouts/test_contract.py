@@ -34,6 +34,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, brokers_layout, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.storage.layouts.manifests import a_manifest
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "aiven": Aiven(),
     "aiven, in small chunks": Aiven(SegmentForm(chunk_size=100, compression="zstd")),
     "aiven, under a prefix": Aiven(SegmentForm(key_prefix="tiered/kafka/")),
+    "aiven, under a prefix without a slash": Aiven(SegmentForm(key_prefix="tiered-")),
 }
 IDS_IN_KEYS: Final = sorted(LAYOUTS.keys() - {"flat"})
 PAYMENTS: Final = TopicPartition("payments", 3)
@@ -245,7 +247,8 @@ def test_a_manifest_states_which_objects_must_be_there(layout: Layout, store: Ob
     assert found.log_bytes == segment.files[0].size_bytes
     assert found.leader_epochs == segment.leader_epochs
     assert found.made[0] == segment.created_at_ms
-    assert layout.origin_of(found, store) == segment.origin
+    (known,) = ShippedTopic(store, layout, segment.provenance.cluster_id, "payments").with_origins([found])
+    assert known.snapshot_origin == segment.origin
     assert all(length_of(store, one) == size for one, size in found.objects)
     assert found.log_key in {one for one, _ in found.objects}
     assert Sources().read(f"{store.url}/{found.snapshot_key}") == b"snapshot"
