@@ -162,6 +162,11 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
             "had more,"
             ' give --topic-config FILE with "partitions"'
         )
+    elif settings.partitions < count:
+        said.warnings.append(
+            f"{name}: it is said to have {settings.partitions} partitions, and partition {count - 1} was shipped: it"
+            f" gets {count}"
+        )
     if settings.config is None:
         said.warnings.append(
             f"{name}: its settings are not known; it gets those of its brokers, retention and cleanup.policy among them"

@@ -37,7 +37,7 @@ from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.restoring.file_copies import Copier
-from resnap.tiering.restoring.placement import Assignment, placed, read_assignment
+from resnap.tiering.restoring.placement import MAX_BROKER_ID, Assignment, placed, read_assignment
 from resnap.tiering.restoring.restoration import Replaced, Restoration, restoration_of
 from resnap.tiering.restoring.restored_log import highest_producer_id, kept_log_start, open_at_end
 from resnap.tiering.restoring.restorer import Restored, Restorer
@@ -194,7 +194,10 @@ class _Run:
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
             work = list(self._placed(found, targets, selected, faults, lost))
-            warnings = tuple(incomplete_warning(selected.incomplete, request.scope.sources[0]))
+            warnings = (
+                *incomplete_warning(selected.incomplete, request.scope.sources[0]),
+                *_unmatched_settings(request, {one.topic_partition.topic for one in found} | lost),
+            )
             yield Unread(faults=tuple(faults), warnings=warnings)
             self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
             highest: dict[TopicPartition, int] = {}
@@ -410,12 +413,20 @@ def restore(
     context.show(run(request, context), RestoreView(dry_run=request.dry_run))
 
 
+def _unmatched_settings(request: Request, topics: Collection[str]) -> Iterator[str]:
+    """Yield a warning where --topic-config names what is not restored: a name that is mistyped sets nothing."""
+    for topic in sorted(request.topics.keys() - set(topics)):
+        if request.scope.wants(topic):
+            yield f"--topic-config names {topic}, of which nothing is restored: what it says of that has no effect"
+
+
 def _brokers(text: str) -> Assignment:
     """Return that each of the brokers gets a replica of every partition."""
-    ids = [one.strip() for one in text.split(",")]
-    if not all(one.isdecimal() for one in ids) or len(set(ids)) < len(ids):
+    words = [one.strip() for one in text.split(",")]
+    ids = [int(one) for one in words if one.isdecimal()]
+    if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
         raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
-    return Assignment(brokers=tuple(map(int, ids)))
+    return Assignment(brokers=tuple(ids))
 
 
 def _topic_id(text: str) -> tuple[str, str]:

@@ -255,3 +255,76 @@ def test_what_brokers_tiered_themselves_begins_a_cluster(
     assert there == {path.name for path in data.glob("*-*") if (path / "partition.metadata").exists()} != set()
     for path in there:
         assert (data / path / "partition.metadata").read_text().split("topic_id: ")[1] in topics
+
+
+def test_a_log_dir_may_be_spelled_otherwise_in_the_assignment(command: Resnap, store: Path, tmp_path: Path) -> None:
+    data = formatted(tmp_path / "data")
+    (tmp_path / "link").symlink_to(data)
+    file = tmp_path / "assignment.json"
+    chosen = [
+        {"topic": "payments", "partition": number, "replicas": [1], "log_dirs": [spelled]}
+        for number, spelled in enumerate((f"{data}/", str(tmp_path / "link")))
+    ]
+    file.write_text(json.dumps({"version": 1, "partitions": chosen}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--assignment", file)
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in data.glob("payments-*")) == ["payments-0", "payments-1"]
+
+
+def test_a_broker_that_would_begin_a_partition_without_its_log_is_refused(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "assignment.json"
+    before = (data / FORMS[0]).read_bytes()
+    arguments = ("restore", store.as_uri(), "--into", data, "--new-cluster", data, *JSON)
+    given = {"topic": "payments", "partition": 0, "replicas": [1], "log_dirs": [f"{data}x"]}
+    other = {"topic": "payments", "partition": 1, "replicas": [1]}
+    file.write_text(json.dumps({"version": 1, "partitions": [given, other]}))
+    for assigned, why in (
+        (("--assignment", file), f"payments-0: --assignment has it in {data}x of broker 1"),
+        (("--brokers", "2,3"), f"{data} is of broker 1, which gets no replica of anything"),
+    ):
+        ran = command(*arguments, *assigned)
+        assert (ran.code, why in ran.error["message"]) == (2, True), ran.err
+    assert ([path.name for path in data.glob("payments-*")], (data / FORMS[0]).read_bytes()) == ([], before)
+
+
+@pytest.mark.parametrize("brokers", ["01,1", "1,99999999999", "²"])
+def test_node_ids_that_no_cluster_can_have_are_refused(
+    command: Resnap, store: Path, tmp_path: Path, brokers: str
+) -> None:
+    data = formatted(tmp_path / "data")
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--brokers", brokers, *JSON)
+    assert (ran.code, "expected different node ids" in ran.error["message"]) == (2, True), ran.err
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"topic": "payments", "partition": 0, "replicas": [1.9]}],
+        [{"topic": "payments", "partition": 0, "replicas": [True]}],
+        [{"topic": "payments", "partition": 0, "replicas": [2**31]}],
+        [{"topic": "payments", "partition": 0, "replicas": [1e400]}],
+        [{"topic": "payments", "partition": 0.5, "replicas": [1]}],
+        [
+            {"topic": "payments", "partition": 0, "replicas": [1]},
+            {"topic": "payments", "partition": 0, "replicas": [2]},
+        ],
+    ],
+)
+def test_an_assignment_that_kafka_would_not_take_is_refused(
+    command: Resnap, store: Path, tmp_path: Path, entries: list[dict[str, Any]]
+) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "assignment.json"
+    file.write_text(json.dumps({"version": 1, "partitions": entries}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--assignment", file, *JSON)
+    assert (ran.code, "no assignment of replicas" in ran.error["message"]) == (2, True), ran.err
+
+
+def test_settings_of_topics_without_effect_are_named(command: Resnap, store: Path, tmp_path: Path) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "topics.json"
+    file.write_text(json.dumps({"paymnets": {"config": {"retention.ms": "-1"}}, "payments": {"partitions": 1}}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--topic-config", file)
+    assert ran.code == 0, ran.err
+    assert "--topic-config names paymnets, of which nothing is restored" in ran.err
+    assert "payments: it is said to have 1 partitions, and partition 1 was shipped: it gets 2" in ran.err
