@@ -65,13 +65,18 @@ class Scope:
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
 
+    rule_flags: tuple[str, ...] = ()
+    """Flags of this command by which others read the same partitions with the same result."""
+    store_flags: tuple[str, ...] = ()
+    """Flags of this command by which others reach the same stores."""
+
     @property
     def typed(self) -> str:
-        """The sources as they are typed in a shell, with what else says what of them is meant."""
+        """The sources as they are typed in a shell, with the flags that select the same partitions and rules."""
         topics = [word for one in self.topics for word in ("--topic", one)]
         partitions = [word for one in self.partitions for word in ("--partition", one)]
         remote = [] if self.remote is None else ["--remote", self.remote]
-        return shlex.join([*self.sources, *topics, *partitions, *remote])
+        return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
 
     def install_command(self, staged: str, *flags: str) -> str:
         """Return the command that installs what lies in ``staged``; into ``LOG_DIR`` if not one is given."""
@@ -79,7 +84,8 @@ class Scope:
         if len(self.sources) == 1 and not is_store_url(self.sources[0]):
             path = Path(self.sources[0])
             log_dir = shlex.quote(str(path.parent if parse_partition_dir_name(path.name) else path))
-        return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags])
+        reached_by = map(shlex.quote, self.store_flags if is_store_url(staged) else ())
+        return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags, *reached_by])
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is to be looked at."""

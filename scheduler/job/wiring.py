@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.scan.reading import Reading
@@ -16,10 +16,14 @@ from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import Uploading
-from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN, declared_in
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
+from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
+from resnap.scheduler.settings.settings import DECLARED
+from resnap.scheduler.settings.store import StoreSettings
+from resnap.scheduler.settings.values import shown
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
@@ -31,7 +35,7 @@ from resnap.tiering.shipping.stored_rules import Asked
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -39,6 +43,19 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.planning import SavedPlan
+
+_RULES: Final = (
+    "config",
+    "high_watermark",
+    *(
+        one.name
+        for group in (BrokerSettings, ClusterSettings, ReplaySettings)
+        for one in declared_in(group)
+        if one.name != "verify_crc"
+    ),
+)
+"""Settings that decide what is read of a log, and what snapshots are made of it."""
+_STORES: Final = tuple(one.name for one in declared_in(StoreSettings))
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -246,4 +263,20 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
         remote=remote_of(settings) if saved is None else saved.remote,
+        rule_flags=tuple(_flags_given(settings, *_RULES)),
+        store_flags=tuple(_flags_given(settings, *_STORES)),
     )
+
+
+def _flags_given(settings: Settings, *names: str) -> Iterator[str]:
+    """Yield the words of the flags among ``names`` that this command was given."""
+    for name in names:
+        one, value = DECLARED[name], shown(getattr(settings, name))
+        if not one.flag or not settings.origin(name).startswith(FLAG_ORIGIN):
+            continue
+        if isinstance(value, bool):
+            yield one.flag if value else f"--no-{one.flag.removeprefix('--')}"
+            continue
+        values = [f"{key}={entry}" for key, entry in value.items()] if isinstance(value, dict) else [value]
+        for given in values:
+            yield from (one.flag, str(given))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.output.documents import PlanRow, RunRow
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
@@ -145,16 +146,16 @@ class PlanView(DryRunView):
         Column(key="runs", title="OFFSETS READ", show=_offsets_read),
     )
 
-    def __init__(self, scope: Scope, rules: ReplayRules, expiration_origin: str, saved: Path | None) -> None:
+    def __init__(self, scope: Scope, rules: ReplayRules, settings: Settings, saved: Path | None) -> None:
         super().__init__()
-        self._scope, self._rules, self._expiration_origin, self._saved = scope, rules, expiration_origin, saved
+        self._scope, self._rules, self._settings, self._saved = scope, rules, settings, saved
 
     def head(self) -> Row:
         """Return the rules of the plan."""
         return {
             "asOf": str(self._rules.as_of),
             "producerIdExpirationMs": self._rules.expiry.expiration_ms,
-            "producerIdExpirationFrom": self._expiration_origin,
+            "producerIdExpirationFrom": self._settings.expiration_origin,
         }
 
     def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields
@@ -175,10 +176,12 @@ class PlanView(DryRunView):
         )
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
         if total["snapshots"]:
-            made_of = f"{self._scope.typed}{' --as-of roll' if self._rules.as_of.roll else ''}"
+            made_of = self._scope.typed
             if self._saved is not None:
                 made_of = f"--plan {shlex.quote(str(self._saved))}"
-            yield f"Next: `resnap regenerate {made_of} --into DIR`, or `resnap tier {made_of} --to URL`."
+            boundaries = " --boundaries all" if self._settings.boundaries == "all" and self._saved is None else ""
+            regenerate = f"`resnap regenerate {made_of}{boundaries} --into DIR`"
+            yield f"Next: {regenerate}, or `resnap tier {made_of} --to URL`."
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:

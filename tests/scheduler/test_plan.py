@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,27 @@ def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path
     assert answer["summary"]["snapshots"] == sum(row["snapshots"] for row in rows.values())
     assert answer["summary"]["segmentsToRead"] == sum(row["read"]["segments"] for row in rows.values())
     assert answer["summary"]["bytesToRead"] == sum(row["read"]["bytes"] for row in rows.values())
+
+
+def test_the_next_commands_select_and_replay_what_was_planned(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    rules = ("--as-of", "roll", "--producer-id-expiration-ms", "86400000", "--full", "--s3-region", "eu-north-1")
+    flags = (*rules, "--topic", "payments", "--boundaries", "all")
+    planned = command("plan", broker_log, *flags, "--output", "json").document
+    scanned = command("scan", broker_log, "--topic", "payments", *rules).out
+    for printed, verb in ((command("plan", broker_log, *flags).out, "regenerate"), (scanned, "plan")):
+        following = printed.splitlines()[-1].partition(f"`resnap {verb} ")[2].partition("`")[0]
+        typed = shlex.split(following.replace("--into DIR", f"--into {tmp_path / 'out'} --dry-run"))
+        document = command(verb, *typed, "--output", "json").document
+        again = document.get("summary", document)
+        wanted = "missing" if verb == "plan" else "all"
+        expected = command(
+            "plan", broker_log, *rules, "--topic", "payments", "--boundaries", wanted, "--output", "json"
+        )
+        assert again["snapshots"] == expected.document["summary"]["snapshots"] > 0
+        assert again["bytesToRead"] == expected.document["summary"]["bytesToRead"]
+    assert (planned["asOf"], planned["producerIdExpirationMs"]) == ("roll", 86_400_000)
 
 
 def test_compacted_partitions_are_reported_as_skipped(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
