@@ -184,7 +184,7 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     if high_watermark is None:
-        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not say the partition's high watermark")
+        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")
     return None
 
 
@@ -211,21 +211,21 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
     if not result.lacks_records:
         return None
-    detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
+    detail = "offsets or records are missing: they were compacted away or lost"
     if inventory.compaction is Compaction.NOT_COMPACTED:
         # Batches that the cleaner removed before the topic's policy was changed would be needed: no snapshot that a
         # broker of 3.9.1 had of its own equalled the replay's.
         return _Found(
             Reason.COMPACTED,
-            f"{detail}; the topic was compacted once, so a replay cannot say what its producers had written",
-            "let a broker tier it, with snapshots of its own; what it lacks `resnap regenerate` makes of the batches"
-            " that are left, as a broker would, for `resnap install`",
+            f"{detail}; the topic was compacted once, so a replay cannot show what its producers had written",
+            "let a broker tier it with its own snapshots; `resnap regenerate` makes missing ones from the remaining "
+            "batches, as a broker would, for `resnap install`",
         )
     return _Found(
         Reason.COMPACTED,
         detail,
         "if the topic was never compacted, this replica has lost data: take the partition from another one; if it was"
-        " compacted once and is not now, let a broker tier it; else leave the topic out (--topic)",
+        " compacted once and is not now, let a broker tier it; else exclude the topic (--topic)",
     )
 
 
@@ -233,8 +233,8 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
     if boundary is None or boundary.outcome is Outcome.REBUILT:
         return None
     if boundary.outcome is Outcome.UNEXPLAINED:
-        raise AssertionError(f"the replay has not said its last word at offset {boundary.boundary.offset}")
-    detail = boundary.reason or "the replay did not get there"
+        raise AssertionError(f"the replay has no final result at offset {boundary.boundary.offset}")
+    detail = boundary.reason or "the replay did not reach it"
     if boundary.outcome in BLIND:
         return _blind(boundary.outcome, detail, replay)
     return _Found(Reason.INVALID_TXN_STATE, detail)

@@ -236,7 +236,7 @@ def judge_partition(
 
 def exclusion(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
     """Return why no broker tiers a partition of ``topic``, given Resnap's ``blocking``; None if one may."""
-    leave_out = "leave the topic out"
+    leave_out = "exclude the topic"
     if is_compacted:
         detail = "compacted topics cannot be tiered"
         return Stop("compacted", detail, leave_out) if blocking is None else replace(blocking, reason="compacted")

@@ -156,5 +156,5 @@ def test_a_broker_that_dies_while_it_is_read_is_not_waited_for(
             told = cluster.read(TOPIC, 0)
             assert next(told)[0] == 0
             broker.kill()
-            with pytest.raises(ClusterError, match=f"cannot read {TOPIC}-0: TimeoutError: nothing came for 3 s"):
+            with pytest.raises(ClusterError, match=f"cannot read {TOPIC}-0: TimeoutError: no record arrived for 3 s"):
                 list(told)

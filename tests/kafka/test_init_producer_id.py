@@ -182,7 +182,7 @@ class BothSides:
         self.steps += 1
 
     def _settled(self, side: Theirs | Ours, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
-        """Ask until the answer is not that it is to be asked again: fences and ends take the broker a while."""
+        """Ask until the answer is not that it is to be trying again: fences and ends take the broker a while."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             answer = side.init(request, version)

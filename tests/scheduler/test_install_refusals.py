@@ -106,7 +106,7 @@ def test_a_snapshot_whose_segments_have_changed_is_stale_and_the_others_are_inst
     flip(file_at(partition, offsets[2], "log"), 20)
     ran = command("install", staged, broker_log, *JSON)
     assert (ran.code, ran.error["type"], ran.error["exitCode"]) == (3, "StalePlanError", 15)
-    assert f"segment {offsets[2]}, which it depends on, is another one now" in ran.error["message"]
+    assert f"segment {offsets[2]}, which it depends on, has changed" in ran.error["message"]
     assert "resnap regenerate" in ran.error["hint"]
     found = outcomes(ran.document, "payments-1")
     assert {offset for offset, outcome in found.items() if outcome == "stale"} == set(offsets[3:]) & found.keys()

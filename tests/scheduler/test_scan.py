@@ -95,9 +95,9 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     for key in ("brokerStops", "blocking"):
         assert (row[key]["reason"], row[key]["baseOffset"]) == ("leader-epochs-unknown", 0)
         assert "begins at offset 309" in row[key]["detail"]
-        assert "retention will take it" in row[key]["hint"]
+        assert "retention will delete it" in row[key]["hint"]
     assert judge(facts_in(row), []).readiness is Readiness.UNFIT
-    assert "retention will take it" in command("scan", data / "legacy-0").out
+    assert "retention will delete it" in command("scan", data / "legacy-0").out
     tier = ("tier", data / "legacy-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
     assert "would write up to 6 segments" in command(*tier, "--dry-run").out
     shipped = command(*tier, "--output", "json").document
@@ -112,7 +112,7 @@ def test_a_topic_that_was_once_compacted_is_reported_with_the_flag_that_says_so(
 ) -> None:
     [row] = command("scan", broker_log / "compacted-0", "--output", "json").document["partitions"]
     for refusal in (row["brokerStops"], row["blocking"]):
-        assert "was compacted, and nothing says its cleanup.policy now" in refusal["detail"]
+        assert "was compacted, and its current cleanup.policy is not known" in refusal["detail"]
         assert "--metadata-log" in refusal["hint"]
     assert "--metadata-log" in judge(facts_in(row), []).next_step
     assert judge(facts_in(row), []).readiness is Readiness.EXCLUDED

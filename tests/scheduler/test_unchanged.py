@@ -235,7 +235,7 @@ def test_a_damaged_run_cache_costs_reading_and_nothing_else(
                 path.write_bytes(path.read_bytes().replace(head, b'"version": 1'))
     second = again("regenerate", log, "--into", tmp_path / "out", *rules)
     assert second.code == 0
-    assert ("it is made again" in second.err) == (harm in {"all garbled", "another version"})
+    assert ("it is rebuilt" in second.err) == (harm in {"all garbled", "another version"})
     whole = again("regenerate", log, "--into", tmp_path / "whole", *rules, "--fresh")
     assert whole.code == 0
     for path in (tmp_path / "whole").rglob("*.snapshot"):

@@ -67,7 +67,7 @@ def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:
             listener.shutdown(socket.SHUT_RDWR)
             broker.join()
         assert (len([*OPEN_FILES.iterdir()]), "kafka" in str(threading.enumerate())) == (files, False)
-    assert "wrong credentials" in (caught.value.hint or "")
+    assert "the credentials are wrong" in (caught.value.hint or "")
 
 
 def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not_waited_for(

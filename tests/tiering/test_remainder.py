@@ -81,7 +81,7 @@ def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_o
     conflicts = [refusal for refusal in left.candidates.refusals if refusal.reason is Reason.LINEAGE_CONFLICT]
     assert [refusal.base_offset for refusal in conflicts] == [segment.base_offset for segment in others]
     assert left.candidates.blocking == conflicts[0]
-    assert "no history is in doubt" in conflicts[0].hint
+    assert "the logs agree" in conflicts[0].hint
     assert "ship to another prefix" in conflicts[0].hint
 
 

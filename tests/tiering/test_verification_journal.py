@@ -55,7 +55,7 @@ def test_where_nothing_can_be_kept_it_says_so_once(tmp_path: Path, capsys: pytes
     journal = opened(tmp_path / "file")
     journal.note(ONE)
     journal.end()
-    assert capsys.readouterr().out.count("cannot be kept") == 1
+    assert capsys.readouterr().out.count("cannot be saved") == 1
 
 
 def test_a_journal_that_cannot_be_removed_is_only_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

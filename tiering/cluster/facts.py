@@ -100,7 +100,7 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
     if log_dir.cluster_id is not None and facts.cluster_id is not None and log_dir.cluster_id != facts.cluster_id:
         raise UsageError(
             f"{log_dir.path} is of cluster {log_dir.cluster_id}, the running one is {facts.cluster_id}",
-            hint="look at --bootstrap-server",
+            hint="check --bootstrap-server",
         )
     partitions: list[PartitionDir] = []
     problems = list(log_dir.problems)

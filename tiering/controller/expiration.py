@@ -190,7 +190,7 @@ def _effective(
             continue
         value = parse_milliseconds(text)
         if level is not Level.STATIC and not setting.dynamic:
-            problems.append(f"{level}={text} counts for nothing: the setting is not dynamic")
+            problems.append(f"{level}={text} is ignored: the setting is not dynamic")
         elif value is None:
             problems.append(f"{level}={text} is refused: a broker takes 1 to {MAX_INT32}")
         else:

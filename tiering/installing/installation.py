@@ -90,11 +90,11 @@ _START_ONCE: Final = "start the broker and stop it once, which repairs that; the
 HINTS: Final = {
     Outcome.STALE: _AGAIN,
     Outcome.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
-    Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it come to its end",
+    Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it finish",
     Outcome.DIRECTORY_BUSY: _START_ONCE,
     Outcome.INDEX_MISSING: _START_ONCE,
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
-    Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
+    Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker continues from an older one",
     Outcome.NOT_ASKED: "--replace with corrupt, false-empty, false-partial or txnindex replaces it, and keeps the old",
 }
 
@@ -186,7 +186,9 @@ def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
         case SnapshotState.MISSING:
             return Decision(offset=boundary.offset, outcome=Outcome.INSTALLED)
         case SnapshotState.PRESENT:
-            return Decision(offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which stays")
+            return Decision(
+                offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which is kept"
+            )
         case SnapshotState.EMPTY:
             needs = Replace.FALSE_EMPTY
             detail = "the one that is there has no entries, the staged one has"
@@ -237,7 +239,7 @@ def _without_incomplete_newest(decisions: Sequence[Decision], inventory: Partiti
         if newest is None or one.offset <= newest or (one.is_change and not one.left_out):
             break
         if one.is_change:
-            detail = f"producers left out of it: {one.left_out}, and the broker would go on from it"
+            detail = f"producers excluded from it: {one.left_out}, and the broker would continue from it"
             judged[index] = replace(one, outcome=Outcome.TAIL_INCOMPLETE, detail=detail)
     return judged
 

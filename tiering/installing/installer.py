@@ -114,8 +114,8 @@ class Installer:
     def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
         path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
-            hint = "another process works in the log dir past its lock: find out which, then run again"
-            raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
+            hint = "another process changes the log dir despite its lock: find out which, then run again"
+            raise LogDirError(f"{path} was created meanwhile", hint=hint)
         chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
         locator = self.area.locator(topic_partition, decision.offset, decision.kind)
         write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
@@ -136,7 +136,7 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
         sha256.update(chunk)
         yield chunk
     if sha256.hexdigest() != decision.sha256:
-        raise VerificationError(f"{locator} has changed since it was judged", hint="run the same command again")
+        raise VerificationError(f"{locator} has changed since it was checked", hint="run the same command again")
 
 
 def _kept(undo_dir: Path) -> Dress:

@@ -72,7 +72,7 @@ def encode_record(record: RemoteLogRecord) -> bytes:
     """
     value = write_frame(Frame(_API_KEYS[type(record)], _VERSION)) + write_message(record, _VERSION)
     if decode_record(value) != record:
-        raise AssertionError(f"{record} does not survive its own encoding")
+        raise AssertionError(f"{record} differs after encoding and decoding")
     return value
 
 

@@ -64,7 +64,7 @@ class Assignment:
             return tuple(Replica(broker) for broker in (*self.brokers[first:], *self.brokers[:first]))
         found = self.chosen.get(partition)
         if found is None:
-            raise UsageError(f"{partition}: --assignment does not say which brokers get a replica",
+            raise UsageError(f"{partition}: --assignment does not list it",
                              hint="add it to the file, or leave the topic out (--topic)")  # fmt: skip
         return found
 

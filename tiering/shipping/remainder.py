@@ -38,11 +38,11 @@ _WHY: Final = {
     Verdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
 }
 _OTHER_BOUNDARIES: Final = (
-    "no history is in doubt, the store has the same log in other pieces: go on from the log dir that shipped them, or"
-    " from a replica that still has a boundary in common with them; where none has, ship to another prefix"
+    "the logs agree, but the store has other segment boundaries: continue with the log dir that shipped them, or"
+    " from a replica that still has a boundary in common with them; if none has, ship to another prefix"
 )
 _RETAINED: Final = (
-    "nothing to do; to have it shipped again delete what `.resnap/retained/` of the store holds of its partition"
+    "nothing to do; to ship it again, delete what `.resnap/retained/` of the store holds of its partition"
 )
 
 

@@ -160,7 +160,7 @@ def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -
     )
     for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != body:
-            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
+            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that match its batches",
                               found="others")  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_another_brokers_setting_is_not_ones_own() -> None:
 def test_only_the_expiration_itself_can_be_set_at_run_time(name: str) -> None:
     effective = expiration_of(image({OWN: {name: "5"}}), 1, {name: "6"}).settings[name]
     assert (effective.value_ms, effective.level) == (6, Level.STATIC)
-    assert effective.problems == ("dynamic-broker=5 counts for nothing: the setting is not dynamic",)
+    assert effective.problems == ("dynamic-broker=5 is ignored: the setting is not dynamic",)
 
 
 def test_kafkas_defaults_are_known() -> None:

@@ -113,7 +113,7 @@ def test_s28_half_an_id_an_hour_is_a_rate() -> None:
         ((("group", "g"),), RATE, 1.0, "unknown entity type"),
         (((USER, ""),), RATE, 1.0, "empty name"),
         (((USER, "a"), (USER, "b")), RATE, 1.0, "twice"),
-        (((USER, "a"), (IP, "1.2.3.4")), "connection_creation_rate", 1.0, "stands alone"),
+        (((USER, "a"), (IP, "1.2.3.4")), "connection_creation_rate", 1.0, "cannot be combined"),
         (((USER, "a"),), "producer_id_rate", 1.0, "unknown quota"),
         (((USER, "a"),), "connection_creation_rate", 1.0, "unknown quota"),
         (((USER, "a"),), "producer_byte_rate", 1.5, "whole number"),

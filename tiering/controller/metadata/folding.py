@@ -247,7 +247,7 @@ class _Folding:
     def _note_version(self, level: int, place: Place) -> None:
         if level > max(METADATA_VERSIONS):
             newest = METADATA_VERSIONS[max(METADATA_VERSIONS)]
-            text = f"metadata.version {level} is younger than {newest}, the newest known"
+            text = f"metadata.version {level} is newer than {newest}, the newest known"
             self.state.notes.append(Note(offset=place.offset, text=text))
 
     def _begin(self, message: BeginTransactionRecord, place: Place) -> None:

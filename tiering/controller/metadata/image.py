@@ -277,7 +277,7 @@ class MetadataImage:
             if one.api_key in asked:
                 raise MetadataVersionError(
                     f"{one.first}: {one}, and the answer depends on them",
-                    hint="a newer release of Resnap may know them; until then give what they say by flags or files",
+                    hint="a newer release of Resnap may know them; until then give their values with flags or files",
                 )
         return self
 

@@ -272,9 +272,9 @@ def test_a_migration_from_zookeeper_stands_for_all_ids_before_it(folded: Callabl
 @pytest.mark.parametrize(
     ("second", "span", "text"),
     [
-        (1500, (500, 1500, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
-        (1000, (0, 1000, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
-        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 went to no broker"),
+        (1500, (500, 1500, "allocated"), "does not begin at 1000: ids below 1000 were allocated before"),
+        (1000, (0, 1000, "allocated"), "does not begin at 1000: ids below 1000 were allocated before"),
+        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 were allocated to no broker"),
     ],
 )
 def test_a_block_out_of_order_is_kept_as_it_was_given_and_is_noted(
@@ -347,7 +347,7 @@ def test_a_younger_metadata_version_is_read_and_noted(folded: Callable[..., Meta
     image = folded(FeatureLevelRecord(name="metadata.version", feature_level=99), TOPIC)
     assert image.metadata_version == 99
     assert image.topic_ids() == {"payments": TOPIC_ID}
-    assert [one.text for one in image.notes] == ["metadata.version 99 is younger than 4.5-IV0, the newest known"]
+    assert [one.text for one in image.notes] == ["metadata.version 99 is newer than 4.5-IV0, the newest known"]
 
 
 def test_what_is_younger_is_skipped_and_named_once(folded: Callable[..., MetadataImage]) -> None:
