@@ -24,7 +24,7 @@ from resnap.scheduler.settings.running_cluster import connect
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.store import StoreSettings
 from resnap.scheduler.settings.values import shown
-from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.errors import ConfigurationError, StalePlanError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import is_store_url, without_slash
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.planning import SavedPlan
 
+_CLOCKS_APART_MS: Final = 60_000
 _RULES: Final = (
     "config",
     "high_watermark",
@@ -87,14 +88,27 @@ def planner_of(
 
     Raises:
         UsageError: the state directory is not on this machine, or is inside a broker's log dir.
+        StalePlanError: the saved plan is for a moment that has yet to come.
 
     """
+    if rules is not None:
+        _refuse_later(rules, context.clock)
     planner = Planner(
         rules=rules or rules_of(context.settings, context.clock),
         engine=context.engine(ahead=replays),
         asked=_asked(context.settings),
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
+
+
+def _refuse_later(rules: ReplayRules, clock: Clock) -> None:
+    """Refuse a saved plan whose T is later than now, by more than what clocks of two machines may differ."""
+    if rules.as_of.now_ms > clock.now_ms() + _CLOCKS_APART_MS:
+        raise StalePlanError(
+            f"the plan is for {instant(rules.as_of.now_ms)}, which is in the future: producers would be taken for"
+            " expired that are alive",
+            hint="look at the clocks of the machine that planned and of this one, and plan again",
+        )
 
 
 def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploading:

@@ -197,26 +197,34 @@ def _undo(name: str, store: ObjectStore, request: Request, context: Context) -> 
         hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
         raise UsageError(f"{store.url} keeps no originals of a run {name}", hint=hint)
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
-    return _put_back(found, replacer, context)
+    return _put_back(found, replacer, request.scope, context)
 
 
-def _put_back(found: Sequence[Any], replacer: Replacer, context: Context) -> Iterator[Result]:
-    """Put back what was replaced, the last segment first; what cannot be is named."""
+def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: Context) -> Iterator[Result]:
+    """Put back what was replaced in scope, the last segment first; what cannot be is named."""
+    is_in_scope = False
     for folder in reversed(found):
         context.check()
         try:
             record = read_record(replacer.store, folder.path)
+            if not scope.wants(record.topic):
+                continue
+            is_in_scope = True
             if not context.settings.dry_run:
                 who = f"{this_run()} (repair --undo)"
                 with leased(replacer.store, record.lease, who=who, now_ms=context.clock.now_ms()) as lease:
                     replacer.hold_lease = lease.hold
                     replacer.put_back(folder.path, record)
         except (ResnapError, LockedError) as error:
+            is_in_scope = True
             if error.transient:
                 raise
             yield Result(faults=(error,))
         else:
             yield Undone(record=record, partly_done=not context.settings.dry_run)
+    if not is_in_scope:
+        raise UsageError(f"the run {replacer.run} has replaced nothing of a topic that matches --topic",
+                         hint="leave out --topic to put back all that it has replaced")  # fmt: skip
 
 
 def _repair_row(repair: Repair) -> Row:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from resnap.replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
@@ -21,7 +21,7 @@ from resnap.scheduler.settings.declaration import (
     Size,
     from_text,
 )
-from resnap.scheduler.settings.values import parse_as_of, split_list
+from resnap.scheduler.settings.values import checked_as_of, split_list
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
@@ -177,7 +177,7 @@ class ReplaySettings(SettingGroup):
 
     as_of: Annotated[
         Literal["now", "roll"] | datetime,
-        from_text(parse_as_of),
+        BeforeValidator(checked_as_of),
         Setting(
             "When producers count as expired: now, at the roll of each segment, or at an ISO 8601 time.",
             "now|roll|TIME",

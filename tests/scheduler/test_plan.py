@@ -131,6 +131,20 @@ def test_a_kept_plan_holds_wherever_it_is_carried_out_from(command: Resnap, brok
     assert command("regenerate", "--plan", tmp_path / "plan.json", "--into", "out", *LOCAL).code == 0
 
 
+def test_a_kept_plan_for_a_moment_that_has_yet_to_come_is_refused(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--save", saved).code == 0
+    plan = json.loads(saved.read_text())
+    plan["rules"]["as_of"]["now_ms"] += 10 * 86_400_000
+    saved.write_text(json.dumps(plan))
+    for to in (("regenerate", "--into", tmp_path / "out"), ("tier", "--to", f"file://{tmp_path}/store")):
+        ran = command(*to, "--plan", saved, *LOCAL)
+        assert (ran.code, "which is in the future" in ran.err) == (15, True), ran.err
+    assert not (tmp_path / "out").exists()
+
+
 def _roll(partition: Path) -> None:
     file_at(partition, bases(partition)[-1] + 1000, "log").touch()
 

@@ -117,6 +117,19 @@ def test_what_is_wrong_becomes_right_and_undo_brings_every_byte_back(
     assert scene.contents() == wrong
 
 
+def test_an_undo_puts_back_the_named_topics_alone(scene_of: Callable[[str], Scene]) -> None:
+    scene = scene_of("flat")
+    scene.damage()
+    wrong = scene.contents()
+    run = scene.repair().document["summary"]["run"]
+    repaired = scene.contents()
+    other = scene.command("repair", scene.url, "--undo", run, "--topic", "no-such-topic")
+    assert (other.code, f"the run {run} has replaced nothing of a topic" in other.err) == (2, True), other.err
+    assert scene.contents() == repaired
+    assert scene.command("repair", scene.url, "--undo", run, "--topic", "pay*").code == 0
+    assert scene.contents() == wrong
+
+
 def test_garbage_collection_takes_the_originals_when_they_are_old_and_says_what_cannot_be_undone(
     scene_of: Callable[[str], Scene], command: Resnap
 ) -> None:

@@ -142,6 +142,32 @@ def test_a_wrong_value_is_reported_with_setting_origin_and_what_was_found(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("producer.id.expiration.ms = true", "producer.id.expiration.ms"),
+        ("threads = false", "expected another value than true or false"),
+        ("split-size = true", "expected another value than true or false"),
+        ("header-read-size = 9223372036854775808", "expected less than or equal to 9223372036854775807"),
+        ("max-reach-back = -5", "max-reach-back (file {file}): expected a duration of 0s or more, found -5"),
+        ("history-retention = -1", "expected a duration of 0s or more"),
+        ("as-of = 2026-01-31", "expected a time with its zone"),
+        ("as-of = 2026-01-31T12:00:00", "expected a time with its zone"),
+    ],
+)
+def test_a_value_of_another_type_in_a_file_is_not_taken_for_what_it_is_not(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, file=text)
+    assert expected.format(file=tmp_path / "resnap.toml") in str(caught.value)
+
+
+def test_a_time_with_its_zone_and_a_switch_need_no_quotes_in_a_file(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, file="as-of = 2026-01-31T12:00:00Z\nfull = true\nmax-reach-back = 60")
+    assert (settings.as_of_ms, settings.full, settings.max_reach_back_ms) == (1_769_860_800_000, True, 60_000)
+
+
 def test_a_wrong_flag_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"as-of \(flag --as-of\)"):
         loaded(tmp_path, {"as_of": "yesterday"})
