@@ -52,8 +52,7 @@ class BrokersFolders:
 
         """
         named = {entry.key for manifest in manifests for entry in manifest.objects}
-        logs = [log for manifest in manifests if (log := manifest.object(ObjectKind.LOG)) is not None]
-        folders = {folder for log in logs if (folder := _folder(log.key)) is not None}
+        folders = {folder for manifest in manifests if (folder := _folder(manifest.log.key)) is not None}
         return sorted(base for folder in folders for base in _begins(self._objects(folder) - named))
 
     def _objects(self, folder: str) -> frozenset[str]:

@@ -200,7 +200,6 @@ class Manifest:
     @property
     def facts(self) -> ManifestFacts:
         """The facts that manifests of all layouts have."""
-        by_kind = {entry.kind: entry for entry in self.objects}
         return ManifestFacts(
             cluster_id=self.cluster_id,
             topic=self.topic,
@@ -210,13 +209,18 @@ class Manifest:
             next_base_offset=self.next_base_offset,
             leader_epochs=self.leader_epochs,
             snapshot_origin=self.snapshot_origin,
-            snapshot_key=by_kind[ObjectKind.SNAPSHOT].key,
+            snapshot_key=next(entry.key for entry in self.objects if entry.kind is ObjectKind.SNAPSHOT),
             max_timestamp_ms=self.max_timestamp_ms,
-            log_bytes=by_kind[ObjectKind.LOG].size_bytes,
+            log_bytes=self.log.size_bytes,
             broker_id=self.broker_id,
             remote_id=uuid_text(self.segment_id.bytes),
             made=(self.created_at_ms, str(self.segment_id)),
         )
+
+    @property
+    def log(self) -> ManifestObject:
+        """The segment's log, which every manifest names."""
+        return next(entry for entry in self.objects if entry.kind is ObjectKind.LOG)
 
     def object(self, kind: ObjectKind) -> ManifestObject | None:
         """Return the object of ``kind``, None if the segment has none."""
@@ -323,14 +327,10 @@ def _read_record(data: bytes) -> tuple[dict[str, Any], int]:
         raise FormatError("manifest file", position=stream.tell(), expected="one record and nothing else",
                           found=f"{len(found)} in {len(data)} bytes")  # fmt: skip
     block, record = found[0]
-    _check_checksum(record, _READABLE[schema], blocks.metadata.get(_CHECKSUM), block.offset)
-    return record, block.offset
-
-
-def _check_checksum(record: Mapping[str, Any], schema: Any, carried: str | None, position: int) -> None:  # noqa: ANN401
-    computed = f"{_record_checksum(record, schema):08x}"
+    carried, computed = blocks.metadata.get(_CHECKSUM), f"{_record_checksum(record, _READABLE[schema]):08x}"
     if carried != computed:
-        raise FormatError("manifest checksum (CRC-32C)", position=position, expected=carried, found=computed)
+        raise FormatError("manifest checksum (CRC-32C)", position=block.offset, expected=carried, found=computed)
+    return record, block.offset
 
 
 def _record_checksum(record: Mapping[str, Any], schema: Any) -> int:  # noqa: ANN401 - as fastavro parses it

@@ -68,7 +68,7 @@ def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch |
     for ours, theirs in _pairs(here, there):
         try:
             offset = max(ours.base_offset, theirs.base_offset)
-            first, second = (_batch_at(piece, offset) for piece in (ours, theirs))
+            first, second = (first_batch(piece, offset)[1] for piece in (ours, theirs))
             if first and second:
                 return SharedBatch(offset, theirs, first == second)
         except (FileGoneError, ObjectNotFoundError):
@@ -97,22 +97,13 @@ def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piec
     yield from overlapping
 
 
-def _batch_at(piece: Piece, offset: int) -> bytes:
-    return _first_batch(piece, offset)[1]
-
-
-def position_of(piece: Piece, offset: int) -> int:
-    """Return the byte position in ``piece`` of the first batch at ``offset`` or above; its size if there is none.
+def first_batch(piece: Piece, offset: int) -> tuple[int, bytes]:
+    """Return position and header of the first batch at ``offset`` or above; size and no header if there is none.
 
     Raises:
-        LogDirError, StoreError: it cannot be read.
+        LogDirError, StoreError: the segment cannot be read.
 
     """
-    return _first_batch(piece, offset)[0]
-
-
-def _first_batch(piece: Piece, offset: int) -> tuple[int, bytes]:
-    """Return position and header of the first batch at ``offset`` or above; no header if the segment ends before it."""
     position = 0
     with piece.open(HEADER.size if offset == piece.base_offset else _RANGE_BYTES) as reader:
         while len(header := reader.read(position, HEADER.size)) >= LOG_OVERHEAD:

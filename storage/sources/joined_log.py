@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.layouts.lineage import epochs_in
-from resnap.storage.layouts.same_log import Piece, position_of, shared_batch
+from resnap.storage.layouts.same_log import Piece, first_batch, shared_batch
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.small_pieces import each
@@ -180,7 +180,7 @@ def _piece(segment: Segment, sources: Sources) -> Piece:
 
 def _cut_off(segment: Segment, end: int, sources: Sources) -> Segment:
     """Return ``segment`` up to the offset ``end``, at which another one begins."""
-    size = position_of(_piece(segment, sources), end)
+    size, _ = first_batch(_piece(segment, sources), end)
     return replace(segment, path=cut_locator(segment.path, size), size_bytes=size, next_base_offset=end)
 
 

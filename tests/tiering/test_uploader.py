@@ -19,7 +19,6 @@ from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import (
     Manifest,
-    ObjectKind,
     SnapshotHow,
     SnapshotOrigin,
     read_manifest,
@@ -527,7 +526,7 @@ def test_a_holder_that_was_stopped_before_its_manifest_does_no_harm_when_it_goes
     assert len(found) == (1 if same else 2)
     for manifest in found:
         check_objects(memory_store, manifest)
-    assert len({manifest.object(ObjectKind.LOG) and manifest.object(ObjectKind.LOG).sha256 for manifest in found}) == 1  # type: ignore[union-attr]
+    assert len({manifest.log.sha256 for manifest in found}) == 1
     assert stopped.find(memory_store) is not None
     reader = StoreReader(store=memory_store, listing=Flat().listing(memory_store, bool))
     assert [reader.verify(key, reads_objects=True).problems for key in manifest_keys(memory_store)] == [()] * len(found)

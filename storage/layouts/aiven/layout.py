@@ -29,7 +29,7 @@ from resnap.storage.layouts.aiven.body import (
 )
 from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
 from resnap.storage.layouts.aiven.keys import INDEXES, place_of
-from resnap.storage.layouts.aiven.listing import list_copies, vouched_by_copies
+from resnap.storage.layouts.aiven.listing import list_copies
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
@@ -55,6 +55,7 @@ from resnap.storage.layouts.segments import (
     ShippedMeanwhileError,
     ShippedSegment,
     Unnamed,
+    Vouched,
     check_key_length,
     known_topic_id,
 )
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing, SegmentCipher
     from resnap.storage.layouts.aiven.listing import AivenListing
-    from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest, Vouched
+    from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -152,7 +153,8 @@ class Aiven:
 
     def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
-        return vouched_by_copies(partition)
+        checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
+        return Vouched(leader_epochs=tuple(checkpoints), digests={})
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""

@@ -11,7 +11,7 @@ from resnap.storage.layouts.aiven.keys import MANIFEST, parse_key, place_of
 from resnap.storage.layouts.aiven.log import copied_segment, log_segment, without_manifest
 from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, Vouched
+from resnap.storage.layouts.segments import SegmentFiles, StoredManifest
 from resnap.storage.log.store_path import StorePath
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.aiven.log import CopiedSegment
     from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
-    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import Incomplete
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -102,9 +101,3 @@ def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = 
         else:
             sizes[manifest] = sizes.get(manifest, 0) + info.size_bytes
     return AivenListing(store, infos, manifests, sizes)
-
-
-def vouched_by_copies(partition: PartitionDir) -> Vouched:
-    """Return where the leader epochs of all segments are stored; there are no digests."""
-    checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
-    return Vouched(leader_epochs=tuple(checkpoints), digests={})

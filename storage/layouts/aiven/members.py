@@ -101,10 +101,6 @@ class StoredSegment:
         """Return where the index ``suffix`` lies in the ``.indexes`` object; None if there is none."""
         return self.manifest.indexes.named()[INDEX_NAMES[suffix]]
 
-    def index_size(self, suffix: str) -> int | None:
-        """Return the size of the index itself, in bytes; None if the segment has none."""
-        return index_size(self.manifest, suffix)
-
     def index(self, piece: bytes, place: IndexRange) -> bytes:
         """Return the index that is stored as ``piece`` at ``place``; an empty one is not encrypted.
 

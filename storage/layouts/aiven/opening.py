@@ -17,7 +17,15 @@ from resnap.storage.encryption import DataKeyError
 from resnap.storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.manifest import read_manifest
-from resnap.storage.layouts.aiven.members import KEY_PARTS, LOG_FILE, Member, StoredSegment, member_of, stem_of
+from resnap.storage.layouts.aiven.members import (
+    KEY_PARTS,
+    LOG_FILE,
+    Member,
+    StoredSegment,
+    index_size,
+    member_of,
+    stem_of,
+)
 from resnap.storage.readers import BytesReader, FileFacts, RangeReader
 
 if TYPE_CHECKING:
@@ -94,7 +102,7 @@ def facts_of_member(opener: Opener, member: Member) -> FileFacts:
     segment = stored_segment(opener, member.stem)
     if member.suffix != LOG_FILE:
         found = opener.facts(f"{member.stem}.{INDEXES}")
-        return FileFacts(segment.index_size(member.suffix) or 0, found.mtime_ns, 0)
+        return FileFacts(index_size(segment.manifest, member.suffix) or 0, found.mtime_ns, 0)
     found, chunks = opener.facts(f"{member.stem}.{LOG}"), segment.manifest.chunks
     size = chunks.file_size if found.size_bytes == chunks.stored_size else -found.size_bytes
     return FileFacts(size, found.mtime_ns, 0)

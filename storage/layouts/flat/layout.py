@@ -224,13 +224,12 @@ class Flat:
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment that a manifest names."""
         manifest = read_manifest(data)
-        log = next(entry for entry in manifest.objects if entry.kind is ObjectKind.LOG)
         return ShippedSegment(
             **manifest.facts.values(),
             manifest_key=key,
-            log_key=log.key,
+            log_key=manifest.log.key,
             objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
-            is_replaceable=log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
+            is_replaceable=manifest.log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
@@ -258,7 +257,7 @@ def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKi
 
     An id whose object the manifest names is not used: that object is read until the new manifest is written.
     """
-    log, place = next(one.key for one in manifest.objects if one.kind is ObjectKind.LOG), keys.parse_key(manifest_key)
+    log, place = manifest.log.key, keys.parse_key(manifest_key)
     if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
         return {kind: f"{log.removesuffix('log')}{BROKERS_EXTENSIONS[kind]}" for kind in bodies}
     digests: dict[str, str] = {one.kind: one.sha256 for one in manifest.objects}

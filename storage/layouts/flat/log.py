@@ -107,7 +107,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 
     Snapshots and transaction indexes are not checked here: the replay judges them, and whether they exist.
     """
-    flat, brokers = parse_key(key), _key_of(manifest, ObjectKind.LOG).removesuffix("log")
+    flat, brokers = parse_key(key), manifest.log.key.removesuffix("log")
     for entry in manifest.objects:
         found = infos.get(entry.key) or _elsewhere(store, infos, entry.key)
         is_of_segment = entry.key == f"{brokers}{EXTENSIONS[entry.kind]}" or _is_beside(flat, entry)
@@ -142,7 +142,7 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
 
 def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> LogSegment:
     facts, sizes = manifest.facts, {entry.kind: entry.size_bytes for entry in manifest.objects}
-    log = infos[_key_of(manifest, ObjectKind.LOG)]
+    log = infos[manifest.log.key]
     snapshot = infos.get(facts.snapshot_key) or replace(log, key=facts.snapshot_key, size_bytes=0, etag="")
     transactions, checkpoint = (
         None if entry is None else str(root / entry.key)
@@ -154,7 +154,3 @@ def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Man
         end_snapshot(facts, str(root / snapshot.key), snapshot, snapshot.size_bytes),
         checkpoint,
     )
-
-
-def _key_of(manifest: Manifest, kind: ObjectKind) -> str:
-    return next(entry.key for entry in manifest.objects if entry.kind is kind)

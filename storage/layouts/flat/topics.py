@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, parse_key
-from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.layouts.same_log import shared_batch, stored_piece
 from resnap.storage.stores.key_part import UNKNOWN
 
@@ -127,6 +127,5 @@ def _pieces(store: ObjectStore, places: Iterable[FlatKey]) -> list[Piece]:
     for place in places:
         with suppress(FormatError, ObjectNotFoundError):  # reading the partition reports it
             manifest = read_manifest(store.get(place.key))
-            key = next(entry.key for entry in manifest.objects if entry.kind is ObjectKind.LOG)
-            pieces.append(stored_piece(store, key, manifest.base_offset, manifest.next_base_offset))
+            pieces.append(stored_piece(store, manifest.log.key, manifest.base_offset, manifest.next_base_offset))
     return pieces
