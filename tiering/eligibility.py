@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.tiering.inventory import PartitionInventory
 
-__all__ = [
-    "Candidates",
-    "Eligibility",
-    "Reason",
-    "Refusal",
-    "after_replay",
-    "before_replay",
-    "refuse",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -142,8 +132,8 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
         found = (
             unreadable
             or everywhere
-            or _by_outcome(outcomes.get(_end(segment)), result)
-            or _by_damage(segment, outcomes.get(_end(segment)), unread_from, result)
+            or _by_outcome(outcomes.get(end_of(segment)), result)
+            or _by_damage(segment, outcomes.get(end_of(segment)), unread_from, result)
             or _by_last_stable_offset(segment, last_stable_offset)
         )
         if found is None:
@@ -189,10 +179,10 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
 
 
 def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
-    if high_watermark is None or _end(segment) <= high_watermark:
+    if high_watermark is None or end_of(segment) <= high_watermark:
         return None
     return _Found(
-        Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {_end(segment)}, the high watermark is {high_watermark}"
+        Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {end_of(segment)}, the high watermark is {high_watermark}"
     )
 
 
@@ -259,21 +249,22 @@ def _by_damage(
     segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
 ) -> _Found | None:
     """Refuse segments that need no rebuilding if the replay could not read there: open transactions may be hidden."""
-    if boundary is not None or unread_from is None or _end(segment) <= unread_from:
+    if boundary is not None or unread_from is None or end_of(segment) <= unread_from:
         return None
     return _blind(blind_outcome(replay.error), str(replay.error), replay)
 
 
 def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:
-    if last_stable_offset is None or _end(segment) <= last_stable_offset:
+    if last_stable_offset is None or end_of(segment) <= last_stable_offset:
         return None
     return _Found(
         Reason.ABOVE_LAST_STABLE_OFFSET,
-        f"it ends at offset {_end(segment)}, a transaction has been open since offset {last_stable_offset}",
+        f"it ends at offset {end_of(segment)}, a transaction has been open since offset {last_stable_offset}",
     )
 
 
-def _end(segment: Segment) -> int:
+def end_of(segment: Segment) -> int:
+    """Return the offset at which a closed segment ends."""
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end")
     return segment.next_base_offset

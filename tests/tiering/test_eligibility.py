@@ -18,16 +18,9 @@ from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
 from resnap.tiering.broker_blockers import broker_blockers
-from resnap.tiering.eligibility import (
-    Candidates,
-    Eligibility,
-    Reason,
-    Refusal,
-    after_replay,
-    before_replay,
-    refuse,
-)
+from resnap.tiering.eligibility import Candidates, Eligibility, after_replay, before_replay
 from resnap.tiering.inventory import take_inventory, take_partition_inventory
+from resnap.tiering.refusal import Reason, Refusal, refuse
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.replay.memory_sink import MemorySink

@@ -79,11 +79,6 @@ class Effective:
     problems: tuple[str, ...] = ()
     """Values that no broker would take, and what becomes of them."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it was configured, and is not Kafka's default."""
-        return self.level in (Level.BROKER, Level.ALL_BROKERS, Level.STATIC)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerExpiration:

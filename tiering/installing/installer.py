@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import (
-    READ_BYTES,
     Dress,
     FileDigest,
     digest_of_file,
@@ -76,7 +75,7 @@ class Installer:
             folder_times_ns={folder.name: dress_of(folder).mtime_ns or 0 for folder in folders},
             changes=tuple(changes),
         )
-        write_file(self.disk, undo_dir / MANIFEST_FILE, _blocks(write_manifest(manifest)), _kept(undo_dir))
+        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _kept(undo_dir))
         return manifest
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
@@ -142,8 +141,3 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
 def _kept(undo_dir: Path) -> Dress:
     """Return owner and mode for saved files: those of the folder, so that their owner can read them."""
     return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
-
-
-def _blocks(data: bytes) -> Iterator[bytes]:
-    for start in range(0, len(data), READ_BYTES):
-        yield data[start : start + READ_BYTES]

@@ -210,15 +210,9 @@ class Layers:
         self._store.add(producer_id)
 
     def add_many(self, producer_ids: Ids, now_ms: int) -> None:
-        """Store ids; a full layer is closed early, as with single ids."""
-        done = 0
-        while done < len(producer_ids):
-            self._make_room(now_ms)
-            room = max(1, self._capacities[-1] - self._store.items[-1])
-            some = producer_ids[done:] if self.is_saturated else producer_ids[done : done + room]
-            for one in some.tolist():
-                self._store.add(one)
-            done += len(some)
+        """Store ids, one after the other."""
+        for one in producer_ids.tolist():
+            self.add(one, now_ms)
 
     def _span_is_over(self, now_ms: int) -> bool:
         return now_ms - self._spans[-1] >= self._cycle.span_ms

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.tiering.remote_log.records import RemoteLogRecord
 
 _WHAT: Final = "remote log metadata record"
 _VERSION: Final = 0

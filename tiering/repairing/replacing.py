@@ -7,7 +7,7 @@ is read back, since a store may report success and keep something else.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from resnap.tiering.repairing.originals import (
     REPAIRED,
     Change,
     Digest,
-    Record,
     Version,
     current,
     read_record,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.segments import Rewritten
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.originals import Folder
+    from resnap.tiering.repairing.originals import Folder, Record
 
 
 class NotUndoneError(VerificationError):
@@ -108,14 +107,7 @@ class Replacer:
         stays = [(key, body) for key in rewritten.replaced if (body := versions.of(key).body) is not None]
         changes = [Change(key, versions.of(key).digest, Digest.of(body)) for key, body in (*stays, *writes)]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
-        record = Record(
-            manifest_key=record.manifest_key,
-            lease=record.lease,
-            topic=record.topic,
-            partition=record.partition,
-            base_offset=record.base_offset,
-            changes=tuple(changes),
-        )
+        record = replace(record, changes=tuple(changes))
         for number, change in enumerate(changes):
             if (original := versions.of(change.key).body) is not None:
                 self._put(f"{folder}/{number}", original)

@@ -238,3 +238,16 @@ def _entries(path: str, body: bytes) -> list[AbortedTxn]:
     except FormatError as error:
         # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
         raise IndexUnusableError(str(error), hint=_UNUSABLE) from error
+
+
+def index_there(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | None:
+    """Return the entries of the transaction index of ``segment``, perhaps none; None if it is damaged.
+
+    Raises:
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    try:
+        return tuple(read_transaction_index(_read_transactions(segment.sibling("txnindex"), sources)))
+    except FormatError:
+        return None

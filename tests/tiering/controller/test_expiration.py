@@ -110,7 +110,7 @@ def test_kafkas_defaults_are_known() -> None:
     values = {name: effective.value_ms for name, effective in found.settings.items()}
     assert values == {EXPIRATION: DAY_MS, CHECK_INTERVAL: 600_000, TRANSACTIONAL_EXPIRATION: WEEK_MS}
     assert found.check_interval_ms == 600_000
-    assert not any(effective.is_known for effective in found.settings.values())
+    assert {effective.level for effective in found.settings.values()} == {Level.DEFAULT}
     assert [setting.name for setting in SETTINGS if setting.dynamic] == [EXPIRATION]
 
 

@@ -12,7 +12,6 @@ from resnap.tiering.controller.transactions.client_errors import (
     ProduceSituation,
     Reaction,
     after_unresolved,
-    bumped_by_itself,
     on_coordinator_error,
     on_produce_error,
 )
@@ -175,10 +174,6 @@ def test_retriable_errors_of_a_batch_are_retried_until_retries_are_used_up(code:
     assert idempotent(code) == transactional(code) == AGAIN
     assert idempotent(code, has_retries=False) == Reaction(batch=FAIL)
     assert transactional(code, has_retries=False) == ABORTS
-
-
-def test_producer_id_reset() -> None:
-    assert [bumped_by_itself(epoch) for epoch in (0, 32_766, 32_767)] == [1, 32_767, None]
 
 
 @each("code", [3, 7, 14, 51])
