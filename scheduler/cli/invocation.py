@@ -78,9 +78,7 @@ class Invocation:
             rows = chain(first, self._rows(left, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
-                self.output.write(Answer(head=view.totals()))
-                for line in view.closing():
-                    self.output.line(line)
+                self.output.write(Answer(head=view.totals(), closing=view.closing))
             elif self.output.form == "table" and not view.columns:
                 deque(rows, maxlen=0)  # people read the lines of each result
                 for line in view.closing():

@@ -1,7 +1,7 @@
 """The commands that show the service's runs; they read its file, whether the service runs or not."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -110,8 +110,5 @@ def _history(run: Invocation) -> Iterator[History]:
     if not path.is_file():
         raise UsageError(f"{path} does not exist: no service has run with this state directory",
                          hint="give the --state-dir of `resnap serve`")  # fmt: skip
-    database = DatabaseView(path)
-    try:
+    with closing(DatabaseView(path)) as database:
         yield History(database, run.clock.now_ms)
-    finally:
-        database.close()

@@ -4,7 +4,7 @@ import os
 import pwd
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -73,11 +73,8 @@ def revoke_token(run: Invocation, name: Name) -> None:
 @contextmanager
 def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
     """Yield the tokens and the audit log of the service with this state directory."""
-    database = Database(state_directory_of(run.settings) / DATABASE_FILE)
-    try:
+    with closing(Database(state_directory_of(run.settings) / DATABASE_FILE)) as database:
         yield Tokens(database, run.clock, secrets.token_bytes), AuditLog(database, run.clock)
-    finally:
-        database.close()
 
 
 def _note(audit: AuditLog, action: str, token: Token) -> None:

@@ -275,7 +275,7 @@ class StoreRepair:
             made = rebuilt_snapshot(partition.topic_partition, result, rules, self.staged)
             index = partition.indexes.get(found.key)
             index = partition.indexes.pop(found.key) if index is not None and index.is_all_known else None
-            self._replace(partition, found, made, index)
+            self._replace(partition, found.key, index, found, made)
 
     def _note_replay(self, partition: RepairedPartition, replayed: ReplayedBoundary) -> None:
         if not any(replayed.plan is one for one in partition.plans):
@@ -292,7 +292,7 @@ class StoreRepair:
         for key, index in partition.indexes.items():
             judged = right.get(index.segment.path, index)
             if judged.body is not None:
-                self._replace(partition, None, None, judged, key)
+                self._replace(partition, key, judged)
                 if not judged.is_all_known:
                     partition.warnings.append(f"{index.segment.sibling('txnindex')}: {_AS_FAR_AS_KNOWN}")
 
@@ -324,13 +324,16 @@ class StoreRepair:
     def _replace(
         self,
         partition: RepairedPartition,
-        found: SnapshotCheck | None,
-        made: ChosenSnapshot | None,
+        key: str,
         index: JudgedIndex | None,
-        key: str = "",
+        found: SnapshotCheck | None = None,
+        made: ChosenSnapshot | None = None,
     ) -> None:
-        """Replace the wrong parts of a segment; a failure is reported, and the next segment follows."""
-        manifest_key = self._manifests[key if found is None else found.key]
+        """Replace the wrong parts of the segment whose snapshot has the locator ``key``.
+
+        A failure is reported, and the next segment follows.
+        """
+        manifest_key = self._manifests[key]
         facts = self.check.manifests[manifest_key]
         parts = RightParts(
             snapshot=None if made is None else made.body,
