@@ -17,18 +17,20 @@ from zoneinfo import ZoneInfo
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
+from resnap.scheduler.service.cron import cron_trigger
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from apscheduler.triggers.cron import CronTrigger
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.history import History
@@ -244,7 +246,7 @@ def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
     if spec.every is not None:
         return IntervalTrigger(seconds=spec.every / timedelta(seconds=1), timezone=UTC)
     try:
-        return CronTrigger.from_crontab(spec.cron, timezone=ZoneInfo(spec.timezone))
+        return cron_trigger(spec.cron or "", ZoneInfo(spec.timezone))
     except ValueError as error:
         raise ConfigurationError(
             f"schedule {spec.name}: cron {spec.cron!r}: {error}",

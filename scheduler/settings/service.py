@@ -44,7 +44,7 @@ class ScheduleSpec(BaseModel):
     every: Duration | None = None
     """Counted from the beginning of the last run."""
     cron: str | None = None
-    """Minute, hour, day of the month, month, day of the week."""
+    """Minute, hour, day of the month, month, day of the week (0 and 7 are Sunday); both days must match."""
     timezone: str = "UTC"
     """Time zone of ``cron``, by its IANA name."""
     sources: Listed = ()

@@ -12,7 +12,8 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
 from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
-from resnap.scheduler.service.schedules import Schedules
+from resnap.scheduler.service.cron import cron_trigger
+from resnap.scheduler.service.schedules import Schedules, trigger_of
 from resnap.scheduler.settings.service import ScheduleSpec
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
@@ -127,6 +128,53 @@ def test_a_time_of_day_that_is_new_was_not_missed(noon: Timed) -> None:
 def test_a_time_of_day_is_of_its_zone(noon: Timed) -> None:
     noon.schedules.load([daily("30 15 * * *", timezone="Europe/Berlin")])
     assert noon.next_of("daily") == NOON + HOUR_MS * 3 // 2, "two hours ahead in July"
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [("0", "Sun"), ("7", "Sun"), ("1", "Mon"), ("1-5", "Mon Tue Wed Thu Fri"), ("sun", "Sun"), ("5-7", "Fri Sat Sun"),
+     ("fri-mon", "Mon Fri Sat Sun"),
+     ("*/3", "Wed Sat Sun"), ("MON,3", "Mon Wed"), ("*", "Mon Tue Wed Thu Fri Sat Sun")],
+)  # fmt: skip
+def test_days_of_the_week_are_those_of_crontab(days: str, expected: str) -> None:
+    trigger, monday = cron_trigger(f"0 0 * * {days}", UTC), datetime(2026, 7, 20, tzinfo=UTC)
+    week = [monday + timedelta(days=day) for day in range(7)]
+    assert [f"{day:%a}" for day in week if trigger.get_next_fire_time(None, day) == day] == expected.split()
+
+
+@pytest.mark.parametrize("cron", ["0 0 * * 8", "0 0 * * noday", "0 0 * * 1-", "0 0 * * */0", "0 0 * *", "0 0 * * * *"])
+def test_what_is_no_crontab_is_refused(cron: str) -> None:
+    with pytest.raises(ConfigurationError, match="schedule daily: cron"):
+        trigger_of(daily(cron))
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "since", "expected"),
+    [
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00Z", ["23T22:00", "24T21:00", "25T21:00"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-03-27T12:00Z", ["28T01:30", "29T01:30", "30T00:30"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-23T12:00Z", ["24T00:30", "25T00:30", "26T01:30"]),
+        ("0 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00Z", ["29T01:00", "30T00:00", "30T01:00"]),
+        ("*/30 * * * *", "Europe/Berlin", "2026-10-25T00:10Z", ["25T00:30", "25T01:00", "25T01:30", "25T02:00"]),
+        ("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:10Z", ["29T00:30", "29T01:00", "29T01:30"]),
+    ],
+    ids=[
+        "jumped over at midnight",
+        "jumped over",
+        "twice",
+        "two of one time",
+        "all of the long hour",
+        "a missing hour",
+    ],
+)
+def test_when_the_clocks_change_no_run_is_skipped_and_none_is_made_twice(
+    cron: str, zone: str, since: str, expected: list[str]
+) -> None:
+    trigger, now, found = trigger_of(daily(cron, timezone=zone)), datetime.fromisoformat(since), list[datetime]()
+    for _ in expected:
+        found.append(trigger.get_next_fire_time(found[-1] if found else None, now))
+        now = found[-1].astimezone(UTC) + timedelta(seconds=1)
+    assert [f"{at.astimezone(UTC):%dT%H:%M}" for at in found] == expected
 
 
 def test_an_invalid_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
