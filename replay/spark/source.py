@@ -264,7 +264,7 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
     """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
-        raise UsageError(f"the name of {path} says no base offset", hint="name it by 20 digits, as the broker had done")
+        raise UsageError(f"the name of {path} has no base offset", hint="name it by 20 digits, as the broker had done")
     with readable(path):
         size_bytes = path.stat().st_size
     if directory is None:
