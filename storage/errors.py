@@ -249,7 +249,7 @@ class StalePlanError(ResnapError):
 
 
 class CancelledError(ResnapError):
-    """The work was cancelled; no part of it may treat this as a failure of its own and go on."""
+    """The work was cancelled; no part of it may treat this as its own failure and continue."""
 
     exit_code = 130
 

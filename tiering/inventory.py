@@ -83,7 +83,7 @@ class Compaction(StrEnum):
 
 
 class CompactionOrigin(StrEnum):
-    """Where the word on compaction comes from."""
+    """How it is known that a partition is compacted."""
 
     INTERNAL_TOPIC = "internal-topic"
     TOPIC_CONFIGURATION = "topic-configuration"
@@ -93,7 +93,7 @@ class CompactionOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryStatus:
-    """One boundary and what stands there."""
+    """One boundary and the snapshot there."""
 
     offset: int
     """N: its snapshot speaks of everything below."""
@@ -237,7 +237,7 @@ def take_partition_inventory(
 
 
 def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> PartitionInventory:
-    """Return ``inventory`` with a boundary at the log end, if a snapshot stands there: of a broker that was stopped."""
+    """Return ``inventory`` with a boundary at the log end, if a stopped broker left a snapshot there."""
     log_end = inventory.log_end
     if log_end is None:
         return inventory

@@ -43,11 +43,11 @@ class Readiness(StrEnum):
     SHIPPED = "shipped"
     """It would stop, but all that may be tiered lies in a store already."""
     PREPARED = "prepared"
-    """It would stop; the snapshots it lacks are made, and are to be put beside the segments."""
+    """It would stop; the snapshots it lacks are made, but not installed yet."""
     BLOCKED = "blocked"
     """It stops, or would tier what a replica without its producer state wrote; a replay makes what it lacks."""
     UNFIT = "unfit"
-    """It stops, and something stands in the way of a replay, too."""
+    """It stops, and a replay is refused, too."""
     EXCLUDED = "excluded"
     """Compacted, or a topic of the brokers' own: it cannot be tiered."""
 

@@ -119,7 +119,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         self._pruning = Pruning(sources=sources)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep ``filters`` to leave out whole segments, and return them all: Spark looks at each row again."""
+        """Keep ``filters`` to skip whole segments, and return them all: Spark filters each row again."""
         self._pruning = replace(self._pruning, filters=tuple(filters))
         return filters
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 _LAST_RUNS: Final = 100
-"""Of a kind, among which one that counts is looked for."""
+"""How many runs of a kind are searched for one that counts."""
 
 
 class Observation:
