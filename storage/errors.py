@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ResnapError(Exception):
-    """Root of the tree; ``transient`` says whether the same call may go through later."""
+    """Root of the tree; ``transient`` says whether the same call may succeed later."""
 
     exit_code: ClassVar[int] = 1
     transient: ClassVar[bool] = False

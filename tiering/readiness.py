@@ -41,7 +41,7 @@ class Readiness(StrEnum):
     READY = "ready"
     """It tiers every closed segment."""
     SHIPPED = "shipped"
-    """It would stop, but all that may be tiered lies in a store already."""
+    """It would stop, but all that may be tiered is in a store already."""
     PREPARED = "prepared"
     """It would stop; the snapshots it lacks are made, but not installed yet."""
     BLOCKED = "blocked"

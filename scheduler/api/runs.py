@@ -58,7 +58,7 @@ def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
 
 @router.post("/v1/replica-checks", status_code=202, summary="Compare the replicas of the cluster", responses=TAKEN)
 def create_replica_check(submission: Submitting, body: ReplicasBody) -> RunAnswer:
-    """Find replicas that lack producer state which others have; of the cluster that the configuration names, alone."""
+    """Find replicas that lack producer state which others have; only in the cluster that the configuration names."""
     topics = {"topics": list(body.topics)} if body.topics else {}
     return submission.take(RunRequest(kind=RunKind.REPLICAS, partitions=tuple(body.partitions), settings=topics))
 
@@ -98,7 +98,7 @@ def list_runs(
 
 @_runs.get("/{run_id}", summary="One run", responses=problems("not-found"))
 def get_run(services: Serving, _: Viewer, kinds: Kinds, run_id: RunId) -> RunAnswer:
-    """Return a run, with how far it has come or what it came to."""
+    """Return a run, with its progress or its result."""
     return RunAnswer.model_validate(_found(services, run_id, kinds))
 
 

@@ -88,7 +88,7 @@ def plan_row(planned: Planned) -> PlanRow:
 
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return what a plan comes to."""
+    """Return the totals of a plan."""
     totals = {"partitions": 0, "snapshots": 0, "segmentsToRead": 0, "bytesToRead": 0}
     for one in planned:
         totals["partitions"] += 1
@@ -160,7 +160,7 @@ class PlanView(DryRunView):
         return [row for row in self.rows(result) if row["snapshots"]]
 
     def totals(self) -> Row:
-        """Return what the plan comes to."""
+        """Return the totals of the plan."""
         return totals_of(self.planned)
 
     def closing(self) -> Iterable[str]:

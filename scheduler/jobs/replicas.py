@@ -65,7 +65,7 @@ class Checked(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Result):
-    """What the check comes to."""
+    """The totals of the check."""
 
     partitions: int
     replicas: int
@@ -256,7 +256,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     @property
     def exit_code(self) -> int:
-        """What replicas that lost state call for, whatever else was not known."""
+        """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
     def rows(self, result: Checked | Ended) -> Iterator[Row]:

@@ -31,7 +31,7 @@ class Observation:
         self.metrics, self._clock = metrics, clock
         self._lock = threading.Lock()
         self._stores: dict[str | None, str] = {}
-        """How the last run of each schedule fared that needed a store, and the last that a caller asked for."""
+        """The result of each schedule's last run that needed a store, and of the last run that a caller requested."""
 
     @property
     def stores(self) -> str:

@@ -301,7 +301,7 @@ class Layout(Shipped, Protocol):
         ...
 
     def retained_away(self, store: ObjectStore) -> Callable[[ShippedSegment], bool]:
-        """Return a function that says whether brokers' retention has deleted a segment.
+        """Return a function that reports whether brokers' retention has deleted a segment.
 
         Brokers do not know the manifest, and leave it. The returned function raises StoreError where the store fails.
         """

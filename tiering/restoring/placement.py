@@ -37,9 +37,9 @@ class Assignment:
     """The brokers that get a replica of each partition."""
 
     brokers: tuple[int, ...] = ()
-    """Each gets one of every partition, where no file says otherwise."""
+    """Each gets one of every partition, unless the file assigns others."""
     chosen: Mapping[TopicPartition, tuple[Replica, ...]] | None = None
-    """What the file says."""
+    """The content of the file."""
 
     def replicas(self, partition: TopicPartition) -> tuple[Replica, ...]:
         """Return the replicas of ``partition``, the preferred leader first, in turn if only brokers are given.
