@@ -119,7 +119,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         self._pruning = Pruning(sources=sources)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep ``filters`` to leave out whole segments, and return them all: Spark looks at each row again."""
+        """Keep ``filters`` to skip whole segments, and return them all: Spark filters each row again."""
         self._pruning = replace(self._pruning, filters=tuple(filters))
         return filters
 
@@ -264,7 +264,7 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
     """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
-        raise UsageError(f"the name of {path} says no base offset", hint="name it by 20 digits, as the broker had done")
+        raise UsageError(f"the name of {path} has no base offset", hint="name it by 20 digits, as the broker had done")
     with readable(path):
         size_bytes = path.stat().st_size
     if directory is None:

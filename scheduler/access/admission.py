@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 REFRESH_S: Final = 5.0
 """How long changed limits may go unnoticed."""
 REREAD_S: Final = 2.0
-"""So long a call waits for what came into a metadata log since, if its disk has gone."""
+"""How long a call waits for new records of a metadata log if its disk does not answer."""
 
 
 class AdmissionControl:

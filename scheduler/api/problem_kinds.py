@@ -49,7 +49,7 @@ class BodyTooLargeError(HttpError):
 
 
 class ConflictError(HttpError):
-    """What is asked for does not fit the state that something is in."""
+    """The request does not fit the current state."""
 
 
 class KeyReusedError(HttpError):
@@ -57,7 +57,7 @@ class KeyReusedError(HttpError):
 
 
 class PreconditionError(HttpError):
-    """What ``If-Match`` asked for does not hold."""
+    """The condition of ``If-Match`` is not met."""
 
 
 class TooManyStreamsError(HttpError):

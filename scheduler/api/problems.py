@@ -74,7 +74,7 @@ class Problem(BaseModel):
 
 
 def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Response:
-    """Return the problem for ``error``; what the service is to blame for goes to the log."""
+    """Return the problem for ``error``; errors of the service itself are logged."""
     context = context_in(scope)
     response = problem_response(error, context.request_id)
     context.code = problem_kind(error).code

@@ -33,7 +33,7 @@ def get_schedule(services: Serving, _: Viewer, name: Name) -> ScheduleAnswer:
 
 @router.post("/{name}/pause", summary="Pause it", responses=_UNKNOWN)
 def pause_schedule(services: Serving, who: Admin, name: Name) -> ScheduleAnswer:
-    """Make no more runs due until it is resumed; a run at work goes on."""
+    """Make no more runs due until it is resumed; the current run continues."""
     _found(services, name)
     services.schedules.pause(name, who.name)
     return ScheduleAnswer.model_validate(_found(services, name))

@@ -264,7 +264,7 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - as Typer has them
-        """Return the words of the usage line; what must be given stands there without braces."""
+        """Return the words of the usage line; required arguments are without braces."""
         return [one.strip("{}") for one in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as Typer has them
@@ -281,7 +281,7 @@ class _Command(TyperCommand):
                     formatter.write_dl(records)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write the example, which is one line however long."""
+        """Write the example in one line, however long it is."""
         with formatter.section("Example"):
             formatter.write(f"  {self.epilog}\n")
 

@@ -62,7 +62,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
 
 @with_settings(STATE)
 def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
-    """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
+    """Show one run: its request, progress, errors and partitions."""
     with _history(run) as history:
         found = history.get(id)
         if found is None:

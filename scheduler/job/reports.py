@@ -1,4 +1,4 @@
-"""Turns results of jobs into rows: plain mappings under Kafka's own names, for people and programs alike."""
+"""Turns results of jobs into rows: plain mappings under Kafka's own names, for people and programs."""
 
 from __future__ import annotations
 

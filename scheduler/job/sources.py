@@ -88,11 +88,11 @@ class Scope:
         return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags, *reached_by])
 
     def wants(self, topic: str) -> bool:
-        """Whether ``topic`` is to be looked at."""
+        """Whether ``topic`` is selected."""
         return not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
 
     def wants_partition(self, partition: TopicPartition) -> bool:
-        """Whether ``partition`` is to be looked at."""
+        """Whether ``partition`` is selected."""
         return self.wants(partition.topic) and (not self.partitions or str(partition) in self.partitions)
 
     def live(self) -> ClusterFacts | None:
@@ -240,7 +240,7 @@ def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sour
 
 
 def joined_once(scope: Scope, sources: Sources) -> Scope:
-    """Return ``scope`` with its remote storage listed for all its sources, so that one by one can be looked at.
+    """Return ``scope`` with its remote storage listed for all its sources, so that each can be read alone.
 
     Sources that cannot be opened are reported where they are read.
     """
@@ -346,7 +346,7 @@ def destination_url(destination: str, selection: Selection) -> str:
 
 
 def lies_beside(url: str, selected: SelectedPartition) -> bool:
-    """Whether snapshots below ``url`` come to stand beside the segments of the partition, in a copy of a log dir."""
+    """Whether snapshots below ``url`` are beside the segments of the partition, in a copy of a log dir."""
     return str(selected.log_dir.path) == url
 
 

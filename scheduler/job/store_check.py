@@ -72,7 +72,7 @@ class StoreCheck:
     manifests: dict[str, ManifestFacts] = field(default_factory=dict)
     """All that could be read, by key."""
     asked_for: set[str] = field(default_factory=set)
-    """Keys of those that are to be verified, by this run or the one that it goes on with."""
+    """Keys of those to verify, by this run or by the one that it continues."""
     sink: str = DISCARD
     """URL of where rebuilt snapshots go; if they are kept, those are made, too, that no broker could load."""
     aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]] = lambda _: {}

@@ -91,7 +91,7 @@ class TierOrder:
     doubted: tuple[ShippedSegment, ...] = ()
     """What the store holds whose snapshots may lack producers that this run would keep."""
     settled: Eligibility | None = None
-    """The last word of an earlier run on what is left, where nothing has changed since."""
+    """The result of an earlier run for what is left, where nothing has changed since."""
 
     @property
     def topic_partition(self) -> TopicPartition:

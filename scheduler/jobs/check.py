@@ -88,12 +88,12 @@ class _Judge:
     stored: Collection[str]
     """Topics of which remote storage that was named holds segments."""
     unanswered: Sequence[str]
-    """Why the cluster, a broker of it, or a file of a log dir, which were asked, say nothing."""
+    """Why the cluster, a broker of it, or a file of a log dir did not answer."""
 
     def topic(
         self, name: str, partitions: Sequence[SelectedPartition], unread: Sequence[PartitionProblem]
     ) -> CheckedTopic:
-        """Return what is to be said of a topic."""
+        """Return the result for a topic."""
         sizes = TieringSizes()
         blockers: list[BlockerRow] = []
         warnings: list[BlockerRow] = []
@@ -161,7 +161,7 @@ class _Judge:
 
 
 def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
-    """Return what is to be said of each topic in scope; those that brokers never tier are left out unless named.
+    """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
         UsageError: a source is not what it should be.

@@ -102,7 +102,7 @@ class AuditView(View[Audited]):
             }
 
     def totals(self) -> Row:
-        """Return how much was looked at, and how much of it is wrong."""
+        """Return how much was read, and how much of it is wrong."""
         return {
             "producerIds": self.audit.producer_ids,
             "files": self.audit.files,

@@ -141,7 +141,7 @@ class GateView(View[Against]):
 
     @property
     def exit_code(self) -> int:
-        """What reasons against it call for, whatever else is not known."""
+        """What to do about the reasons against it, even if something else is not known."""
         if self._reasons:
             return MISSING_FOUND
         return ClusterError.exit_code if self._unknown else OK

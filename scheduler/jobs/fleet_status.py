@@ -48,7 +48,7 @@ class FleetBrokers(Result):
 
 
 def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
-    """Yield what each topic of the cluster is to be said of, then who was asked and has not answered.
+    """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
         ConfigurationError: no service is named, or the cluster cannot be asked as is said.

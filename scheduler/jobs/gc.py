@@ -25,7 +25,7 @@ from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Less might be a run that is at work; no segment takes as long to ship."""
+"""A younger object may be of a run in progress; no segment takes as long to ship."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
 
 
 def _check_alone(store: ObjectStore) -> None:
-    """Refuse to delete where a run at work could not be distinguished from one that was killed."""
+    """Refuse to delete where a run in progress could not be distinguished from a killed one."""
     found = condition(store)
     if found is not Condition.KEPT:
         raise UsageError(

@@ -83,7 +83,7 @@ class Beginning:
 
 @dataclass(slots=True)
 class _Said:
-    """What is to be said while the topics are gathered."""
+    """Messages while the topics are collected."""
 
     warnings: list[str] = field(default_factory=list)
     faults: list[ResnapError] = field(default_factory=list)

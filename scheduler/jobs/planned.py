@@ -90,7 +90,7 @@ def plan_row(planned: Planned) -> PlanRow:
 
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return what a plan comes to."""
+    """Return the totals of a plan."""
     plans = [one.plan for one in planned]
     cost = cost_of(plans)
     return {
@@ -163,7 +163,7 @@ class PlanView(DryRunView):
         return [row for row in self.rows(result) if row["snapshots"]]
 
     def totals(self) -> Row:
-        """Return what the plan comes to."""
+        """Return the totals of the plan."""
         return totals_of(self.planned)
 
     def closing(self) -> Iterable[str]:

@@ -83,7 +83,7 @@ def run(request: Request, context: Context) -> Iterator[Changed]:
 
 
 class ChangedView(View[Changed]):
-    """The facts alone."""
+    """Only the facts."""
 
     _facts: Row
 

@@ -230,7 +230,7 @@ def simulate_quota(
         typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
     ] = None,
 ) -> None:
-    """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
+    """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
     request = Request(
         scope=scope_of(context.settings, sources),
         rules=rules_of(profile, samples, window_seconds, unit, false_positive_rate, permissive=permissive),

@@ -171,7 +171,7 @@ class _Prints:
         """By path, of what was replayed last."""
 
     def take(self, wave: Sequence[Replayed]) -> None:
-        """Look at the segments that the snapshots of ``wave`` depend on."""
+        """Read the attributes of the segments that the snapshots of ``wave`` depend on."""
         needed = []
         for replayed in wave:
             partition = replayed.planned.selected.inventory.partition

@@ -101,7 +101,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
 
 
 def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
-    """Return what became of one boundary in a replay."""
+    """Return the outcome of one boundary in a replay."""
     comparison = found.comparison
     row: dict[str, object] = {
         **identity(topic_partition),

@@ -59,14 +59,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Result):
-    """What is to be said of replicas of one partition."""
+    """The findings about replicas of one partition."""
 
     replicas: tuple[ReplicaFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Result):
-    """What the check comes to."""
+    """The totals of the check."""
 
     partitions: int
     replicas: int
@@ -114,7 +114,7 @@ def results(
     alone: int = 0,
     unseen: Sequence[str] = (),
 ) -> Iterator[Checked | Ended]:
-    """Yield what was found, by partition, and what it comes to; ``unseen`` is what was asked for and is not there."""
+    """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for one in found:
         by_partition[one.topic_partition].append(one)
@@ -207,7 +207,7 @@ def _replica_row(one: ReplicaFinding) -> Row:
 
 
 def _in_words(one: ReplicaFinding) -> str:
-    """Return what is to be said of one replica, for people."""
+    """Return the finding about one replica, for people."""
     who = f"broker {one.broker_id}{', which leads,' if one.leads else ''}"
     match one.state:
         case ReplicaState.LOST:
@@ -251,7 +251,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     @property
     def exit_code(self) -> int:
-        """What replicas that lost state call for, whatever else was not known."""
+        """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
     def rows(self, result: Checked | Ended) -> Iterator[Row]:
@@ -295,7 +295,7 @@ class ReplicasView(View["Checked | Ended"]):
             yield from self._what_next()
 
     def _what_next(self) -> Iterator[str]:
-        """Yield the commands that move leadership away from replicas that lost state, and that heal them."""
+        """Yield the commands that move leadership away from replicas that lost state, and that repair them."""
         orders = _orders(self._lost)
         if orders:
             yield "Move leadership away first, to replicas that have not lost state:"

@@ -61,7 +61,7 @@ class Request:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By name: which of several topics of that name is meant; else its id where the manifests have another, or none."""
     assignment: Assignment | None = None
-    """Of a new cluster: who gets a replica; None for each log dir's broker, of whatever cluster."""
+    """Of a new cluster: which brokers get a replica; None for each log dir's broker, of any cluster."""
     new_cluster: Path | None = None
     """Where the bootstrap metadata of a new cluster lies, which gets what is restored."""
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)

@@ -357,7 +357,7 @@ class TierView(View[TierResult]):
             yield self._held.pop(self._coming.popleft())
 
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that still wait for others, which do not come any more."""
+        """Yield the rows that still wait for others, which will not follow."""
         yield from (self._held[partition] for partition in self._coming if partition in self._held)
 
     def _select(self, orders: tuple[TierOrder, ...]) -> None:

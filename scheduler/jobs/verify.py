@@ -343,7 +343,7 @@ class StoreView(View[StoreResult]):
         return () if row is None or isinstance(result, Unfit) else (row,)
 
     def row(self, result: StoreResult) -> Row | None:
-        """Return the row of a segment, or of an unfit partition, and count whatever it is."""
+        """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
             case Begun():
                 self._checks = result.checks

@@ -138,7 +138,7 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
 
 
 def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:
-    """Return what the running cluster says, where one is named, and what is to be said of that."""
+    """Return what the running cluster says, where one is named, and notes about it."""
     bootstrap_server = value_in(layers, "bootstrap_server")
     if not bootstrap_server:
         return {}, ()

@@ -102,7 +102,7 @@ def of_another_node(properties: Path, places: Iterable[str | Path]) -> str | Non
 
 
 def _check_cluster(directory: Path, metas: Iterable[MetaProperties]) -> None:
-    """Refuse a metadata log whose own ``meta.properties`` say that it is of another cluster than the log dirs."""
+    """Refuse a metadata log whose ``meta.properties`` name another cluster than the log dirs do."""
     holding = _metas([directory])
     its_own = next((meta.cluster_id for meta in holding if meta.cluster_id is not None), None)
     others = {meta.cluster_id for meta in metas if meta.cluster_id is not None} - {its_own}

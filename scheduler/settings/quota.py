@@ -11,7 +11,7 @@ from resnap.tiering.quota.token_bucket import QuotaConfig
 
 
 class QuotaSettings(SettingGroup):
-    """How new producer ids are counted, and how long they are remembered; rates are those of ``resnap quota set``."""
+    """How new producer ids are counted, and how long they count as known; rates are those of ``resnap quota set``."""
 
     title = "Quota of producer ids"
     at_start = True
@@ -51,6 +51,6 @@ class QuotaSettings(SettingGroup):
         )
 
     def remembering(self) -> Remembering:
-        """Return how ids are remembered."""
+        """Return how known ids are stored."""
         cycle = life_cycle(self.producer_id_quota_profile, self.producer_id_quota_window_size_seconds * 1000)
         return Remembering(cycle=cycle, false_positive_rate=self.producer_id_quota_false_positive_rate)

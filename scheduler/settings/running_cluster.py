@@ -58,7 +58,7 @@ def _connected(bootstrap_server: str, command_config: Path | None) -> Cluster:
 
 
 def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
-    """Return the settings that the running brokers use, and what is to be said of them.
+    """Return the settings that the running brokers use, and notes about them.
 
     Raises:
         ClusterError: the cluster does not answer; no broker that says nothing is one.

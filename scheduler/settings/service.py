@@ -30,7 +30,7 @@ RUN_SETTINGS: Final = frozenset(
     for one in declared_in(group)
     if one.setting.for_runs
 )  # fmt: skip
-"""What a schedule, or a request, may set for its runs alone; all else is the service's."""
+"""What a schedule, or a request, may set for its own runs; all else is set for the service."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

@@ -25,7 +25,7 @@ class Answer:
 
 
 def answer_of(counts: Mapping[Readiness, int], unread: int = 0) -> Answer:
-    """Return the answer for partitions of which there are so many of each kind.
+    """Return the answer for partitions, given their number of each kind.
 
     Where ``unread`` sources could not be read, or not whole, nothing good is said: what was not seen may stop a broker.
     """

@@ -99,7 +99,7 @@ def test_lost_snapshots_and_an_unclean_stop_make_the_broker_read_the_log() -> No
 
 def test_deleted_records_leave_their_producer_known() -> None:
     steps = taken(append(), {"do": "deleteRecords", "offset": 1}, append(sequence=40))
-    assert steps[1].verdict.detail == "producers that stay known: 1"
+    assert steps[1].verdict.detail == "producers that are still known: 1"
     assert steps[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -164,7 +164,7 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
     [
         ("{", "not JSON"),
         ("[]", 'expected an object with the key "do"'),
-        ('{"do": "jump"}', 'no step "jump"'),
+        ('{"do": "jump"}', 'unknown step "jump"'),
         ('{"do": "append"}', 'append lacks "producerId"'),
         ('{"do": "append", "producerId": 7, "sequense": 1}', 'append has no key "sequense"'),
         ('{"do": "append", "producerId": -7}', "expected a whole number from 0"),
@@ -174,9 +174,9 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
         ('{"do": "expire", "now": 1}', "its keys are none"),
         ('{"do": "truncate", "offset": 5}', "offset 5 is not within 0 and 0"),
         ('{"do": "settings", "kafka": "2.4"}', "older than 2.5"),
-        ('{"do": "settings", "kafka": "4.6"}', "4.5 is the newest"),
+        ('{"do": "settings", "kafka": "4.6"}', "the newest known release is 4.5"),
         pytest.param('{"do": "append", "producerId": ' + "[" * 100_000, "nested too deeply", id="deep"),
-        ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" stands there twice'),
+        ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" is given twice'),
         ('{"do": "settings", "kafka": "new"}', 'a release such as "3.9"'),
         ('{"do": "settings", "expirationMs": 0}', "expected a whole number from 1"),
     ],
@@ -189,7 +189,7 @@ def test_an_invalid_step_is_reported_with_its_line(line: str, said: str) -> None
 
 
 def test_settings_come_first() -> None:
-    with pytest.raises(UsageError, match="settings may stand first, and only there"):
+    with pytest.raises(UsageError, match="settings are allowed only as the first step"):
         taken(append(), {"do": "settings", "kafka": "3.9"})
 
 

@@ -299,7 +299,7 @@ def test_encrypted_segments_are_read_with_the_keys_that_an_option_names(
     late = rows_under(keyed, GreaterThanOrEqual(("maxTimestamp",), newest))
     assert newest in {row["maxTimestamp"] for row in late}
     assert len(late) < len(rows)
-    with pytest.raises(ConfigurationError, match="private keys at hand: none"):
+    with pytest.raises(ConfigurationError, match="the given private keys are: none"):
         rows_under(options)
     for wrong, error in (("key1", UsageError), ("key1=/missing.pem", ConfigurationError)):
         with pytest.raises(error):
@@ -392,7 +392,7 @@ def test_a_file_outside_of_a_partitions_directory_belongs_to_no_topic(tmp_path: 
 
 @pytest.mark.parametrize("name", ["server.log", "00000000000000000007.log"])
 def test_a_path_that_is_not_a_segment_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="says no base offset" if name == "server.log" else "does not exist"):
+    with pytest.raises(UsageError, match="has no base offset" if name == "server.log" else "does not exist"):
         find_segments([tmp_path / name])
     with pytest.raises(UsageError, match="neither a Kafka log dir nor"):
         find_segments([tmp_path])

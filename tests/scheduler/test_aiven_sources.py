@@ -74,7 +74,7 @@ def test_a_missing_or_wrong_key_is_a_configuration_error(command: Resnap, fixtur
         assert "key1" in ran.err
         assert "hunter2" not in ran.err
     other = command("verify", url, *LOCAL, "--encryption-private-key", key_of(fixture)[1].replace("key1=", "key2="))
-    assert "private keys at hand: key2" in other.err
+    assert "the given private keys are: key2" in other.err
 
 
 def test_a_key_in_a_file_of_settings_is_found_from_there_and_never_shown(

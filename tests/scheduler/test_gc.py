@@ -125,7 +125,7 @@ def test_links_in_a_store_are_reported_and_nothing_is_read_or_deleted_through_th
     before = files_of(store)
     ran = command(*command_line.format(store.as_uri()).split())
     assert ran.code == 12
-    assert "latest: a symbolic link, and links in a store are not followed" in ran.err
+    assert "latest: a symbolic link, which a store does not follow" in ran.err
     assert files_of(store) == before
 
 

@@ -268,7 +268,7 @@ def test_a_place_where_nothing_was_tiered_is_distinguished_from_a_log_dir(
         command("restore", (tmp_path / "empty").as_uri(), "--into", tmp_path / "restored"),
     ):
         text = refused(ran)
-        assert "nothing that was tiered lies in" in text
+        assert "holds no tiered segment" in text
         assert "prefix that brokers tier to" in text
         assert "--key-prefix" in text
     text = refused(command("check", remote))

@@ -261,7 +261,7 @@ def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, 
     assert command("restore", store.as_uri(), "--into", store / "nothing").code == 2
     assert command("restore", broker_log.as_uri(), "--into", broker_log).code == 2
     ran = command("restore", f"{store.as_uri()}-mistyped", "--into", broker_log)
-    assert (ran.code, "nothing that was tiered lies in" in ran.err, "log.dirs" in ran.err) == (2, True, False)
+    assert (ran.code, "holds no tiered segment" in ran.err, "log.dirs" in ran.err) == (2, True, False)
 
 
 def steps_of(store: Path, scratch: Path) -> int:

@@ -111,7 +111,7 @@ def test_a_file_in_the_way_of_a_directory_is_not_laid_to_the_disk(tmp_path: Path
         with pytest.raises(LogDirError) as caught:
             make_directories(Disk(), path)
         assert caught.value.hint is not None
-        assert "no file stands in the way" in caught.value.hint
+        assert "no file has the name" in caught.value.hint
 
 
 def test_an_error_of_the_source_passes_through_and_leaves_nothing(tmp_path: Path) -> None:

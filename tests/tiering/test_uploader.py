@@ -260,7 +260,7 @@ class LostAnswerStore(PassingStore):
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         super().put(key, body, if_absent=if_absent)
         if if_absent:
-            raise ObjectExistsError(f"{key}: there is an object already", key=key)
+            raise ObjectExistsError(f"{key}: the object already exists", key=key)
 
 
 def test_a_manifest_whose_answer_was_lost_counts(cargo: Cargo, memory_store: ObjectStore) -> None:

@@ -127,7 +127,7 @@ _ENOUGH: Final = 2
 _FAILED: Final = re.compile(r"Bootstrap (?:connection|attempt) to \S+ failed: (.*?)(?: \(backoff .*)?$")
 """What the library logs of each attempt."""
 _SAYS_NOTHING: Final = "socket disconnected"
-"""Reported, too, where a broker has said why before it hung up."""
+"""Reported, too, where a broker has sent the reason before it closed the connection."""
 _BY_PROPERTY: Final = (
     "check --bootstrap-server, that the broker runs, and that no firewall blocks the connection; "
     "socket.connection.setup.timeout.ms in --command-config sets a longer timeout"

@@ -1,4 +1,4 @@
-"""What a running cluster says of topics and their partitions, and a log dir with that taken over.
+"""What a running cluster says of topics and their partitions, and a log dir with these facts applied.
 
 The high watermark and the start of the log are taken from a partition's leader alone, and only for the leader's own log
 dir: a follower's log may end below, or differ from, what the leader counts as committed. A directory of another topic

@@ -51,7 +51,7 @@ class GateFacts:
     running: frozenset[int]
     """Brokers that run."""
     brokers: Sequence[BrokerReplicas]
-    """What each service says, that of ``broker_id`` among them."""
+    """What each service reports, including that of ``broker_id``."""
     places: Sequence[PartitionReplicas]
     """All partitions of the cluster."""
     min_in_sync: Mapping[str, int]

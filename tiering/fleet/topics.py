@@ -81,7 +81,7 @@ class TopicAnswer:
     unknown: tuple[str, ...]
     """Why replicas are not known."""
     offline: int | None = None
-    """Partitions without a leader; None where the cluster has not said, as in what follows."""
+    """Partitions without a leader; None where the cluster has not reported them, as below."""
     under_replicated: int | None = None
     blocked_leaders: int | None = None
     """Partitions that are blocked where they are led now."""

@@ -1,4 +1,4 @@
-"""The layers of one principal's producer ids over time: which ids are remembered, and where new ones are stored.
+"""The layers of one principal's producer ids over time: which ids are known, and where new ones are stored.
 
 Layers follow a ``LifeCycle``. The texts of KIP-936 contradict each other, so the life cycle is data, and each text has
 a named profile. With W the quota window (``producer.id.quota.window.size.seconds``):
@@ -53,7 +53,7 @@ class LifeCycle:
     span_ms: int
     """How long a layer is written."""
     lifetime_ms: int
-    """How long it is remembered, from its first write on."""
+    """How long it counts as known, from its first write on."""
     capacity: int | None = None
     """Ids that a layer is made for; None to follow the quota. A layer that holds more is closed early."""
     refresh_on_hit: bool = True

@@ -41,9 +41,9 @@ class Assignment:
     """The brokers that get a replica of each partition."""
 
     brokers: tuple[int, ...] = ()
-    """Each gets one of every partition, where no file says otherwise."""
+    """Each gets one of every partition, unless the file assigns others."""
     chosen: Mapping[TopicPartition, tuple[Replica, ...]] | None = None
-    """What the file says."""
+    """The content of the file."""
 
     @property
     def all_brokers(self) -> frozenset[int]:

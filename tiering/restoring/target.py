@@ -36,7 +36,7 @@ class Target:
 
     @classmethod
     def at(cls, path: Path, *, new_cluster: bool) -> Self:
-        """Return the log dir at ``path``; ``new_cluster`` says that it must belong to a new cluster.
+        """Return the log dir at ``path``; with ``new_cluster`` it must belong to a new cluster.
 
         Raises:
             UsageError: it must belong to a new cluster, but was not formatted, or a broker was started on it.

@@ -104,7 +104,7 @@ _GAPS: Final = (
     TopicNameTooLongError,
     NotLedToError,
 )
-"""What is known of a segment that no later run will ship as it is, and not for want of a file: others go on above it.
+"""What shows that no later run ships a segment as it is, though no file is missing: others continue above it.
 
 All else that is said of a log dir leaves open what the segment holds, or whether it is of the log.
 """

@@ -67,7 +67,7 @@ class Request:
 
     @property
     def stays(self) -> bool:
-        """Whether the files are there to be looked at afterwards."""
+        """Whether the files are kept afterwards."""
         return self.keep or self.directory is not None
 
 

@@ -429,7 +429,7 @@ def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size:
 
 def test_a_key_that_is_not_at_hand_is_asked_for_by_name(pair: tuple[RsaKey, KeyRing]) -> None:
     _, wrapped = new_cipher(pair[0])
-    with pytest.raises(ConfigurationError, match="key pair 'key1'; private keys at hand: none"):
+    with pytest.raises(ConfigurationError, match="key pair 'key1'; the given private keys are: none"):
         KeyRing().cipher(wrapped, b"")
     with pytest.raises(ConfigurationError, match="does not open the segment's data key"):
         pair[1].cipher(WrappedKey("key1", bytes(256)), b"")
