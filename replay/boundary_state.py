@@ -132,10 +132,12 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
 
 
 def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return ``left_out`` in order, with at most ``MOST_NAMED`` of those with a past."""
+    """Return ``left_out`` in order, each producer once, with at most ``MOST_NAMED`` of those that only have a past."""
     ordered = sorted(left_out)
-    later = [one for one in ordered if one.reason is Unexplained.LATER]
-    return tuple(sorted((*(one for one in ordered if one.reason is not Unexplained.LATER), *later[:MOST_NAMED])))
+    named = [one for one in ordered if one.reason is not Unexplained.LATER]
+    known = {one.producer_id for one in named}
+    later = [one for one in ordered if one.reason is Unexplained.LATER and one.producer_id not in known]
+    return tuple(sorted((*named, *later[:MOST_NAMED])))
 
 
 MOST_NAMED: Final = 1000

@@ -63,6 +63,11 @@ class ScheduleView:
         return request_of(self.spec)
 
 
+def origin_of(name: str) -> str:
+    """Return the origin of the runs of a schedule."""
+    return f"schedule:{name}"
+
+
 def request_of(spec: ScheduleSpec) -> RunRequest:
     """Return the request of a schedule's runs."""
     topics = {"topics": list(spec.topics)} if spec.topics else {}
@@ -174,7 +179,7 @@ class Schedules:
 
         """
         request = request_of(self._specs[name])
-        return self._worker.submit(request, origin=f"schedule:{name}", principal=principal)
+        return self._worker.submit(request, origin=origin_of(name), principal=principal)
 
     def _due(self, name: str) -> None:
         """Execute a run, and wait for its end, so that the schedule knows that it is active."""
@@ -212,7 +217,7 @@ class Schedules:
         return due and max(now, due)
 
     def _last(self, name: str) -> Run | None:
-        found = self._history.page(RunFilter(origin=f"schedule:{name}"), limit=1)
+        found = self._history.page(RunFilter(origin=origin_of(name)), limit=1)
         return found[0] if found else None
 
     def _paused(self, name: str) -> tuple[int, str] | None:

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.boundary_state import (
+    MOST_NAMED,
     BoundaryState,
     LeftOut,
     Unexplained,
     boundary_state,
+    fewest,
     idle_state,
     undoubted_state,
 )
@@ -303,3 +305,10 @@ def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
     found = undoubted_state(table, a_plan(0), run, a_boundary(), NOW_MS)
     assert found is not None
     assert found.entries["producer_id"].tolist() == [3, 5, 9]
+
+
+def test_a_producer_that_is_left_out_for_two_reasons_is_named_once() -> None:
+    below, later = LeftOut(5000, Unexplained.BELOW), [LeftOut(pid, Unexplained.LATER) for pid in range(5000, 7000)]
+    named = fewest([*later, below])
+    assert named[0] == below
+    assert [one.producer_id for one in named] == list(range(5000, 5001 + MOST_NAMED))
