@@ -28,8 +28,8 @@ from resnap.storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
-from resnap.storage.layouts.segments import length_of
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.stores.protocol import length_of
 from resnap.tiering.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import is_of_shorter_log, judged_under, made_under
 

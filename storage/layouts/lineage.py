@@ -11,20 +11,14 @@ Source: KIP-101, KIP-279; ``LeaderEpochFileCache``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from resnap.storage.log.checkpoints import epochs_in
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from resnap.storage.log.checkpoints import LeaderEpoch
-
-
-def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> list[LeaderEpoch]:
-    """Return the leader epochs of the offsets [``start``, ``end``), with the first clamped to ``start``."""
-    first = max(bisect_right(epochs, start, key=attrgetter("start_offset")) - 1, 0)
-    inside = [entry for entry in epochs[first:] if entry.start_offset < end]
-    return [entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside]
 
 
 class Link(Protocol):

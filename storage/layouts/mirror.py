@@ -24,10 +24,10 @@ from resnap.storage.readers import FileFacts
 from resnap.storage.small_pieces import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import Checkpoints, PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -59,7 +59,7 @@ class Mirror:
         root = StorePath(store.url)
         survey = Survey(path=root, fetch=partial(_content, store))
         checkpoints = survey.read_checkpoints()
-        found: list[tuple[PartitionDir, bool]] = []
+        found: list[tuple[PartitionDir, bool]] = []  # and whether a file with its topic id exists
         clean_shutdown = False
         for directory, infos in groupby(listed, key=lambda info: info.key.partition("/")[0]):
             files = dict(_files(directory, infos))
@@ -71,7 +71,8 @@ class Mirror:
             if name is None or kind is not DirKind.LIVE:
                 survey.set_aside.append(SetAsideDir(path=root / directory, kind=kind))
             elif topics is None or topics(name.topic_partition):
-                found.append(_partition(root / directory, name.topic_partition, files, checkpoints))
+                partition = partition_of_files(root / directory, name.topic_partition, files, files.get, checkpoints)
+                found.append((partition, PARTITION_METADATA in files))
         _add_all(survey, store, found)
         return survey.finish(clean_shutdown=clean_shutdown)
 
@@ -84,22 +85,14 @@ def _files(directory: str, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, F
             yield name, FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
 
 
-def _partition(
-    path: StorePath, topic_partition: TopicPartition, files: Mapping[str, FileFacts], checkpoints: Checkpoints
-) -> tuple[PartitionDir, bool]:
-    """Return the partition, and whether a file with its topic id exists."""
-    return partition_of_files(path, topic_partition, files, files.get, checkpoints), PARTITION_METADATA in files
-
-
-def _add_all(survey: Survey, store: ObjectStore, found: Iterable[tuple[PartitionDir, bool]]) -> None:
+def _add_all(survey: Survey, store: ObjectStore, found: Sequence[tuple[PartitionDir, bool]]) -> None:
     """Give the partitions their topic ids, and add them; a damaged file makes its partition a problem."""
-    waiting = list(found)
     contents = each(
         lambda one: _content(store, f"{one[0].path.name}/{PARTITION_METADATA}") if one[1] else None,
-        waiting,
+        found,
         remote=True,
     )
-    for (partition, _), content in zip(waiting, contents, strict=True):
+    for (partition, _), content in zip(found, contents, strict=True):
         survey.add_partition(partition.path, partial(_with_topic_id, partition, content))
 
 

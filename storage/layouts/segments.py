@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.errors import FormatError, LockedError, LogDirError, ObjectNotFoundError, StoreError
+from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo
 
 
 class TopicIdUnknownError(LogDirError):
@@ -253,16 +253,3 @@ def known_topic_id(segment: NewSegment) -> str:
     if provenance.topic_id is None:
         raise TopicIdUnknownError(f"{segment.path}: nothing says the id of {provenance.topic_partition.topic}")
     return provenance.topic_id
-
-
-def length_of(store: ObjectStore, key: str) -> int | None:
-    """Return the length of an object; None if it does not exist.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    try:
-        return store.head(key).size_bytes
-    except ObjectNotFoundError:
-        return None

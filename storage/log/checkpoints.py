@@ -10,6 +10,8 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFil
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
@@ -83,22 +85,16 @@ def leader_epochs_up_to(epochs: Iterable[LeaderEpoch], end_offset: int) -> tuple
     return tuple(entry for entry in epochs if entry.start_offset < end_offset)
 
 
-def segment_leader_epochs(
-    epochs: Iterable[LeaderEpoch], base_offset: int, next_base_offset: int
-) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of the records in [``base_offset``, ``next_base_offset``), the first clamped to the base.
+def epochs_in(epochs: Sequence[LeaderEpoch], start: int, end: int) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of the offsets [``start``, ``end``), as of a segment, the first clamped to ``start``.
 
     Unclamped starts made a broker fetch the wrong segment. The result is empty where no epoch is known.
 
     Source: ``RemoteLogSegmentMetadata.segmentLeaderEpochs`` as ``RemoteLogManager`` makes it.
     """
-    inside: list[LeaderEpoch] = []
-    for entry in leader_epochs_up_to(epochs, next_base_offset):
-        if entry.start_offset <= base_offset:
-            inside = [entry._replace(start_offset=base_offset)]
-        else:
-            inside.append(entry)
-    return tuple(inside)
+    first = max(bisect_right(epochs, start, key=attrgetter("start_offset")) - 1, 0)
+    inside = (entry for entry in epochs[first:] if entry.start_offset < end)
+    return tuple(entry._replace(start_offset=max(entry.start_offset, start)) for entry in inside)
 
 
 def _assign(epochs: list[LeaderEpoch], entry: LeaderEpoch) -> None:

@@ -46,7 +46,6 @@ MARKER_VALUE: Final = struct.Struct(">hi")
 RECORDS_COUNT_POSITION: Final = 57
 
 _TIMESTAMPS: Final = range(-(2**63), 2**63)
-_NOTHING: Final = memoryview(b"")
 
 
 class ControlRecord(NamedTuple):
@@ -88,8 +87,9 @@ def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0
     if header.records_count == 1 and record.end != len(batch):
         raise FormatError("control batch of one record", position=at + record.end, expected="its end",
                           found=f"{len(batch) - record.end} more bytes")  # fmt: skip
-    kind = _read_type(record, at)
-    epoch = _read_coordinator_epoch(record, at) if kind in (ABORT, COMMIT) else NO_COORDINATOR_EPOCH
+    kind, epoch = _versioned(record.key, KEY, "control record key", at + record.key_position), NO_COORDINATOR_EPOCH
+    if kind in (ABORT, COMMIT):
+        epoch = _versioned(record.value, MARKER_VALUE, "transaction marker", at + record.value_position)
     return ControlRecord(kind, epoch, _timestamp(record, header, at))
 
 
@@ -131,30 +131,15 @@ def _check_batch(batch: Buffer, header: RecordBatchHeader, at: int) -> None:
                           expected=f"one to fill {room} bytes", found=header.records_count)  # fmt: skip
 
 
-def _read_type(record: Record, at: int) -> int:
-    key = record.key or _NOTHING
-    _check_fits(key, KEY, "control record key", at + record.key_position)
-    version, kind = KEY.unpack_from(key)
-    _check_version(version, "control record key version", at + record.key_position)
-    return int(kind)
-
-
-def _read_coordinator_epoch(record: Record, at: int) -> int:
-    value = record.value or _NOTHING
-    _check_fits(value, MARKER_VALUE, "transaction marker", at + record.value_position)
-    version, coordinator_epoch = MARKER_VALUE.unpack_from(value)
-    _check_version(version, "transaction marker version", at + record.value_position)
-    return int(coordinator_epoch)
-
-
-def _check_fits(field: memoryview, layout: struct.Struct, what: str, position: int) -> None:
-    if len(field) < layout.size:
-        raise FormatError(f"{what} cut short", position=position, expected=f"{layout.size} bytes", found=len(field))
-
-
-def _check_version(version: int, what: str, position: int) -> None:
+def _versioned(field: memoryview | None, layout: struct.Struct, what: str, position: int) -> int:
+    """Return the number that follows the version in a key or value."""
+    data = field or b""
+    if len(data) < layout.size:
+        raise FormatError(f"{what} cut short", position=position, expected=f"{layout.size} bytes", found=len(data))
+    version, number = layout.unpack_from(data)
     if version < 0:
-        raise FormatError(what, position=position, expected="0 or more", found=version)
+        raise FormatError(f"{what} version", position=position, expected="0 or more", found=version)
+    return int(number)
 
 
 def _timestamp(record: Record, header: RecordBatchHeader, at: int) -> int:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.same_log import Piece, first_batch, shared_batch
-from resnap.storage.log.checkpoints import read_leader_epochs
+from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.small_pieces import each
 from resnap.storage.sources.cut_log import cut_locator

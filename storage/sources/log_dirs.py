@@ -204,17 +204,12 @@ def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
 
 
 def _match(url: str, key: str, layouts: Iterable[Stored]) -> tuple[Stored | None, int]:
-    above = _folders(url)
+    above = url.partition("://")[2].split("/")[1:]  # the folders of the URL, without its bucket
     for layout in layouts:
         for depth in range(min(layout.folders, len(above)) + 1):
             if layout.is_key("/".join([*above[len(above) - depth :], key])):
                 return layout, depth
     return None, 0
-
-
-def _folders(url: str) -> list[str]:
-    """Return the folders of a URL, without its bucket."""
-    return url.partition("://")[2].split("/")[1:]
 
 
 def _above(url: str, depth: int) -> tuple[str, str]:

@@ -21,12 +21,11 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import (
     ObjectChangedError,
     ObjectExistsError,
-    ObjectNotFoundError,
     ResnapError,
     StoreError,
     StoreFullError,
 )
-from resnap.storage.stores.protocol import ClaimRefusedError, CopyingStore, StoredBody, WireStore
+from resnap.storage.stores.protocol import ClaimRefusedError, CopyingStore, StoredBody, WireStore, length_of
 from resnap.storage.stores.urls import split_object_url
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def _check(store: WireStore, *, in_parts: bool) -> Check:
         try:
             store.put_claimed(key, body, crc32c=crc32c(body) ^ 1, in_parts=in_parts)
         except ClaimRefusedError:
-            return Check.WRITTEN_ANYWAY if _is_there(store, key) else Check.REFUSED
+            return Check.REFUSED if length_of(store, key) is None else Check.WRITTEN_ANYWAY
         return Check.TAKEN
 
 
@@ -328,11 +327,3 @@ def throwaway(store: ObjectStore) -> Iterator[str]:
     finally:
         with suppress(ResnapError):
             store.delete(key)
-
-
-def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFoundError:
-        return False
-    return True

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, runtime_
 
 from resnap.storage.crc32c import Buffer
 from resnap.storage.crc32c import crc32c as continue_crc32c
-from resnap.storage.errors import ObjectChangedError, StoreError, UsageError, VerificationError
+from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, StoreError, UsageError, VerificationError
 from resnap.storage.log.names import parse_partition_dir_name
 
 if TYPE_CHECKING:
@@ -259,6 +259,19 @@ class CopyingStore(ObjectStore, Protocol):
 
         """
         ...
+
+
+def length_of(store: ObjectStore, key: str) -> int | None:
+    """Return the length of an object; None if it does not exist.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    try:
+        return store.head(key).size_bytes
+    except ObjectNotFoundError:
+        return None
 
 
 def check_key(key: str) -> None:

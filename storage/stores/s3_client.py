@@ -194,9 +194,7 @@ class S3Caller:
             yield
         except botocore.exceptions.ClientError as error:
             raise store_error(error_answer(error), where=self.where(key), key=key) from error
-        except botocore.parsers.ResponseParserError as error:
-            raise self._client_side_error(error, key) from error
-        except botocore.exceptions.BotoCoreError as error:
+        except (botocore.parsers.ResponseParserError, botocore.exceptions.BotoCoreError) as error:
             raise self._client_side_error(error, key) from error
 
     def _client_side_error(self, error: Exception, key: str | None) -> StoreError:

@@ -10,7 +10,7 @@ import pytest
 from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
-from resnap.storage.log.checkpoints import segment_leader_epochs
+from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.eligibility import Candidates, before_replay
@@ -46,7 +46,7 @@ def _holding(candidates: Candidates, *ranges: tuple[int, int], log_bytes: int = 
             segment_id=name,
             next_base_offset=end,
             last_offset=end - 1,
-            leader_epochs=segment_leader_epochs(known, base, end),
+            leader_epochs=epochs_in(known, base, end),
             objects=(
                 an_object(ObjectKind.LOG, key=keys["log"], size_bytes=log_bytes),
                 an_object(ObjectKind.SNAPSHOT, key=keys["snapshot"], size_bytes=10),

@@ -22,7 +22,7 @@ from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.lineage import Span, Stretches, chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
-from resnap.storage.log.checkpoints import LeaderEpoch, segment_leader_epochs, write_leader_epochs
+from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -114,7 +114,7 @@ def publish(store: ObjectStore, span: Span, epochs: Sequence[LeaderEpoch]) -> No
         segment_id=name,
         next_base_offset=span.end,
         last_offset=span.end - 1,
-        leader_epochs=segment_leader_epochs(epochs, *span),
+        leader_epochs=epochs_in(epochs, *span),
         objects=tuple(an_object(kind, key=keys[kind], size_bytes=size) for kind, size in objects.items()),
     )
     store.put(keys["manifest"], write_manifest(manifest))

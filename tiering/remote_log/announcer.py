@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.sources.registry import brokers_layout, layout_in
+from resnap.storage.stores.protocol import length_of
 from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
 from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import encode_record, event_of
@@ -169,11 +170,7 @@ class Announcer:
         key = self._layout.log_key(
             of.topic_partition, of.id, newest.start_offset, newest.id, key_prefix=self.key_prefix
         )
-        try:
-            self.store.head(key)
-        except ObjectNotFoundError:
-            return key
-        return None
+        return key if length_of(self.store, key) is None else None
 
     def _read_back(self, one: Announcement, read: Callable[[int, int], None]) -> None:
         """Read every object whole: once brokers know a segment they may delete the only other copy."""

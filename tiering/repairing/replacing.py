@@ -18,7 +18,7 @@ from resnap.storage.errors import (
     ResnapError,
     VerificationError,
 )
-from resnap.storage.layouts.segments import length_of
+from resnap.storage.stores.protocol import length_of
 from resnap.tiering.repairing.originals import (
     DONE,
     RECORD,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.lineage import epochs_in
+from resnap.storage.log.checkpoints import epochs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ObjectExistsError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE
-from resnap.storage.layouts.segments import length_of
+from resnap.storage.stores.protocol import length_of
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.segments import ShippedSegment

@@ -13,7 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
-from resnap.storage.layouts.lineage import Span, chain_of, epochs_in
+from resnap.storage.layouts.lineage import Span, chain_of
+from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import packed
 from resnap.storage.sources.files import GONE, PLAIN

@@ -26,9 +26,9 @@ from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFile
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
+    epochs_in,
     leader_epochs_up_to,
     read_offset_checkpoint,
-    segment_leader_epochs,
     write_leader_epochs,
 )
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
@@ -153,7 +153,7 @@ def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: by
         next_base_offset=segment.next_base_offset,
         files=tuple(files),
         indexes=indexes,
-        leader_epochs=segment_leader_epochs(epochs, segment.base_offset, segment.next_base_offset),
+        leader_epochs=epochs_in(epochs, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.seen.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
-from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
 from resnap.tiering.shipping.segment_indexes import load_indexes
@@ -180,7 +180,7 @@ def _said_otherwise(
         return  # judged by itself
     end = segment.next_base_offset or batches.end_offset
     found = None if batches.has_legacy else seen.epochs.check(segment, batches.epochs, checkpoint)
-    expected = segment_leader_epochs(checkpoint, segment.base_offset, end)
+    expected = epochs_in(checkpoint, segment.base_offset, end)
     if found is not None:
         yield f"{files.leader_epochs}: {found.format('it')}"
     elif not expected:

@@ -142,7 +142,8 @@ def read_manifest(data: bytes) -> AivenManifest:
         encryption=encryption,
         segment=told_segment(document.values.get(_SEGMENT)),
     )
-    _check_sizes(document, manifest)
+    for what, expected, found in _contradictions(manifest):
+        raise FormatError(f"{document.name}: {what}", position=0, expected=expected, found=found)
     return manifest
 
 
@@ -236,14 +237,9 @@ def _encryption(document: Fields) -> Encryption | None:
     return Encryption(data_key=WrappedKey(key_id, fields.binary("dataKey", wrapped)), aad=fields.binary("aad"))
 
 
-def _check_sizes(document: Fields, manifest: AivenManifest) -> None:
-    """Check that the stored sizes are possible for the sizes that the manifest gives."""
-    for what, expected, found in _contradictions(manifest):
-        raise FormatError(f"{document.name}: {what}", position=0, expected=expected, found=found)
-
-
 def _contradictions(manifest: AivenManifest) -> Iterator[tuple[str, object, object]]:
-    overhead = _overhead(manifest)
+    """Yield which stored sizes are impossible for the sizes that the manifest gives."""
+    overhead = 0 if manifest.encryption is None else OVERHEAD_BYTES
     least = min((part.size for part in manifest.indexes.named().values() if part is not None and part.size), default=0)
     if overhead and 0 < least <= overhead:
         yield "size of an encrypted index", f"more than {overhead}", least
@@ -265,10 +261,6 @@ def _chunk_contradictions(manifest: AivenManifest, overhead: int) -> Iterator[tu
         for chunk in {index.chunk(number) for number in (0, len(index.stored) - 1)} if len(index.stored) else ():
             if chunk.stored_size != chunk.size + overhead:
                 yield what, chunk.size + overhead, chunk.stored_size
-
-
-def _overhead(manifest: AivenManifest) -> int:
-    return 0 if manifest.encryption is None else OVERHEAD_BYTES
 
 
 def _base64(data: bytes) -> str:

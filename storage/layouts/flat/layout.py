@@ -17,7 +17,6 @@ from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.log import shipped_log_dir
 from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.lineage import epochs_in
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
 from resnap.storage.layouts.local_tiered.keys import object_key as brokers_key
@@ -39,10 +38,11 @@ from resnap.storage.layouts.segments import (
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
-    length_of,
 )
+from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.key_part import UNKNOWN
+from resnap.storage.stores.protocol import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -289,7 +289,17 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
 def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
     buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
-    return next(one for one in _segment_ids(segment) if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
+    provenance = segment.provenance
+    ids = keys.segment_ids(
+        cluster_id=provenance.cluster_id,
+        topic=provenance.topic_partition.topic,
+        topic_id=provenance.topic_id,
+        partition=provenance.topic_partition.partition,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        digests={one.kind: one.sha256 for one in segment.files},
+    )
+    return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
 
 
 def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
@@ -319,19 +329,6 @@ def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
     return DeletedMeanwhileError(
         f"{key}: another run has deleted what was being written there, by retention or as garbage",
         hint="run again: the segment then goes under keys of its own",
-    )
-
-
-def _segment_ids(segment: NewSegment) -> Iterator[UUID]:
-    provenance = segment.provenance
-    return keys.segment_ids(
-        cluster_id=provenance.cluster_id,
-        topic=provenance.topic_partition.topic,
-        topic_id=provenance.topic_id,
-        partition=provenance.topic_partition.partition,
-        base_offset=segment.base_offset,
-        next_base_offset=segment.next_base_offset,
-        digests={one.kind: one.sha256 for one in segment.files},
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, ROOT, object_key, parse_key
 from resnap.storage.layouts.local_tiered.log import (
-    BrokersSegment,
+    TieredSegment,
     chain_to_read,
     found_segment,
     read_segment,
@@ -54,7 +54,7 @@ class LocalTieredListing:
     """One listing of ``store``."""
 
     store: ObjectStore
-    segments: Mapping[str, BrokersSegment]
+    segments: Mapping[str, TieredSegment]
     """By the key of the log."""
     manifests: Mapping[str, ObjectInfo]
     """The logs of all segments that are whole."""

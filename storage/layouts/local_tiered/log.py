@@ -23,7 +23,7 @@ from resnap.storage.layouts.stored_log import (
     end_snapshot,
     whole_chain,
 )
-from resnap.storage.log.checkpoints import read_leader_epochs, segment_leader_epochs
+from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
@@ -41,7 +41,7 @@ _RANGE_BYTES: Final = 1 << 16
 """Of the end of a log: as a rule the batches of one entry of its offset index."""
 
 
-class BrokersSegment(NamedTuple):
+class TieredSegment(NamedTuple):
     """The objects of one segment."""
 
     topic_partition: TopicPartition
@@ -53,20 +53,20 @@ class BrokersSegment(NamedTuple):
 
 def tiered_segments(
     listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
-) -> tuple[list[BrokersSegment], list[Incomplete]]:
+) -> tuple[list[TieredSegment], list[Incomplete]]:
     """Return the wanted segments with all objects that brokers need, and what the other segments lack.
 
     A snapshot that was not shipped is listed with no bytes. An incomplete segment is returned, with the key of one of
     its objects, if no complete one has its offsets.
     """
-    found: dict[str, BrokersSegment] = {}
+    found: dict[str, TieredSegment] = {}
     for info in listed:
         key = parse_key(info.key)
         if key is None or not (topics is None or topics(TopicPartition(key.topic, key.partition))):
             continue
         place = TopicPartition(key.topic, key.partition)
         stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
-        one = BrokersSegment(place, key.topic_id, key.base_offset, key.segment_id, {})
+        one = TieredSegment(place, key.topic_id, key.base_offset, key.segment_id, {})
         found.setdefault(stem, one).infos[key.kind] = info
     whole = [one for one in found.values() if one.infos.keys() >= NEEDED]
     bases = {(one.topic_partition, one.topic_id, one.base_offset) for one in whole}
@@ -90,11 +90,11 @@ def tiered_segments(
     return sorted(whole, key=lambda one: one.infos[ObjectKind.LOG].key), sorted(lacking)
 
 
-def _first_lacking(of: BrokersSegment) -> ObjectKind:
+def _first_lacking(of: TieredSegment) -> ObjectKind:
     return next(kind for kind in EXTENSIONS if kind in NEEDED and kind not in of.infos)
 
 
-def read_segment(store: ObjectStore, of: BrokersSegment) -> LogSegment:
+def read_segment(store: ObjectStore, of: TieredSegment) -> LogSegment:
     """Return the segment that the objects ``of`` make.
 
     Raises:
@@ -115,7 +115,7 @@ def read_segment(store: ObjectStore, of: BrokersSegment) -> LogSegment:
         partition=of.topic_partition.partition,
         base_offset=of.base_offset,
         next_base_offset=end,
-        leader_epochs=segment_leader_epochs(epochs, of.base_offset, end),
+        leader_epochs=epochs_in(epochs, of.base_offset, end),
         snapshot_origin=None,
         snapshot_key=snapshot.key,
         max_timestamp_ms=None,
@@ -133,7 +133,7 @@ def read_segment(store: ObjectStore, of: BrokersSegment) -> LogSegment:
     )
 
 
-def found_segment(store: ObjectStore, of: BrokersSegment) -> Found | None:
+def found_segment(store: ObjectStore, of: TieredSegment) -> Found | None:
     """Return the segment, or the reason why it cannot be read; None if its objects were deleted since the listing."""
     path = StorePath(store.url) / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
     found = Found(of.topic_partition, of.topic_id, of.base_offset, path, None)
@@ -146,7 +146,7 @@ def found_segment(store: ObjectStore, of: BrokersSegment) -> Found | None:
         return found._replace(error=error)
 
 
-def _end_offset(store: ObjectStore, of: BrokersSegment) -> int:
+def _end_offset(store: ObjectStore, of: TieredSegment) -> int:
     """Return the offset after the last batch of a log, found from the last entry of its offset index on.
 
     Raises:

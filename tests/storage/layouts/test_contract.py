@@ -27,13 +27,13 @@ from resnap.storage.layouts.segments import (
     SegmentFile,
     ShippedMeanwhileError,
     TopicIdUnknownError,
-    length_of,
 )
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, brokers_layout, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.protocol import length_of
 from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.storage.layouts.manifests import a_manifest
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from resnap.storage.errors import FormatError
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
+    epochs_in,
     leader_epochs_up_to,
     read_leader_epochs,
     read_offset_checkpoint,
-    segment_leader_epochs,
     write_leader_epochs,
     write_offset_checkpoint,
 )
@@ -189,13 +189,13 @@ def test_what_is_shipped_keeps_all_history_before_the_segment() -> None:
     ],
 )
 def test_the_epochs_of_a_segment_begin_at_its_base(base: int, end: int, inside: list[tuple[int, int]]) -> None:
-    assert segment_leader_epochs(EPOCHS, base, end) == tuple(LeaderEpoch(*entry) for entry in inside)
+    assert epochs_in(EPOCHS, base, end) == tuple(LeaderEpoch(*entry) for entry in inside)
 
 
 def test_a_segment_that_begins_before_the_first_epoch_keeps_where_that_starts() -> None:
     later = (LeaderEpoch(3, 330), LeaderEpoch(4, 400))
-    assert segment_leader_epochs(later, 300, 350) == (LeaderEpoch(3, 330),)
-    assert segment_leader_epochs(later, 0, 300) == ()
+    assert epochs_in(later, 300, 350) == (LeaderEpoch(3, 330),)
+    assert epochs_in(later, 0, 300) == ()
 
 
 @given(ascending_epochs, st.integers(0, 2**63 - 1), st.integers(1, 1000))
@@ -205,7 +205,7 @@ def test_every_offset_of_a_segment_has_the_same_epoch_in_both_lists(
     def epoch_of(entries: tuple[LeaderEpoch, ...], offset: int) -> int | None:
         return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
 
-    inside = segment_leader_epochs(epochs, base, base + length)
+    inside = epochs_in(epochs, base, base + length)
     assert all(base <= entry.start_offset < base + length for entry in inside)
     for offset in (base, base + length // 2, base + length - 1):
         assert epoch_of(inside, offset) == epoch_of(epochs, offset)
