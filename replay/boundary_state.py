@@ -178,8 +178,7 @@ def undoubted_state(
     is_below = bool(len(base.undecided)) or bool(plan.moved)
     if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident or is_below:
         return None
-    past_ms = _past_ms(plan, run, oldest_clock_ms)
-    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), past_ms, past_ms)
+    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), _past_ms(plan, run, oldest_clock_ms))
     return None if entries is None else BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 

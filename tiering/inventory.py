@@ -127,16 +127,10 @@ class PartitionInventory:
 class Inventory:
     """What a log dir says."""
 
-    log_dir: LogDir
     partitions: tuple[PartitionInventory, ...]
     """By topic, then partition; without those that became a problem."""
     problems: tuple[PartitionProblem, ...]
     """Those of the log dir, and partitions with a snapshot that could not be read."""
-
-    @property
-    def lost(self) -> int:
-        """Number of boundaries, over all partitions, without a snapshot that a broker could load."""
-        return sum(partition.lost for partition in self.partitions)
 
 
 def take_inventory(
@@ -171,7 +165,7 @@ def take_inventory(
             problems.append(
                 PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
             )
-    return Inventory(log_dir=log_dir, partitions=tuple(partitions), problems=tuple(problems))
+    return Inventory(partitions=tuple(partitions), problems=tuple(problems))
 
 
 def take_partition_inventory(

@@ -15,13 +15,12 @@ from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
 from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, planned
-from tests.replay.specification import join
+from tests.replay.specification import NOTHING, join
 from tests.strategies import (
     START_MS,
     DataEvent,
@@ -33,6 +32,7 @@ from tests.strategies import (
 
 if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
+    from resnap.replay.scan.splits import Piece, SplitSummary
 
 SILENCE_MS = 1_100
 PLAINLY = Reading()

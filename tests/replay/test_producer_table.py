@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.replay.scan.producer_table import ProducerTable
-from resnap.replay.scan.splits import NOTHING, Piece
+from resnap.replay.scan.splits import Piece
 from tests.cases import each
 from tests.examples import examples
-from tests.replay.specification import join, piece_of
+from tests.replay.specification import NOTHING, join, piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
 
