@@ -160,7 +160,7 @@ class _Judge:
         yield "record-batches"
 
 
-def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
+def run(request: Request, context: Context) -> Iterator[Result]:
     """Return what is to be said of each topic in scope; those that brokers never tier are left out unless named.
 
     Raises:
@@ -220,7 +220,7 @@ def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
         return [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
 
 
-def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[CheckedTopic | Result]:
+def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[Result]:
     unread: dict[str, list[PartitionProblem]] = {}
     of_log_dirs: list[str] = []
     for problem in selection.problems:
@@ -279,7 +279,7 @@ def _size(value: object) -> str:
 
 
 @dataclass(slots=True)
-class CheckView(View["CheckedTopic | Result"]):
+class CheckView(View[Result]):
     """A row per topic."""
 
     scope: Scope
@@ -310,7 +310,7 @@ class CheckView(View["CheckedTopic | Result"]):
     """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
     _stored: list[str] = field(default_factory=list)
 
-    def row(self, result: CheckedTopic | Result) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a topic, and count it."""
         if not isinstance(result, CheckedTopic):
             self._is_unread = self._is_unread or bool(result.faults)

@@ -190,7 +190,7 @@ _SHARED: Final = (
 )
 
 
-class ReplayView(View["Rebuilt | Unread | Result"]):
+class ReplayView(View[Result]):
     """A row per boundary, of which people see those that are not in order, below one for each partition.
 
     The service keeps all of a partition as one.
