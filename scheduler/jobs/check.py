@@ -12,12 +12,10 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
-    from resnap.storage.sources.files import Sources
+    from resnap.storage.sources.files import Sources as Storage
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.readiness import JudgedPartition, Judgement
     from resnap.tiering.refusal import Refusal
@@ -77,7 +75,7 @@ class CheckedTopic(Result):
 class _Judge:
     """Judges topics by the settings of one run, and by what the cluster and the brokers have said."""
 
-    sources: Sources
+    sources: Storage
     now_ms: int
     transaction_max_timeout_ms: int
     expiration_ms: int
@@ -388,10 +386,7 @@ class CheckView(View[Result]):
 @with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
 def check(
     context: Invocation,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
-    ] = None,
+    sources: Sources = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 

@@ -7,7 +7,7 @@ reported.
 from __future__ import annotations
 
 import shlex
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -40,7 +40,7 @@ from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
-from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
@@ -281,8 +281,7 @@ def shipment_row(shipment: PartitionShipment) -> ShipmentRow:
 
 
 def _kinds_of_snapshots(shipped: object) -> str:
-    kinds = Counter(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else {}
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
 
 
 def _stop(value: object) -> str:

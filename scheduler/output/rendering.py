@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,11 @@ def first_of(texts: Sequence[object], most: int) -> str:
     """Return the first ``most`` of ``texts``, and how many more there are."""
     more = f" and {human_count(len(texts) - most)} more" if len(texts) > most else ""
     return ", ".join(map(str, texts[:most])) + more
+
+
+def counted(values: Iterable[object]) -> str:
+    """Return how many there are of each value, such as ``2 kept, 1 proven``."""
+    return ", ".join(f"{count} {value}" for value, count in Counter(values).items())
 
 
 def human_bytes(size_bytes: int) -> str:
