@@ -26,7 +26,7 @@ from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.storage.log.names import TopicPartition
@@ -94,6 +94,12 @@ class Scope:
     def wants_partition(self, partition: TopicPartition) -> bool:
         """Whether ``partition`` is selected."""
         return self.wants(partition.topic) and (not self.partitions or str(partition) in self.partitions)
+
+    def unmatched(self, found: Collection[TopicPartition]) -> tuple[list[str], list[str]]:
+        """Return the topics, and the partitions, that were asked for by name, and that ``found`` has nothing of."""
+        topics, names = {one.topic for one in found}, set(map(str, found))
+        globs = [glob for glob in self.topics if not any(fnmatchcase(topic, glob) for topic in topics)]
+        return globs, [one for one in self.partitions if one not in names]
 
     def live(self) -> ClusterFacts | None:
         """Ask the running cluster, where one is named, how its topics are now.
@@ -293,14 +299,12 @@ def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None
     """Warn of the topics and partitions that were asked for by name, and that the selection has nothing of."""
     found = {selected.topic_partition for selected in selection.partitions}
     found |= {problem.topic_partition for problem in selection.problems if problem.topic_partition is not None}
-    topics, names = {one.topic for one in found}, set(map(str, found))
+    globs, partitions = scope.unmatched(found)
     where = ", ".join(scope.sources)
-    for glob in scope.topics:
-        if not any(fnmatchcase(topic, glob) for topic in topics):
-            context.warn(f"no topic in {where} matches --topic {glob}")
-    for partition in scope.partitions:
-        if partition not in names:
-            context.warn(f"no partition {partition} in {where}")
+    for glob in globs:
+        context.warn(f"no topic in {where} matches --topic {glob}")
+    for partition in partitions:
+        context.warn(f"no partition {partition} in {where}")
 
 
 def nothing_in(scope: Scope) -> NothingInScopeError:

@@ -12,12 +12,10 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, Sources
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
-    from resnap.storage.sources.files import Sources
+    from resnap.storage.sources.files import Sources as Storage
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.readiness import JudgedPartition, Judgement
     from resnap.tiering.refusal import Refusal
@@ -77,7 +75,7 @@ class CheckedTopic(Result):
 class _Judge:
     """Judges topics by the settings of one run, and by what the cluster and the brokers have said."""
 
-    sources: Sources
+    sources: Storage
     now_ms: int
     transaction_max_timeout_ms: int
     expiration_ms: int
@@ -160,7 +158,7 @@ class _Judge:
         yield "record-batches"
 
 
-def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
+def run(request: Request, context: Context) -> Iterator[Result]:
     """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
@@ -220,7 +218,7 @@ def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
         return [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
 
 
-def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[CheckedTopic | Result]:
+def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[Result]:
     unread: dict[str, list[PartitionProblem]] = {}
     of_log_dirs: list[str] = []
     for problem in selection.problems:
@@ -279,7 +277,7 @@ def _size(value: object) -> str:
 
 
 @dataclass(slots=True)
-class CheckView(View["CheckedTopic | Result"]):
+class CheckView(View[Result]):
     """A row per topic."""
 
     scope: Scope
@@ -310,7 +308,7 @@ class CheckView(View["CheckedTopic | Result"]):
     """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
     _stored: list[str] = field(default_factory=list)
 
-    def row(self, result: CheckedTopic | Result) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a topic, and count it."""
         if not isinstance(result, CheckedTopic):
             self._is_unread = self._is_unread or bool(result.faults)
@@ -388,10 +386,7 @@ class CheckView(View["CheckedTopic | Result"]):
 @with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
 def check(
     context: Invocation,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
-    ] = None,
+    sources: Sources = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 

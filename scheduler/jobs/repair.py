@@ -25,7 +25,7 @@ from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.jobs.planned import beginnings_gone
-from resnap.scheduler.output.rendering import PARTITION, Column, some
+from resnap.scheduler.output.rendering import PARTITION, Column, counted, some
 from resnap.storage.errors import LockedError, ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
@@ -243,11 +243,9 @@ def _repair_row(repair: Repair) -> Row:
 
 
 def _kinds(repaired: object) -> str:
-    kinds: dict[str, int] = {}
-    for one in repaired if isinstance(repaired, list) else ():
-        for kind in filter(None, (one["snapshot"], "transaction index" if one["transactionIndex"] else None)):
-            kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    rows = repaired if isinstance(repaired, list) else []
+    kinds = ((one["snapshot"], "transaction index" if one["transactionIndex"] else None) for one in rows)
+    return counted(kind for of_one in kinds for kind in of_one if kind)
 
 
 class RepairView(View[Result]):

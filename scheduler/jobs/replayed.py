@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -13,7 +12,7 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import count_of, identity, left_out_warning
 from resnap.scheduler.jobs.planned import beginnings_gone
-from resnap.scheduler.output.rendering import Column, agreeing, human_bytes, human_count, partition_name, some
+from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
 from resnap.storage.errors import DataError
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.inventory import SnapshotState
@@ -167,8 +166,7 @@ def _totals_row(rows: Sequence[Row]) -> Row:
     entries = [one["entries"] for one in rows if isinstance(one["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
     for key in ("outcome", "coverage", "verdict"):
-        counts = Counter(one[key] for one in rows if key in one)
-        row[key] = ", ".join(f"{count} {value}" for value, count in counts.items())
+        row[key] = counted(one[key] for one in rows if key in one)
     if entries:
         row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
     row["leftOut"] = [one for some in rows if isinstance(some["leftOut"], list) for one in some["leftOut"]]
@@ -190,7 +188,7 @@ _SHARED: Final = (
 )
 
 
-class ReplayView(View["Rebuilt | Unread | Result"]):
+class ReplayView(View[Result]):
     """A row per boundary, of which people see those that are not in order, below one for each partition.
 
     The service keeps all of a partition as one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from glob import has_magic
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,7 @@ from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
@@ -91,7 +90,8 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
     states = Counter(one.state for one in found)
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
-    unseen = _unseen(request.scope, check.names)
+    globs, partitions = request.scope.unmatched(check.names)
+    unseen = [*globs, *sorted(set(partitions))]
     yield from results(found, check.partitions, check.replicas, alone=check.alone, unseen=unseen)
 
 
@@ -134,13 +134,6 @@ def results(
         warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
     )
-
-
-def _unseen(scope: Scope, seen: Collection[TopicPartition]) -> list[str]:
-    """Return the topics, patterns and partitions of ``scope`` that none of ``seen`` is of."""
-    names = {one.topic for one in seen}
-    topics = [glob for glob in scope.topics if not any(fnmatchcase(name, glob) for name in names)]
-    return [*topics, *sorted(set(scope.partitions) - set(map(str, seen)))]
 
 
 def _not_there(name: str) -> ClusterError:

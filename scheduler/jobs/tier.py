@@ -7,7 +7,7 @@ reported.
 from __future__ import annotations
 
 import shlex
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -40,7 +40,7 @@ from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
-from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
@@ -89,11 +89,6 @@ class Selected(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenManifests(Result):
-    """Manifests of a partition in the store that cannot be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tiered(Result):
     """One partition: what was shipped of it and what was not; also where nothing was left."""
 
@@ -117,15 +112,7 @@ class Ended(Result):
     unfinished: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldWrong(Result):
-    """What is wrong with what earlier runs have shipped of a partition."""
-
-
-TierResult = Selected | Unread | BrokenManifests | Tiered | NotReached | Ended | HeldWrong | WouldReplay
-
-
-def run(request: Request, context: Context) -> Iterator[TierResult]:
+def run(request: Request, context: Context) -> Iterator[Result]:
     """Return what is shipped, partition by partition as they are done; with ``dry_run`` what would be replayed.
 
     Raises:
@@ -158,10 +145,11 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     )
 
 
-def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[BrokenManifests]:
+def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[Result]:
+    """Yield the manifests in the store that cannot be read, by partition."""
     for order in (one for one in orders if one.failures):
         _count_mismatches(order.failures, context)
-        yield BrokenManifests(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
+        yield Result(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
 
 
 def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
@@ -204,7 +192,7 @@ def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Ite
         yield WouldReplay(warnings=(what,))
 
 
-def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[TierResult]:
+def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[Result]:
     waiting = {order.topic_partition: order for order in orders}
     failures: list[ResnapError] = []
     with context.progress("replay", "ship") as (replaying, shipping):
@@ -233,7 +221,7 @@ def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], con
             check = HeldCheck(tiering.planner.engine, tiering.planner.rules)
             for wrong in check.problems(orders, progress, context.warn):
                 context.observer.mismatch(Mismatch.SNAPSHOT)
-                yield HeldWrong(findings=(wrong,))
+                yield Result(findings=(wrong,))
 
 
 def _nothing_left(order: TierOrder) -> PartitionShipment:
@@ -293,15 +281,14 @@ def shipment_row(shipment: PartitionShipment) -> ShipmentRow:
 
 
 def _kinds_of_snapshots(shipped: object) -> str:
-    kinds = Counter(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else {}
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
 
 
 def _stop(value: object) -> str:
     return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
-class TierView(View[TierResult]):
+class TierView(View[Result]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
     name = "partitions"
@@ -328,7 +315,7 @@ class TierView(View[TierResult]):
         self._held: dict[object, Row] = {}
         """Rows that wait for those before them."""
 
-    def row(self, result: TierResult) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
         match result:
             case Selected():
@@ -344,7 +331,7 @@ class TierView(View[TierResult]):
                 self._unfinished, self._is_through = result.unfinished, not self._has_failed
         return None
 
-    def rows(self, result: TierResult) -> Iterator[Row]:
+    def rows(self, result: Result) -> Iterator[Row]:
         """Yield rows in the order of their names: each waits for those before it."""
         row = self.row(result)
         if not isinstance(result, Tiered) or row is None:

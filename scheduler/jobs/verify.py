@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -180,10 +180,7 @@ class Unfit(Result):
     snapshots: int
 
 
-StoreResult: TypeAlias = Begun | ReadBack | Chained | Compared | Unfit | Result
-
-
-def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
+def run_store(request: StoreRequest, context: Context) -> Iterator[Result]:
     """Return what reading a store back shows: segments, then what they are together, then snapshots.
 
     Raises:
@@ -199,7 +196,7 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
     return chain([Begun(checks=checks)], _verify(checks, request.url, context))
 
 
-def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[StoreResult]:
+def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[Result]:
     segments = gone = 0
     unread: list[tuple[StoreCheck, str]] = []
     with context.progress("verify", "replay") as (reading, replaying):
@@ -319,7 +316,7 @@ def verified_row(verified: VerifiedSegment) -> VerifiedRow:
     }
 
 
-class StoreView(View[StoreResult]):
+class StoreView(View[Result]):
     """A row per segment that was read or is wrong."""
 
     name = "segments"
@@ -337,12 +334,12 @@ class StoreView(View[StoreResult]):
             ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent", UNFIT), 0
         )
 
-    def rows(self, result: StoreResult) -> Iterable[Row]:
+    def rows(self, result: Result) -> Iterable[Row]:
         """Return the row of a segment; that of a partition is for the service."""
         row = self.row(result)
         return () if row is None or isinstance(result, Unfit) else (row,)
 
-    def row(self, result: StoreResult) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
             case Begun():
@@ -359,7 +356,7 @@ class StoreView(View[StoreResult]):
                 return {"unfitSnapshots": result.snapshots}
         return None
 
-    def table_rows(self, result: StoreResult) -> list[Row]:
+    def table_rows(self, result: Result) -> list[Row]:
         """Return the row of a segment that is not as it should be, or not wholly known to be."""
         return [row for row in self.rows(result) if row["result"] != "ok" or row["undecided"]]
 
