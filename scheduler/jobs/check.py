@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
@@ -386,7 +386,7 @@ class CheckView(View[Result]):
 @with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
 def check(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 
