@@ -181,7 +181,7 @@ def _contradicted(shown: Array) -> IntArray:
 def _rows(shown: Array, *, knows_batch: bool = True) -> Array:
     """Return ``shown`` as a summary without unknowns, except for a last batch that is not known."""
     rows = np.zeros(len(shown), dtype=SUMMARY_DTYPE)
-    for ours, theirs in _FIELDS:
+    for ours, theirs in ENTRY_FIELDS:
         rows[ours] = shown[theirs]
     for name in ("coordinator_known", "closed"):
         rows[name] = True
@@ -193,7 +193,7 @@ def _rows(shown: Array, *, knows_batch: bool = True) -> Array:
     return rows
 
 
-_FIELDS: Final = (
+ENTRY_FIELDS: Final = (
     ("producer_id", "producer_id"),
     ("epoch", "producer_epoch"),
     ("last_sequence", "last_sequence"),
@@ -203,3 +203,4 @@ _FIELDS: Final = (
     ("coordinator_epoch", "coordinator_epoch"),
     ("txn_first_offset", "current_txn_first_offset"),
 )
+"""The fields of a summary row that make an entry, each with the entry's own."""

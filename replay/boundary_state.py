@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.base_state import NO_BASE, Base
+from resnap.replay.base_state import ENTRY_FIELDS, NO_BASE, Base
 from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 from resnap.replay.plan import Coverage
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
@@ -132,10 +132,12 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
 
 
 def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return ``left_out`` in order, with at most ``MOST_NAMED`` of those with a past."""
+    """Return ``left_out`` in order, each producer once, with at most ``MOST_NAMED`` of those that only have a past."""
     ordered = sorted(left_out)
-    later = [one for one in ordered if one.reason is Unexplained.LATER]
-    return tuple(sorted((*(one for one in ordered if one.reason is not Unexplained.LATER), *later[:MOST_NAMED])))
+    named = [one for one in ordered if one.reason is not Unexplained.LATER]
+    known = {one.producer_id for one in named}
+    later = [one for one in ordered if one.reason is Unexplained.LATER and one.producer_id not in known]
+    return tuple(sorted((*named, *later[:MOST_NAMED])))
 
 
 MOST_NAMED: Final = 1000
@@ -176,8 +178,7 @@ def undoubted_state(
     is_below = bool(len(base.undecided)) or bool(plan.moved)
     if boundary.coverage is Coverage.BEYOND_WINDOW or run.cut_through or evident or is_below:
         return None
-    past_ms = _past_ms(plan, run, oldest_clock_ms)
-    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), past_ms, past_ms)
+    entries = table.entries(plan.rules.kept_after_ms(as_of_ms), _past_ms(plan, run, oldest_clock_ms))
     return None if entries is None else BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
@@ -201,21 +202,9 @@ def idle_state(boundary: Boundary) -> BoundaryState:
 def entries_of(state: Array) -> Array:
     """Return the entries of a summary that begins at an empty state, of any age."""
     entries = np.zeros(len(state), dtype=ENTRY_DTYPE)
-    for theirs, ours in _FIELDS:
+    for ours, theirs in ENTRY_FIELDS:
         entries[theirs] = state[ours]
     return entries
-
-
-_FIELDS = (
-    ("producer_id", "producer_id"),
-    ("producer_epoch", "epoch"),
-    ("last_sequence", "last_sequence"),
-    ("last_offset", "last_offset"),
-    ("offset_delta", "offset_delta"),
-    ("timestamp", "timestamp"),
-    ("coordinator_epoch", "coordinator_epoch"),
-    ("current_txn_first_offset", "txn_first_offset"),
-)
 
 
 def _survives(state: Array, kept_after_ms: int) -> BoolArray:

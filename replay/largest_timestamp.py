@@ -9,13 +9,13 @@ ascending timestamps no other entry can hide a batch of the window.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from resnap.replay.scan.cuts import BLOCK_ENTRIES, open_index, read_entries
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.replay.window import TRANSACTION_MARGIN_MS
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 _UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 _SLACK_MS: Final = TRANSACTION_MARGIN_MS
 """How far neighbours may be out of order: by so much at least each window begins earlier than it must."""
-_BLOCK_ENTRIES: Final = 1024
-"""What is read of an offset index at once, 8 KiB."""
 _BLOCK_BYTES: Final = 8 << 10
 """Bytes of a segment read at once: mostly they contain the batch, so that a store gets one request."""
 _HOPS: Final = 256
 """Batches that may follow the one in the offset index; a broker adds an entry every 4 KiB or so."""
-_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 class _Claim(NamedTuple):
@@ -142,8 +139,7 @@ def _is_borne_out(segment: Segment, sources: Sources) -> bool:
     *_, entry = _last_entries(segment, sources)
     position = 0
     if segment.index_bytes:
-        small = replace(sources, range_bytes=_BLOCK_ENTRIES * OFFSET_ENTRY.size)
-        with small.open(segment.sibling("index"), end=0) as index:
+        with open_index(segment.sibling("index"), sources) as index:
             position = _position_of(index, entry.relative_offset)
     with sources.open(segment.path, end=0) as log:
         block, start = log.read(position, _BLOCK_BYTES), position
@@ -163,18 +159,13 @@ def _is_borne_out(segment: Segment, sources: Sources) -> bool:
 def _position_of(index: RangeReader, relative_offset: int) -> int:
     """Return the position of the batch of the last entry not above ``relative_offset``; 0 without one."""
     low, high = 0, index.size_bytes // OFFSET_ENTRY.size
-    while high - low > _BLOCK_ENTRIES:
+    while high - low > BLOCK_ENTRIES:
         middle = (low + high) // 2
-        is_below = (_entries(index, middle, 1)["relative_offset"] <= relative_offset).all()
+        is_below = (read_entries(index, middle, 1)["relative_offset"] <= relative_offset).all()
         low, high = (middle, high) if is_below else (low, middle)
-    entries = _entries(index, low, high - low)
+    entries = read_entries(index, low, high - low)
     at = int(np.searchsorted(entries["relative_offset"], relative_offset, side="right")) - 1
     return int(entries["position"][at]) if at >= 0 else 0
-
-
-def _entries(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    data = index.read(first * OFFSET_ENTRY.size, count * OFFSET_ENTRY.size)
-    return np.frombuffer(data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size], dtype=_ENTRY)
 
 
 def _by_all_headers(segment: Segment, sources: Sources) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from resnap.replay.boundary_state import BoundaryState, idle_state
-from resnap.replay.comparison import Comparison, compare
+from resnap.replay.comparison import compare
 from resnap.replay.results import BoundaryResult, Outcome
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
@@ -38,6 +38,25 @@ def make_snapshot(
     lacks_records: bool = False,
 ) -> BoundaryResult:
     """Write the snapshot of ``boundary``, and compare the existing one with it, within ``ids``."""
+    digest = sink.write(plan.topic_partition, boundary.offset, found.entries)
+    existing = None if boundary.existing is None else _existing(boundary.existing, ids, sources)
+    comparison = None
+    if existing is not None:
+        comparison = compare(
+            existing.entries,
+            found.entries,
+            kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
+            written_ms=existing.written_ms,
+            expiration_ms=plan.rules.written_under.expiration_ms,
+            seen=seen,
+            # Where nothing was read, nothing is known of any batch.
+            read_from=boundary.offset if window_start_offset is None else window_start_offset,
+            begins=plan.known_from(),
+            left_out=[producer.producer_id for producer in found.left_out],
+            is_empty=existing.is_empty,
+            lacks_records=lacks_records,
+        )
+        comparison = replace(comparison, sha256=existing.sha256)
     return BoundaryResult(
         boundary=boundary,
         outcome=Outcome.REBUILT,
@@ -45,56 +64,10 @@ def make_snapshot(
         window_start_offset=window_start_offset,
         known_from_offset=known_from_offset,
         entries=len(found.entries),
-        digest=sink.write(plan.topic_partition, boundary.offset, found.entries),
+        digest=digest,
         left_out=found.left_out,
-        comparison=_compare_existing(
-            plan,
-            boundary,
-            found,
-            as_of_ms,
-            seen=seen,
-            window_start_offset=window_start_offset,
-            ids=ids,
-            sources=sources,
-            lacks_records=lacks_records,
-        ),
+        comparison=comparison,
     )
-
-
-def _compare_existing(
-    plan: PartitionPlan,
-    boundary: Boundary,
-    found: BoundaryState,
-    as_of_ms: int,
-    *,
-    seen: IntArray,
-    window_start_offset: int | None,
-    ids: IdRange | None,
-    sources: Sources,
-    lacks_records: bool,
-) -> Comparison | None:
-    if boundary.existing is None:
-        return None
-    try:
-        theirs, facts = _existing(boundary.existing, ids, sources), sources.facts(boundary.existing)
-    except (LogDirError, ObjectNotFoundError, FormatError):
-        return None  # the inventory has called it corrupt already, or it went away meanwhile
-    # Where nothing was read, nothing is known of any batch.
-    found_from = boundary.offset if window_start_offset is None else window_start_offset
-    comparison = compare(
-        theirs.entries,
-        found.entries,
-        kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
-        written_ms=facts.mtime_ns // 1_000_000,
-        expiration_ms=plan.rules.written_under.expiration_ms,
-        seen=seen,
-        read_from=found_from,
-        begins=plan.known_from(),
-        left_out=[producer.producer_id for producer in found.left_out],
-        is_empty=theirs.is_empty,
-        lacks_records=lacks_records,
-    )
-    return replace(comparison, sha256=theirs.sha256)
 
 
 class _Existing(NamedTuple):
@@ -104,24 +77,28 @@ class _Existing(NamedTuple):
     is_empty: bool
     """Whether it has no entry."""
     sha256: str
+    written_ms: int
 
 
-def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing:
+def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing | None:
     """Read a snapshot, and keep the entries of ``ids``: all entries of a large run may exceed a task's memory."""
     digest = hashlib.sha256()
-    with sources.open(locator) as reader:
 
-        def read(position: int, length: int) -> bytes:
-            data = reader.read(position, length)
-            digest.update(data)
-            return data
+    def read(position: int, length: int) -> bytes:
+        data = reader.read(position, length)
+        digest.update(data)
+        return data
 
-        kept = [
-            entries if ids is None else ids.of(entries).copy() for entries in snapshot_arrays(read, reader.size_bytes)
-        ]
+    try:
+        with sources.open(locator) as reader:
+            parts = snapshot_arrays(read, reader.size_bytes)
+            kept = [entries if ids is None else ids.of(entries).copy() for entries in parts]
+        written_ms = sources.facts(locator).mtime_ns // 1_000_000
+    except (LogDirError, ObjectNotFoundError, FormatError):
+        return None  # the inventory has called it corrupt already, or it went away meanwhile
     # Joining turns numbers into the machine's own byte order.
     entries = np.concatenate(kept).astype(ENTRY_DTYPE) if kept else np.zeros(0, dtype=ENTRY_DTYPE)
-    return _Existing(entries, is_empty=not kept, sha256=digest.hexdigest())
+    return _Existing(entries, is_empty=not kept, sha256=digest.hexdigest(), written_ms=written_ms)
 
 
 def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scan.cuts import locate
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
-from resnap.replay.scan.split_scan import SplitScan, scan_split
+from resnap.replay.scan.split_scan import SplitScan
 from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
@@ -42,9 +42,8 @@ def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) ->
 def whole_segment(plan: PartitionPlan, index: int) -> Split:
     """Return the split for all of the segment at ``index``."""
     segment = plan.segments[index]
-    inside = plan.high_watermark is not None and plan.high_watermark > segment.base_offset
-    if inside and segment.next_base_offset is not None:
-        inside = plan.high_watermark is not None and plan.high_watermark < segment.next_base_offset
+    mark, end = plan.high_watermark, segment.next_base_offset
+    inside = mark is not None and segment.base_offset < mark and (end is None or mark < end)
     return Split(
         segment_index=index,
         part=0,
@@ -56,7 +55,7 @@ def whole_segment(plan: PartitionPlan, index: int) -> Split:
         ),
         size_bytes=segment.size_bytes,
         segment_bytes=segment.size_bytes,
-        high_watermark=plan.high_watermark if inside else None,
+        high_watermark=mark if inside else None,
     )
 
 
@@ -98,7 +97,7 @@ def _anchor_split(run: Run, anchor: Anchor) -> Split:
 
 
 def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:
-    """Scan ``split`` as ``split_scan.scan_split`` does; if it is a part, first find where it begins and ends."""
+    """Read ``split`` and summarise it; if it is a part, first find where it begins and ends."""
     scan = begin_part(split, certain_silence_ms, reading)
     return empty_part(split) if scan is None else scan.summary(tuple(scan.pieces()))
 
@@ -145,7 +144,7 @@ def whole(parts: Sequence[SplitSummary], plan: PartitionPlan, reading: Reading) 
     if fit(parts):
         return joined(parts)
     split = whole_segment(plan, parts[0].segment_index)
-    return scan_split(split, plan.rules.written_under.certain_silence_ms, reading)
+    return scan_part(split, plan.rules.written_under.certain_silence_ms, reading)
 
 
 def fit(parts: Sequence[SplitSummary]) -> bool:

@@ -149,15 +149,10 @@ def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Seque
     )
 
 
-def unexplained_since(result: PartitionResult) -> int | None:
-    """Return how far back a replay must read, or None if the result of every boundary is final."""
-    times = [b.unexplained_since_ms for b in result.boundaries if b.unexplained_since_ms is not None]
-    return min(times, default=None)
-
-
 def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | None:
     """Return the plan that reads further back, or None if ``result`` is final."""
-    since_ms = unexplained_since(result)
+    times = (one.unexplained_since_ms for one in result.boundaries if one.unexplained_since_ms is not None)
+    since_ms = min(times, default=None)
     moved = plan.moved.union(*(one.moved for one in result.boundaries))
     unmoved = plan.unmoved.union(*(one.unmoved for one in result.boundaries))
     if since_ms is None and (moved, unmoved) == (plan.moved, plan.unmoved):

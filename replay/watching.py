@@ -19,7 +19,7 @@ class Watcher(Protocol):
         ...
 
     def at_work(self, phase: Phase, tasks: int) -> None:
-        """Receive the current phase and the number of running tasks, repeatedly while work goes on."""
+        """Receive the current phase and the number of running tasks, repeatedly while the work continues."""
         ...
 
 

@@ -73,7 +73,7 @@ class ReplayRules:
     """The expiration of the broker that wrote the log, if it differs."""
     transaction_max_timeout_ms: int = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
     max_reach_back_ms: int | None = None
-    """How far before the window reading may go on; None for the log start."""
+    """How far before the window reading may continue; None for the log start."""
     full: bool = False
     """Read from the log start, whatever the window."""
     verify_crc: bool = False

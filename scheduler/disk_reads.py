@@ -49,7 +49,7 @@ class DiskReads:
         """
         left_s = self._moved_s + self._turn_s - time.monotonic()
         if not self._turns.acquire(timeout=max(left_s, 0)):
-            raise _no_answer(f"{self._most} reads before this one have not come back")
+            raise _no_answer(f"{self._most} earlier reads have not returned")
         future: Future[_T] = Future()
         self._moved_s = time.monotonic()
         self._awaited.add(future)
@@ -61,7 +61,7 @@ class DiskReads:
         except TimeoutError:
             if future.done():  # what was read has raised it
                 raise
-            raise _no_answer(f"nothing has come back within {within_s:g} s") from None
+            raise _no_answer(f"no answer within {within_s:g} s") from None
         finally:
             self._awaited.discard(future)
 
@@ -70,7 +70,7 @@ class DiskReads:
         self._is_closed = True
         for future in self._awaited.copy():
             with suppress(InvalidStateError):
-                future.set_exception(CancelledError("the service ends", hint="ask again when it is back"))
+                future.set_exception(CancelledError("the service is stopping", hint="try again when it answers"))
 
     def _begin(self, work: threading.Thread) -> None:
         try:
@@ -99,5 +99,5 @@ class DiskReads:
 def _no_answer(why: str) -> LogDirError:
     return LogDirError(
         f"the disk or store does not answer: {why}",
-        hint="look whether what it is mounted from is there (dmesg, mount); reads of other places go on",
+        hint="check the disk or server that it is mounted from (dmesg, mount); reads of other places continue",
     )

@@ -340,8 +340,8 @@ def _remedy(error: OSError) -> str:
     if error.errno == errno.EROFS:
         return "mount the file system for writing"
     if error.errno in _IN_THE_WAY:
-        return "give a place where no file stands in the way of a directory"
-    return "look into the kernel's log for this disk"
+        return "give a place where no file has the name of a directory"
+    return "check the kernel's log for this disk"
 
 
 def _write(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None) -> FileDigest:

@@ -74,7 +74,7 @@ class KeyRing:
         if pair is None:
             known = ", ".join(one.key_id for one in self.keys) or "none"
             raise ConfigurationError(
-                f"the segment is encrypted under the key pair {key.key_id!r}; private keys at hand: {known}",
+                f"the segment is encrypted under the key pair {key.key_id!r}; the given private keys are: {known}",
                 hint="give the plugin's own: --encryption-private-key ID=FILE",
             )
         try:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ResnapError(Exception):
-    """Root of the tree; ``transient`` says whether the same call may go through later."""
+    """Root of the tree; ``transient`` says whether the same call may succeed later."""
 
     exit_code: ClassVar[int] = 1
     transient: ClassVar[bool] = False
@@ -249,7 +249,7 @@ class StalePlanError(ResnapError):
 
 
 class CancelledError(ResnapError):
-    """The work was cancelled; no part of it may treat this as a failure of its own and go on."""
+    """The work was cancelled; no part of it may treat this as its own failure and continue."""
 
     exit_code = 130
 

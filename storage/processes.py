@@ -1,4 +1,4 @@
-"""Identifies processes of this machine, and tells whether they still run; for locks and leases."""
+"""Identifies processes of this machine, and reports whether they still run; for locks and leases."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.disks import as_nobody, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
+from tests.disks import as_unprivileged_user, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
 from tests.processes import forget_processes, listen_to_processes, said_by_processes
 from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here
@@ -51,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# What the owner of this machine has set is no part of a test, and no proxy stands before its servers.
+# What the owner of this machine has set is not part of a test, and no proxy is before its servers.
 os.umask(0o022)
 for name in [name for name in os.environ if re.match("AWS_|XDG_|RESNAP_(?!TEST_)", name)]:
     del os.environ[name]

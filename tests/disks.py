@@ -27,7 +27,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
-    """A mounted file system that nobody may write to, not even root."""
+    """A mounted file system that no user may write to, not even root."""
     with _mounted(tmp_path / "read-only", "size=1m,ro,mode=755") as path:
         yield path
 
@@ -57,7 +57,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def as_nobody() -> Iterator[None]:
+def as_unprivileged_user() -> Iterator[None]:
     """Run the test without the powers of root."""
     root = os.geteuid() == 0
     if root:

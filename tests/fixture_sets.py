@@ -1,4 +1,4 @@
-"""Logs that real brokers wrote, unpacked from ``tests/fixtures``; what each set is stands in the README there."""
+"""Logs that real brokers wrote, unpacked from ``tests/fixtures``; the README there describes each set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 ARCHIVES: Final = Path(__file__).parent / "fixtures"
 ARCHIVED: Final = tuple(sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz")))
 AIVEN: Final = tuple(name for name in ARCHIVED if "-aiven-" in name)
-"""Sets with what a plugin made of their segments: their log dirs tell nothing that those of the others do not."""
+"""Sets with what a plugin made of their segments: their log dirs show nothing that those of the others do not."""
 LOST: Final = "kafka-3.9.1-lost-state"
 """A replica whose snapshots are wrong, and the remote part of its log."""
 NAMES: Final = tuple(name for name in ARCHIVED if name not in (*AIVEN, LOST))

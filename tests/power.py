@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CHANGES_NAMES: Final = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
 _GIVES_A_NAME: Final = {"replace", "rename", "link"}
 _HELPERS: Final = {"sync", "sync_directory", "synced"}
-"""Functions that sync for others: whose sync it is, their caller tells."""
+"""Functions that sync for others: their caller decides whose sync it is."""
 
 
 class Luck(StrEnum):

@@ -76,7 +76,7 @@ def s3_settings(s3_endpoint: str, no_aws_of_this_machine: None) -> S3Settings:  
 
 @pytest.fixture(scope="session")
 def s3_client(s3_endpoint: str) -> Iterator[S3Client]:
-    """boto3 itself, to look at what the store under test did."""
+    """boto3 itself, to check what the store under test did."""
     import boto3  # noqa: PLC0415
 
     client = boto3.client(

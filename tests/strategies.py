@@ -150,7 +150,7 @@ def write_events(writer: PartitionWriter, events: Iterable[Event]) -> list[int]:
 
 
 def is_legal(events: Iterable[Event]) -> bool:
-    """Tell whether no producer writes non-transactional data within its open transaction, which Kafka refuses."""
+    """Return whether no producer writes non-transactional data within its open transaction, which Kafka refuses."""
     in_transaction = set()
     for event in events:
         match event:

@@ -48,6 +48,6 @@ def test_modification_times_survive_unpacking_and_copying(
         assert (copy.parent / name).stat().st_mtime == pytest.approx(mtime, abs=1e-5)
 
 
-def test_an_unknown_name_is_told_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match=r"no fixture set 'kafka-1.0', there are kafka-2.7.2, "):
         unpack("kafka-1.0", tmp_path)

@@ -67,7 +67,7 @@ class Newcomer:
         with (self.root / "serve.log").open("w") as log:
             process = subprocess.Popen(block.split(), cwd=self.root, env=environment, stderr=log, text=True)
         ends_s = time.monotonic() + PATIENCE_S
-        while not self._has_looked():
+        while not self._has_scanned():
             assert process.poll() is None, (self.root / "serve.log").read_text()
             assert time.monotonic() < ends_s, (self.root / "serve.log").read_text()
             time.sleep(0.1)
@@ -77,7 +77,7 @@ class Newcomer:
         """Return the page that lists each partition, with what stops it."""
         return httpx.get(f"http://127.0.0.1:{self.port}/?topic=*", timeout=60).text
 
-    def _has_looked(self) -> bool:
+    def _has_scanned(self) -> bool:
         try:
             answer = httpx.get(f"http://127.0.0.1:{self.port}/v1/partitions", timeout=60)
         except httpx.TransportError:

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _COMPACTED_BY: Final = {
     CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
     CompactionOrigin.TOPIC_CONFIGURATION: "cleanup.policy of the topic contains compact",
-    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and"
-    " nothing says its cleanup.policy now",
+    CompactionOrigin.CLEANER_CHECKPOINT: "cleaner-offset-checkpoint lists the partition: it was compacted, and its "
+    "current cleanup.policy is not known",
 }
 _COMPACTED_ONCE: Final = (
-    "if cleanup.policy of the topic no longer contains compact, have that said by --metadata-log or"
-    " --bootstrap-server; else leave the topic out (--topic): tiered storage does not take compacted topics"
+    "if cleanup.policy of the topic no longer contains compact, give --metadata-log or --bootstrap-server to show it; "
+    "else exclude the topic (--topic): compacted topics cannot be tiered"
 )
 """What to do where the cleaner has been there, and the topic may have another policy by now."""
 
@@ -180,8 +180,8 @@ def _in_newest_snapshot(
     return HangingTransaction(
         first.current_txn_first_offset,
         f"a transaction of producer {first.producer_id}{held} has been open since offset"
-        f" {first.current_txn_first_offset}: others went on for {last_ms - first.timestamp} ms,"
-        f" where transaction.max.timeout.ms is {transaction_max_timeout_ms}",
+        f" {first.current_txn_first_offset}: other producers wrote for another {last_ms - first.timestamp} ms, and "
+        f"transaction.max.timeout.ms is {transaction_max_timeout_ms}",
     )
 
 
@@ -245,7 +245,7 @@ def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
 
 
 def _has_gone(inventory: PartitionInventory, offset: int) -> str:
-    detail = f"the log of the segment at offset {offset} has gone from {inventory.partition.path}, where its index is"
+    detail = f"the log of the segment at offset {offset} is missing from {inventory.partition.path}, where its index is"
     return f"{detail}: its records are lost here"
 
 
@@ -298,7 +298,7 @@ def _damage(segment: Segment) -> Iterator[Refusal]:
     """Yield the damage that the sizes of a segment's files show."""
     if segment.size_bytes == 0:
         lost = "the records of its offsets are lost here, and brokers ship it all the same"
-        yield refuse(segment, Reason.DAMAGED, f"{segment.path} has no byte: {lost}")
+        yield refuse(segment, Reason.DAMAGED, f"{segment.path} is empty: {lost}")
     for suffix, size_bytes, entry in (
         ("index", segment.index_bytes, OFFSET_ENTRY.size),
         ("timeindex", segment.timeindex_bytes, TIME_ENTRY.size),
@@ -326,5 +326,5 @@ def _with_useless_snapshot(boundary: BoundaryStatus) -> Refusal:
     return refuse(
         boundary.segment,
         Reason.UNUSABLE_SNAPSHOT,
-        f"the producer snapshot for offset {boundary.offset} {wrong}: brokers ship it unread",
+        f"the producer snapshot for offset {boundary.offset} {wrong}: brokers ship it without reading it",
     )

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.tiering.inventory import PartitionInventory
 
-__all__ = [
-    "Candidates",
-    "Eligibility",
-    "Reason",
-    "Refusal",
-    "after_replay",
-    "before_replay",
-    "refuse",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -142,8 +132,8 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
         found = (
             unreadable
             or everywhere
-            or _by_outcome(outcomes.get(_end(segment)), result)
-            or _by_damage(segment, outcomes.get(_end(segment)), unread_from, result)
+            or _by_outcome(outcomes.get(end_of(segment)), result)
+            or _by_damage(segment, outcomes.get(end_of(segment)), unread_from, result)
             or _by_last_stable_offset(segment, last_stable_offset)
         )
         if found is None:
@@ -184,15 +174,15 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     if high_watermark is None:
-        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not say the partition's high watermark")
+        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")
     return None
 
 
 def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
-    if high_watermark is None or _end(segment) <= high_watermark:
+    if high_watermark is None or end_of(segment) <= high_watermark:
         return None
     return _Found(
-        Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {_end(segment)}, the high watermark is {high_watermark}"
+        Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {end_of(segment)}, the high watermark is {high_watermark}"
     )
 
 
@@ -211,21 +201,21 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
     if not result.lacks_records:
         return None
-    detail = "offsets or records are missing as only a cleaner, or a loss, leaves them"
+    detail = "offsets or records are missing: they were compacted away or lost"
     if inventory.compaction is Compaction.NOT_COMPACTED:
         # Batches that the cleaner removed before the topic's policy was changed would be needed: no snapshot that a
         # broker of 3.9.1 had of its own equalled the replay's.
         return _Found(
             Reason.COMPACTED,
-            f"{detail}; the topic was compacted once, so a replay cannot say what its producers had written",
-            "let a broker tier it, with snapshots of its own; what it lacks `resnap regenerate` makes of the batches"
-            " that are left, as a broker would, for `resnap install`",
+            f"{detail}; the topic was compacted once, so a replay cannot show what its producers had written",
+            "let a broker tier it with its own snapshots; `resnap regenerate` makes missing ones from the remaining "
+            "batches, as a broker would, for `resnap install`",
         )
     return _Found(
         Reason.COMPACTED,
         detail,
         "if the topic was never compacted, this replica has lost data: take the partition from another one; if it was"
-        " compacted once and is not now, let a broker tier it; else leave the topic out (--topic)",
+        " compacted once and is not now, let a broker tier it; else exclude the topic (--topic)",
     )
 
 
@@ -233,8 +223,8 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
     if boundary is None or boundary.outcome is Outcome.REBUILT:
         return None
     if boundary.outcome is Outcome.UNEXPLAINED:
-        raise AssertionError(f"the replay has not said its last word at offset {boundary.boundary.offset}")
-    detail = boundary.reason or "the replay did not get there"
+        raise AssertionError(f"the replay has no final result at offset {boundary.boundary.offset}")
+    detail = boundary.reason or "the replay did not reach it"
     if boundary.outcome in BLIND:
         return _blind(boundary.outcome, detail, replay)
     return _Found(Reason.INVALID_TXN_STATE, detail)
@@ -259,21 +249,22 @@ def _by_damage(
     segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
 ) -> _Found | None:
     """Refuse segments that need no rebuilding if the replay could not read there: open transactions may be hidden."""
-    if boundary is not None or unread_from is None or _end(segment) <= unread_from:
+    if boundary is not None or unread_from is None or end_of(segment) <= unread_from:
         return None
     return _blind(blind_outcome(replay.error), str(replay.error), replay)
 
 
 def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:
-    if last_stable_offset is None or _end(segment) <= last_stable_offset:
+    if last_stable_offset is None or end_of(segment) <= last_stable_offset:
         return None
     return _Found(
         Reason.ABOVE_LAST_STABLE_OFFSET,
-        f"it ends at offset {_end(segment)}, a transaction has been open since offset {last_stable_offset}",
+        f"it ends at offset {end_of(segment)}, a transaction has been open since offset {last_stable_offset}",
     )
 
 
-def _end(segment: Segment) -> int:
+def end_of(segment: Segment) -> int:
+    """Return the offset at which a closed segment ends."""
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end")
     return segment.next_base_offset

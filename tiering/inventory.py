@@ -1,4 +1,4 @@
-"""What a log dir says of its producer snapshots without a replay: what is lost, what is there, what is unproven.
+"""What a log dir shows of its producer snapshots without a replay: which are lost, which exist, which are unproven.
 
 Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be seen without a replay, that it is right
 can not: a valid snapshot without entries is normal where no producer is idempotent, and is also what a broker
@@ -77,7 +77,7 @@ class Compaction(StrEnum):
 
 
 class CompactionOrigin(StrEnum):
-    """Where the word on compaction comes from."""
+    """How it is known that a partition is compacted."""
 
     INTERNAL_TOPIC = "internal-topic"
     TOPIC_CONFIGURATION = "topic-configuration"
@@ -87,7 +87,7 @@ class CompactionOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryStatus:
-    """One boundary and what stands there."""
+    """One boundary and the snapshot there."""
 
     offset: int
     """N: its snapshot speaks of everything below."""
@@ -127,16 +127,10 @@ class PartitionInventory:
 class Inventory:
     """What a log dir says."""
 
-    log_dir: LogDir
     partitions: tuple[PartitionInventory, ...]
     """By topic, then partition; without those that became a problem."""
     problems: tuple[PartitionProblem, ...]
     """Those of the log dir, and partitions with a snapshot that could not be read."""
-
-    @property
-    def lost(self) -> int:
-        """Number of boundaries, over all partitions, without a snapshot that a broker could load."""
-        return sum(partition.lost for partition in self.partitions)
 
 
 def take_inventory(
@@ -171,7 +165,7 @@ def take_inventory(
             problems.append(
                 PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
             )
-    return Inventory(log_dir=log_dir, partitions=tuple(partitions), problems=tuple(problems))
+    return Inventory(partitions=tuple(partitions), problems=tuple(problems))
 
 
 def take_partition_inventory(
@@ -214,7 +208,7 @@ def take_partition_inventory(
 
 
 def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> PartitionInventory:
-    """Return ``inventory`` with a boundary at the log end, if a snapshot stands there: of a broker that was stopped."""
+    """Return ``inventory`` with a boundary at the log end, if a stopped broker left a snapshot there."""
     log_end = inventory.log_end
     if log_end is None:
         return inventory

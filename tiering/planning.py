@@ -227,7 +227,7 @@ def read_saved_plan(text: str) -> SavedPlan:
 def _partitions(items: object) -> list[tuple[TopicPartition, tuple[int, ...], str]]:
     found = [_partition(item) for item in typed(list, items)]
     if len({key for key, _, _ in found}) != len(found):
-        raise ValueError("a partition comes twice")
+        raise ValueError("a partition is listed twice")
     return found
 
 

@@ -41,13 +41,13 @@ class Readiness(StrEnum):
     READY = "ready"
     """It tiers every closed segment."""
     SHIPPED = "shipped"
-    """It would stop, but all that may be tiered lies in a store already."""
+    """It would stop, but all that may be tiered is in a store already."""
     PREPARED = "prepared"
-    """It would stop; the snapshots it lacks are made, and are to be put beside the segments."""
+    """It would stop; the snapshots it lacks are made, but not installed yet."""
     BLOCKED = "blocked"
     """It stops, or would tier what a replica without its producer state wrote; a replay makes what it lacks."""
     UNFIT = "unfit"
-    """It stops, and something stands in the way of a replay, too."""
+    """It stops, and a replay is refused, too."""
     EXCLUDED = "excluded"
     """Compacted, or a topic of the brokers' own: it cannot be tiered."""
 
@@ -236,7 +236,7 @@ def judge_partition(
 
 def exclusion(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
     """Return why no broker tiers a partition of ``topic``, given Resnap's ``blocking``; None if one may."""
-    leave_out = "leave the topic out"
+    leave_out = "exclude the topic"
     if is_compacted:
         detail = "compacted topics cannot be tiered"
         return Stop("compacted", detail, leave_out) if blocking is None else replace(blocking, reason="compacted")

@@ -72,7 +72,7 @@ _REBUILD: Final = (
 HINTS: Final = {
     Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
     Reason.BELOW_LOG_START: "nothing to do: it cannot be read any more",
-    Reason.COMPACTED: "leave the topic out (--topic): tiered storage does not take compacted topics",
+    Reason.COMPACTED: "exclude the topic (--topic): compacted topics cannot be tiered",
     Reason.DIRECTORY_BUSY: "run again when the broker has finished; if it is stopped, start it once",
     Reason.HW_UNKNOWN: "give --high-watermark, or a log dir whose replication-offset-checkpoint lists the partition",
     Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
@@ -84,15 +84,16 @@ HINTS: Final = {
     Reason.UNREADABLE: "give the user who runs resnap read access; if it has that, check the disk",
     Reason.INVALID_TXN_STATE: _ANOTHER_REPLICA,
     Reason.LEADER_EPOCHS_UNKNOWN: (
-        "written before 0.11, or with an older message format: no broker can tier it, retention will take it; "
-        "where the checkpoint has lost its beginning, take the partition from the log dir of another replica"
+        "written before 0.11, or with an older message format: no broker can tier it, retention will delete it; "
+        "where the beginning of the checkpoint is lost, take the partition from the log dir of another replica"
     ),
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
     Reason.LINEAGE_CONFLICT: (
-        "see `resnap verify --store URL`; go on from the log dir that shipped the other segments, or use another prefix"
+        "see `resnap verify --store URL`; continue with the log dir that shipped the other segments, or use another "
+        "prefix"
     ),
-    Reason.SEGMENT_CHANGED: "run again: the next run sees the segment as it is then",
+    Reason.SEGMENT_CHANGED: "run again: the next run reads the current segment",
     Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",
     Reason.TOPIC_NAME_TOO_LONG: "ship the topic with --layout flat, or let the brokers tier it",
     Reason.LOST_PRODUCER_STATE: (

@@ -61,7 +61,7 @@ def block_bytes(partitions: int) -> int:
 
 
 def plan_block(plan: PartitionPlan, run: Run) -> Block:
-    """Return the block that tells a task how to combine the summaries of ``run``, one of those of ``plan``."""
+    """Return the block with which a task combines the summaries of ``run``, one of those of ``plan``."""
     return Block(Place(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
 
 

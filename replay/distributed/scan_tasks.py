@@ -15,7 +15,7 @@ import numpy as np
 from resnap.replay.distributed.blocks import facts_block, plan_block, row_blocks
 from resnap.replay.distributed.distinct import join, sketch
 from resnap.replay.parts import begin_part, empty_part, part_bytes, plan_splits
-from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,11 +48,11 @@ class ScanTask:
 def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:
     """Pack the splits of all runs into tasks of about equal size in bytes, keeping neighbours together.
 
-    It makes ``TASKS_PER_SLOT`` tasks per slot, or more if these would exceed ``TASK_BYTES`` or ``TASK_SPLITS``.
+    It makes ``TASKS_PER_SLOT`` tasks per slot, or more if these would exceed ``SCAN_TASK_BYTES`` or ``TASK_SPLITS``.
     """
     size_bytes = sum(segment.size_bytes for plan, run in runs for segment in plan.segments[run.start : run.end])
     cut_bytes = part_bytes(reading, size_bytes, slots=slots)
-    share = min(size_bytes / (slots * TASKS_PER_SLOT) + 1, TASK_BYTES)
+    share = min(size_bytes / (slots * TASKS_PER_SLOT) + 1, SCAN_TASK_BYTES)
     tasks: list[list[Scheduled]] = [[]]
     filled = 0
     for index, (plan, run) in enumerate(runs):

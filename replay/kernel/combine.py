@@ -1,8 +1,7 @@
 """The ordered combine, compiled: composes the rows of a later piece onto the rows before it, in place.
 
-Its cost follows the piece and not the state. The clocks of
-later pieces count for every row that they do not touch; that is looked up when a row is next touched or shown, in the
-stack of ``fold``, whose events are whole pieces here.
+Its cost follows the piece and not the state. The clocks of later pieces count for every row that they do not touch;
+that is looked up when a row is next touched or shown, in the stack of ``fold``, whose events are whole pieces here.
 """
 
 from __future__ import annotations

@@ -65,14 +65,10 @@ def merge_order(
 
 
 @compiled
-def write_entries(
-    order_at: int, count: int, kept_after_ms: int, batch_past_ms: int, transaction_past_ms: int,
-    fold_at: int, entries_at: int,
-) -> int:  # fmt: skip
+def write_entries(order_at: int, count: int, kept_after_ms: int, past_ms: int, fold_at: int, entries_at: int) -> int:
     """Write the entries of the ``count`` rows that survive; return how many, or ``IN_DOUBT``.
 
-    A producer that first appears at or before ``batch_past_ms`` may have an earlier batch, and one that does so at or
-    before ``transaction_past_ms`` an earlier transaction.
+    A producer that first appears at or before ``past_ms`` may have an earlier batch or transaction.
     """
     fold = record_of_fold(fold_at, 0)
     if fold.illegal:
@@ -82,7 +78,7 @@ def write_entries(
         row = row_at(fold.rows_at, _order_at(order_at, place).row)
         if row.txn_first_offset == NONE and row.timestamp <= kept_after_ms:
             continue
-        if _in_doubt(row, batch_past_ms, transaction_past_ms):
+        if _in_doubt(row, past_ms):
             return IN_DOUBT
         _write(row, at)
         at += _ENTRY_BYTES
@@ -90,11 +86,13 @@ def write_entries(
 
 
 @inlined
-def _in_doubt(row: Record, batch_past_ms: int, transaction_past_ms: int) -> bool:
+def _in_doubt(row: Record, past_ms: int) -> bool:
     """Return whether something of the past of ``row`` may be missing; compare ``boundary_state``."""
+    if row.first_timestamp > past_ms:
+        return False
     if row.first_is_marker:
-        return bool(row.first_timestamp <= batch_past_ms and row.one_epoch and not row.has_data)
-    if not row.first_is_transactional or row.first_marker_offset != NONE or row.first_timestamp > transaction_past_ms:
+        return bool(row.one_epoch and not row.has_data)
+    if not row.first_is_transactional or row.first_marker_offset != NONE:
         return False
     return bool(row.first_sequence != 0 or (row.first_epoch != 0 and not row.coordinator_known))
 

@@ -41,7 +41,7 @@ from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET, ProducerEntry
 from resnap.storage.log.record_batch import MAX_EPOCH, MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
 BATCHES_TO_RETAIN: Final = 5
-"""So many batches of a producer are remembered, to recognise one that comes again."""
+"""How many batches of a producer are kept, to recognise a duplicate."""
 
 
 class AppendOrigin(Enum):

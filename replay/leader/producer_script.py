@@ -167,7 +167,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(step) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {json.dumps(twice)} stands there twice")
+        raise ValueError(f"the key {json.dumps(twice)} is given twice")
     return step
 
 
@@ -180,9 +180,9 @@ def _partition(given: dict[str, Any]) -> SimulatedPartition:
 
 def _take(partition: SimulatedPartition, number: int, word: str, given: dict[str, Any]) -> Taken:
     if word == "settings":
-        raise ValueError("settings may stand first, and only there")
+        raise ValueError("settings are allowed only as the first step")
     if word not in STEPS:
-        raise ValueError(f"no step {json.dumps(word)}: there are {', '.join(STEPS)}")
+        raise ValueError(f"unknown step {json.dumps(word)}: the steps are {', '.join(STEPS)}")
     note = given.pop("note", None)
     method, keys = STEPS[word]
     arguments = _arguments(word, keys, given, required=_REQUIRED & keys.keys())

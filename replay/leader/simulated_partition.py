@@ -196,7 +196,7 @@ class SimulatedPartition:
         self.manager.log_start_incremented(offset)
         snapshots = self.manager.snapshots
         snapshots.delete([at for at in snapshots.offsets if at < offset])
-        return Verdict(verdict="done", detail=f"producers that stay known: {len(self.manager.producers)}")
+        return Verdict(verdict="done", detail=f"producers that are still known: {len(self.manager.producers)}")
 
     def _verified(self, batch: ProducerBatch) -> VerificationGuard | None:
         """Verify the transaction that ``batch`` may begin; the coordinator knows it."""

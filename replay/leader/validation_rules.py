@@ -53,7 +53,7 @@ def rules_of(release: tuple[int, int]) -> ValidationRules:
     """
     if release > NEWEST_RELEASE:
         newest = ".".join(map(str, NEWEST_RELEASE))
-        raise ValueError(f"Kafka {release[0]}.{release[1]} is not known here: {newest} is the newest that is")
+        raise ValueError(f"Kafka {release[0]}.{release[1]} is not known: the newest known release is {newest}")
     for first, rules in _FIRST_RELEASES:
         if release >= first:
             return rules

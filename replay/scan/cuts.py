@@ -19,24 +19,28 @@ from resnap.storage.errors import LogDirError, StoreError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from resnap.replay.scan.header_scan import SegmentRange
     from resnap.replay.scan.splits import Split
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 
 BLOCK_ENTRIES: Final = 1024
-"""Bytes of an index read at a time, 8 KiB: mostly one read is enough."""
-_RANGE_BYTES: Final = BLOCK_ENTRIES * OFFSET_ENTRY.size
-"""Bytes requested from a store at a time, without prefetching."""
+"""Entries of an index read at a time, 8 KiB: mostly one read is enough."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
-def locate(split: Split, sources: Sources) -> SegmentRange | None:
-    """Return the range of its segment that ``split`` means; None if no batch begins in it."""
-    if not split.is_part:
-        return split.range
-    start, end = _positions(split, sources)
-    return None if start is None or start == end else replace(split.range, start=start, end=end)
+def locate(part: Split, sources: Sources) -> SegmentRange | None:
+    """Return the range of its segment that ``part`` means; None if no batch begins in it."""
+    try:
+        with open_index(index_locator(part.range.locator), sources) as index:
+            start = position_at(index, part.start_target, part.segment_bytes) if part.start_target else 0
+            end = None if part.end_target is None else position_at(index, part.end_target, part.segment_bytes)
+    except (LogDirError, StoreError):
+        # Every part of the segment fails the same way, so that the first part becomes the whole segment.
+        start, end = (None if part.start_target else 0), None
+    return None if start is None or start == end else replace(part.range, start=start, end=end)
 
 
 def index_locator(segment: str) -> str:
@@ -44,15 +48,15 @@ def index_locator(segment: str) -> str:
     return f"{segment.removesuffix('.log')}.index"
 
 
-def _positions(split: Split, sources: Sources) -> tuple[int | None, int | None]:
-    try:
-        with replace(sources, range_bytes=_RANGE_BYTES).open(index_locator(split.range.locator), end=0) as index:
-            start = position_at(index, split.start_target, split.segment_bytes) if split.start_target else 0
-            end = None if split.end_target is None else position_at(index, split.end_target, split.segment_bytes)
-    except (LogDirError, StoreError):
-        # Every part of the segment fails the same way, so that the first part becomes the whole segment.
-        return (None if split.start_target else 0), None
-    return start, end
+def open_index(locator: str, sources: Sources) -> AbstractContextManager[RangeReader]:
+    """Open an offset index for ``read_entries``: a store is asked for one block at a time, and nothing ahead."""
+    return replace(sources, range_bytes=BLOCK_ENTRIES * OFFSET_ENTRY.size).open(locator, end=0)
+
+
+def read_entries(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Return ``count`` entries (``relative_offset``, ``position``) from number ``first`` on; fewer at the end."""
+    data = index.read(first * OFFSET_ENTRY.size, count * OFFSET_ENTRY.size)
+    return np.frombuffer(data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size], dtype=_ENTRY)
 
 
 def position_at(index: RangeReader, target: int, log_bytes: int) -> int | None:
@@ -66,7 +70,7 @@ def position_at(index: RangeReader, target: int, log_bytes: int) -> int | None:
     guess = min(count * target // max(log_bytes, 1), count)
     while low < high:
         first = max(low, min(guess - BLOCK_ENTRIES // 2, high - BLOCK_ENTRIES))
-        positions = _read(index, first, min(BLOCK_ENTRIES, high - first))
+        positions = read_entries(index, first, min(BLOCK_ENTRIES, high - first))["position"]
         # Zeros fill what an active segment's index has not used yet.
         reached = np.flatnonzero((positions >= target) | (positions <= 0))
         if not len(reached):
@@ -78,9 +82,3 @@ def position_at(index: RangeReader, target: int, log_bytes: int) -> int | None:
                 break
         guess = (low + high) // 2
     return found if found is not None and target <= found < log_bytes else None
-
-
-def _read(index: RangeReader, first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    data = index.read(first * OFFSET_ENTRY.size, count * OFFSET_ENTRY.size)
-    whole = len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size
-    return np.frombuffer(data[:whole], dtype=_ENTRY)["position"].astype(np.int32)

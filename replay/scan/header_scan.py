@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from resnap.replay.scan.crc_check import check_crcs
 from resnap.storage.errors import FormatError, in_file
+from resnap.storage.log.control_record import read_control_record
 from resnap.storage.log.message_set import HEADER as LEGACY_HEADER
 from resnap.storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
 from resnap.storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
@@ -33,6 +34,7 @@ from resnap.storage.log.record_batch import (
     MAGIC_V2,
     MAX_SEQUENCE,
     MIN_BATCH_LENGTH,
+    read_header,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.storage.crc32c import Buffer
+    from resnap.storage.log.control_record import ControlRecord
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.readers import RangeReader
 
@@ -124,20 +127,6 @@ class SegmentRange:
         return self.next_base_offset is None
 
 
-def read_headers(
-    reader: RangeReader, segment: SegmentRange, facts: ScanFacts
-) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Yield the v2 headers of ``segment`` (``HEADER_DTYPE``) and their file positions, block by block.
-
-    Raises:
-        FormatError: damage, with file and position.
-
-    """
-    with in_file(segment.locator):
-        for block in _checked(reader, segment, facts):
-            yield block.headers, block.positions + block.at
-
-
 def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
     """Yield the content of ``segment``, including legacy messages, block by block.
 
@@ -146,7 +135,10 @@ def read_blocks(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) ->
 
     """
     with in_file(segment.locator):
-        yield from _checked(reader, segment, facts)
+        begin(segment, facts)
+        while (block := next_block(reader, segment, facts)) is not None:
+            yield block
+        finish(segment, facts)
 
 
 class Block(NamedTuple):
@@ -161,13 +153,6 @@ class Block(NamedTuple):
     """Positions of the headers in ``data``."""
     messages: list[tuple[int, LegacyMessage]]
     """The legacy messages that start in ``data``, with their positions there."""
-
-
-def _checked(reader: RangeReader, segment: SegmentRange, facts: ScanFacts) -> Iterator[Block]:
-    begin(segment, facts)
-    while (block := next_block(reader, segment, facts)) is not None:
-        yield block
-    finish(segment, facts)
 
 
 def begin(segment: SegmentRange, facts: ScanFacts) -> None:
@@ -267,6 +252,17 @@ def whole_batch(reader: RangeReader, block: Block, index: int) -> Buffer:
     start, size = int(block.positions[index]), LOG_OVERHEAD + int(block.headers["batch_length"][index])
     batch = block.data[start : start + size]
     return batch if len(batch) == size else reader.read(block.at + start, size)
+
+
+def control_record(reader: RangeReader, block: Block, index: int) -> ControlRecord | None:
+    """Return the record of the control batch of the header at ``index``; None if the log cleaner has removed it.
+
+    Raises:
+        FormatError: the batch is damaged.
+
+    """
+    at, batch = block.at + int(block.positions[index]), whole_batch(reader, block, index)
+    return read_control_record(batch, read_header(batch, at=at), at=at)
 
 
 def _headers(

@@ -12,17 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.replay.kernel.summary import EVENT_DTYPE
-from resnap.replay.scan.header_scan import last_sequences, read_blocks, whole_batch
+from resnap.replay.scan.header_scan import control_record, last_sequences, read_blocks
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
-from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header
+from resnap.storage.log.control_record import ABORT, COMMIT
+from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange
-    from resnap.storage.crc32c import Buffer
     from resnap.storage.readers import RangeReader
 
 
@@ -52,7 +51,7 @@ def events_of(reader: RangeReader, block: Block, facts: ScanFacts) -> Array:
     keep = (headers["producer_id"] >= 0) & ~is_control
     # Batches without a producer change nothing here, but are checked too: a flipped bit may have hidden the producer.
     for i in np.flatnonzero(is_control):
-        marker = _marker(whole_batch(reader, block, int(i)), block.at + int(block.positions[i]))
+        marker = _marker(reader, block, int(i))
         if marker is not None:
             events["coordinator_epoch"][i], events["timestamp"][i] = marker
             events["clock_ms"][i] = marker[1]
@@ -98,15 +97,14 @@ def _data_events(headers: Array) -> Array:
     return events
 
 
-def _marker(batch: Buffer, at: int) -> tuple[int, int] | None:
-    """Return (coordinator epoch, timestamp) of the marker ``batch``; None for an emptied or a KRaft control batch."""
-    header = read_header(batch, at=at)
-    record = read_control_record(batch, header, at=at)
-    if record is None or not header.has_producer:
+def _marker(reader: RangeReader, block: Block, index: int) -> tuple[int, int] | None:
+    """Return (coordinator epoch, timestamp) of a marker; None for an emptied or a KRaft control batch."""
+    record = control_record(reader, block, index)
+    if record is None or block.headers["producer_id"][index] < 0:
         return None
     if record.type not in (ABORT, COMMIT):
         raise FormatError(
-            "control record type of a producer", position=at, expected="0 (abort) or 1 (commit)",
-            found=record.type,
+            "control record type of a producer", position=block.at + int(block.positions[index]),
+            expected="0 (abort) or 1 (commit)", found=record.type,
         )  # fmt: skip
     return record.coordinator_epoch, record.timestamp

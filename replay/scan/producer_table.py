@@ -57,18 +57,17 @@ class ProducerTable(FoldArrays):
         self._take_up_new()
         return self._ids
 
-    def entries(self, kept_after_ms: int, batch_past_ms: int, transaction_past_ms: int) -> Array | None:
+    def entries(self, kept_after_ms: int, past_ms: int) -> Array | None:
         """Return the entries of the surviving rows, or None if one of them is in doubt or illegal.
 
-        A producer that first appears up to the last two times (milliseconds) may have existed before: with a batch that
-        a marker refers to, and with a transaction that its data belong to.
+        A producer that first appears up to ``past_ms`` may have existed before: with a batch that a marker refers to,
+        or a transaction that its data belong to.
         """
         self._take_up_new()
         made = np.empty(len(self), dtype=ENTRY_DTYPE)
         count = entries.write_entries(
-            self._order.ctypes.data, len(self), kept_after_ms, batch_past_ms, transaction_past_ms, self.at,
-            made.ctypes.data,
-        )  # fmt: skip
+            self._order.ctypes.data, len(self), kept_after_ms, past_ms, self.at, made.ctypes.data
+        )
         return None if count == entries.IN_DOUBT else made[:count]
 
     def _take_up_new(self) -> None:

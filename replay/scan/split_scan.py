@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from resnap.replay.scan.header_scan import ScanFacts
-from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary
 from resnap.replay.scan.state_file import read_state
 from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
@@ -18,21 +17,17 @@ from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreEr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.state_file import Anchor
     from resnap.storage.readers import RangeReader
-
-_PLAINLY: Final = Reading()
-
-
-def scan_split(split: Split, certain_silence_ms: int, reading: Reading = _PLAINLY) -> SplitSummary:
-    """Read ``split`` and summarise it; damage and unreadable files are part of the result, not exceptions."""
-    scan = SplitScan(split, certain_silence_ms, reading)
-    return scan.summary(tuple(scan.pieces()))
 
 
 @dataclass(slots=True)
 class SplitScan:
-    """A scan in progress, for callers that handle one piece before they take the next."""
+    """A scan in progress, for callers that handle one piece before they take the next.
+
+    Damage and unreadable files are part of the result, not exceptions.
+    """
 
     split: Split
     certain_silence_ms: int

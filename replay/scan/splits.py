@@ -8,14 +8,13 @@ before they are combined (``replay.parts``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from resnap.replay.kernel.summary import Array, empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
     from resnap.replay.scan.state_file import Anchor
     from resnap.storage.errors import ResnapError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_SLOT: Final = 3
 """Enough to even out splits of different sizes; each task costs Spark some 10 ms."""
-TASK_BYTES: Final = 4 << 30
+SCAN_TASK_BYTES: Final = 4 << 30
 """Segments of a task have at most as many, but for one split, however few slots there are: slots may come later."""
 TASK_SPLITS: Final = 512
 """And they are at most so many."""
@@ -87,11 +86,10 @@ class SplitSummary:
     facts: ScanFacts
     pieces: Iterable[Piece]
     ends_segment: bool = True
-    error: ResnapError | None = field(default=None)
+    error: ResnapError | None = None
     start: PartStart | None = None
     """Where a part that is not empty began."""
 
 
 ANCHOR_PART: Final = -1
 """Number of the split that is not a part of its segment, but the state below it."""
-NOTHING: Final = Piece(empty(), -1)

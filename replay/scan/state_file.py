@@ -112,7 +112,7 @@ def read_state(state: StateFile) -> Array:
         LogDirError: it cannot be read.
 
     """
-    hint = "the next run makes it again; --fresh does without"
+    hint = "the next run writes it again; --fresh does not need it"
     try:
         with Path(state.path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size

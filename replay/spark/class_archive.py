@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.replay.spark.jvm import JavaRuntime
 
 CLASS_PATH_VARIABLES: Final = frozenset({"SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"})
-"""Variables by which an operator puts more on the class path, which is then not ours to fix."""
+"""Variables by which an operator extends the class path, which is then not fixed."""
 
 _BASE: Final = "base.jsa"
 """Archive of the JDK's own classes, which the bundled Java does not have; our archive refers to it by its path."""

@@ -239,7 +239,7 @@ def _end_context(context: SparkContext, files: str) -> None:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             context.stop()
     except (Py4JError, OSError):
-        logger.debug("Spark was gone before it was stopped", exc_info=True)
+        logger.debug("Spark ended before it was stopped", exc_info=True)
         # pyspark forgets the JVM at the first attempt, and ends its own half at the second.
         context.stop()
     sys.path[:] = [entry for entry in sys.path if not entry.startswith(files)]

@@ -43,7 +43,7 @@ def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
             raise _ended(output.ended_by) from error
         raise ResnapError(
             f"Spark did not start on Java {java.version}, {java.origin}: {said}",
-            hint="these are the words of Java or Spark: check the master, the driver memory and the Spark properties",
+            hint="this message comes from Java or Spark: check the master, the driver memory and the Spark properties",
         ) from error
 
 
@@ -74,7 +74,8 @@ def death_told(context: SparkContext) -> Iterator[None]:
             raise error from None
         raise ResnapError(
             f"Spark's JVM ended while it was at work, with status {status}",
-            hint="a status of -9 is often the system's memory running out: lower the driver memory or run fewer tasks",
+            hint="status -9 often means that the system has run out of memory: lower the driver memory or run fewer "
+            "tasks",
         ) from error
 
 

@@ -24,7 +24,11 @@ _R = TypeVar("_R")
 TASK_ITEMS: Final = 64
 """A task reads no more items than that, whatever slots there are when it begins: others may come."""
 _MOST_LATER_TASKS: Final = 1000
-"""Of the tasks that have the groups; each of them reads from each of the first."""
+
+
+def later_tasks(slots: int, tasks: int) -> int:
+    """Return how many tasks follow a first stage of ``tasks``: not too many, as each reads from each of the first."""
+    return max(slots * TASKS_PER_SLOT, min(tasks, _MOST_LATER_TASKS))
 
 
 class SparkGroups(Generic[_N, _V]):
@@ -73,7 +77,7 @@ def grouped(
             yield note, [(key, (number, value)) for key, value in values]
 
     found = context.parallelize(list(enumerate(items)), tasks).mapPartitions(read).persist(StorageLevel.DISK_ONLY)
-    later = max(slots * TASKS_PER_SLOT, min(tasks, _MOST_LATER_TASKS))
+    later = later_tasks(slots, tasks)
     groups = found.flatMap(lambda one: one[1]).groupByKey(later).mapValues(list).persist(StorageLevel.DISK_ONLY)
     try:
         with job_failure_told(context):

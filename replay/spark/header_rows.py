@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from resnap.replay.scan.header_scan import ScanFacts, last_sequences, read_blocks, whole_batch
+from resnap.replay.scan.header_scan import ScanFacts, control_record, last_sequences, read_blocks
 from resnap.storage.errors import in_file
-from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
+from resnap.storage.log.control_record import ABORT, COMMIT
 from resnap.storage.log.record_batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -25,7 +25,6 @@ from resnap.storage.log.record_batch import (
     NO_TIMESTAMP,
     TRANSACTIONAL,
     compression_name,
-    read_header,
 )
 from resnap.storage.sources.files import PLAIN
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.scan.header_scan import Block, SegmentRange
-    from resnap.storage.log.control_record import ControlRecord
     from resnap.storage.log.message_set import LegacyMessage
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
@@ -123,17 +121,11 @@ def _message_row(segment: LogSegment, position: int, message: LegacyMessage) -> 
 def _control(reader: RangeReader, block: Block) -> _Control:
     control = _Control([None] * len(block.headers), [None] * len(block.headers))
     for index in np.flatnonzero(block.headers["attributes"] & CONTROL).tolist():
-        record = _control_record(reader, block, index)
+        record = control_record(reader, block, index)
         if record is not None and record.is_marker:
             control.types[index] = _MARKERS[record.type]
             control.coordinator_epochs[index] = record.coordinator_epoch
     return control
-
-
-def _control_record(reader: RangeReader, block: Block, index: int) -> ControlRecord | None:
-    at = block.at + int(block.positions[index])
-    batch = whole_batch(reader, block, index)
-    return read_control_record(batch, read_header(batch, at=at), at=at)
 
 
 def _batch_rows(segment: LogSegment, block: Block, control: _Control) -> pa.RecordBatch:

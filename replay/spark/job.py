@@ -34,8 +34,9 @@ from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
-from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
+from resnap.replay.spark.groups import later_tasks
 from resnap.replay.spark.progress import progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
 from resnap.replay.spark.settings import is_local_master
@@ -63,8 +64,6 @@ _R = TypeVar("_R")
 
 TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
 """How many full tasks of a wave come on each slot: enough to hide that its last tasks leave some slots idle."""
-_MOST_LATER_TASKS: Final = 1000
-"""A stage after the first has so many tasks at most, unless there are more slots: each reads from each of the first."""
 _STOP_TIMEOUT_S: Final = 20
 
 
@@ -167,7 +166,7 @@ class SparkRebuild:
         context = self.context
         slots = context.defaultParallelism
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
-        later = max(slots * TASKS_PER_SLOT, min(len(tasks), _MOST_LATER_TASKS))
+        later = later_tasks(slots, len(tasks))
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
         with watched_jobs(context, done, self.progress, self.watcher, stop) as watch:
             watch.compiles = is_local_master(context.master) and first_scan_compiles(self.reading)
@@ -229,7 +228,7 @@ class SparkRebuild:
 def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
     """Take from ``waiting`` enough plans for ``TASKS_PER_WAVE`` full tasks per slot of ``slots``, and at least one."""
     tasks = slots * TASKS_PER_WAVE
-    left_bytes, left_segments = tasks * TASK_BYTES, tasks * TASK_SPLITS
+    left_bytes, left_segments = tasks * SCAN_TASK_BYTES, tasks * TASK_SPLITS
     wave: list[PartitionPlan] = []
     while waiting and (not wave or (left_bytes > 0 and left_segments > 0)):
         wave.append(waiting.popleft())

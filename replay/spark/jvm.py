@@ -95,7 +95,7 @@ def _probe(java: Path, origin: str, environment: Mapping[str, str]) -> tuple[str
     version = modules.get("java.base", "")
     release = re.match(r"\d+", version)
     if release is None:
-        raise ConfigurationError(f"{origin} does not say its version: it lists no java.base module", hint=_HINT)
+        raise ConfigurationError(f"{origin} does not report its version: it lists no java.base module", hint=_HINT)
     if int(release[0]) < MIN_JAVA:
         raise ConfigurationError(_too_old(origin, version), hint=_HINT)
     return version, frozenset(modules)
@@ -107,7 +107,7 @@ def _why_no_modules(java: Path, origin: str, complaint: str, environment: Mappin
     if version is not None:
         return _too_old(origin, version[1])
     lines = complaint.strip().splitlines()
-    return f"{origin} does not run: {lines[0] if lines else 'it failed without a word'}"
+    return f"{origin} does not run: {lines[0] if lines else 'it failed without a message'}"
 
 
 def _too_old(origin: str, version: str) -> str:

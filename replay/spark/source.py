@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "kafka_log"
 KEYS: Final = "encryption-private-key"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-TASK_BYTES: Final = 64 << 20
+PARTITION_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
 
 _SQL_TYPES: Final = {
@@ -119,7 +119,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         self._pruning = Pruning(sources=sources)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep ``filters`` to leave out whole segments, and return them all: Spark looks at each row again."""
+        """Keep ``filters`` to skip whole segments, and return them all: Spark filters each row again."""
         self._pruning = replace(self._pruning, filters=tuple(filters))
         return filters
 
@@ -135,7 +135,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         with _hint_told():
             segments = find_segments(self._paths, self._topic, self._pruning)
         # Without any partition Spark would make up one that holds None.
-        return [InputPartition(task) for task in pack(segments, TASK_BYTES)] or [InputPartition(())]
+        return [InputPartition(task) for task in pack(segments, PARTITION_BYTES)] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's segments.
@@ -264,7 +264,7 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
     """Yield the segment whose file is at ``path``; beside its neighbours it is known where it has to end."""
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
-        raise UsageError(f"the name of {path} says no base offset", hint="name it by 20 digits, as the broker had done")
+        raise UsageError(f"the name of {path} has no base offset", hint="name it by 20 digits, as the broker had done")
     with readable(path):
         size_bytes = path.stat().st_size
     if directory is None:

@@ -40,7 +40,7 @@ TASKS_PER_SLOT: Final = 2
 MOST_ITEMS: Final = 512
 """Asked for at once, however many slots there are now: others may come. A thread waits for each."""
 TASK_ITEMS: Final = 16
-TASK_BYTES: Final = 1 << 30
+COPY_TASK_BYTES: Final = 1 << 30
 """A task takes no further item that would make it larger."""
 _AT_ONCE: Final = 2
 """Items of a task, so that one is read while another one is sent."""
@@ -159,7 +159,7 @@ class TaskPool(Generic[_T, _R]):
 
     def _next_task(self, most: int) -> list[_Waiting[_T, _R]]:
         task: list[_Waiting[_T, _R]] = []
-        left_bytes = TASK_BYTES
+        left_bytes = COPY_TASK_BYTES
         while self._waiting and len(task) < most and (not task or self._waiting[0].size_bytes <= left_bytes):
             one = self._waiting.popleft()
             if one.is_wanted():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 REFRESH_S: Final = 5.0
 """How long changed limits may go unnoticed."""
 REREAD_S: Final = 2.0
-"""So long a call waits for what came into a metadata log since, if its disk has gone."""
+"""How long a call waits for new records of a metadata log if its disk does not answer."""
 
 
 class AdmissionControl:
@@ -78,7 +78,7 @@ class AdmissionControl:
             raise QuotaExceededError(
                 f"{PREFIX}{principal} has activated more producer ids than its producer_ids_rate allows",
                 retry_after_s=wait_s,
-                hint=f"wait {wait_s} s, or have the limit raised: `resnap quota set RATE --user {principal}`",
+                hint=f"wait {wait_s} s, or raise the limit: `resnap quota set RATE --user {principal}`",
             )
 
     def activated(self, principal: str, producer_ids: Iterable[int]) -> None:
@@ -104,7 +104,7 @@ class AdmissionControl:
             self.manager.update(self._reads.run(self._limits.read, self._within_s))
         except LogDirError as error:
             if not self._is_reported:
-                self._complain(f"quotas stay as they were last read: {error}")
+                self._complain(f"the quotas cannot be read again, and the last ones still apply: {error}")
             self._is_reported = True
         else:
             self._is_reported = False
@@ -131,11 +131,11 @@ class _Limits:
         try:
             self._of_file = self._file.load()
         except ResnapError as error:
-            self._hear(f"{error}: its quotas stay as they were last read")
+            self._hear(f"{error}: the quotas last read from it still apply")
         try:
             self._read_cluster()
         except ResnapError as error:
-            self._hear(f"{self._metadata_log}: no quotas can be read: {error}")
+            self._hear(f"{self._metadata_log}: the quotas cannot be read: {error}")
         found = [Origin(text="file", quotas=self._of_file)]
         if self._cluster is not None:
             found.append(Origin(text="metadata log", quotas=self._cluster.quotas))

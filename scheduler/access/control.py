@@ -56,7 +56,7 @@ class AccessControl:
             return found.principal
         principal = self.sessions.find(session) if session else None
         if principal is None:
-            raise UnauthenticatedError("no valid token came with the request")
+            raise UnauthenticatedError("the request has no valid token")
         return principal
 
     def enter(self, secret: str, address: str) -> tuple[Principal, str]:
@@ -75,7 +75,7 @@ class AccessControl:
     def _failed(self, address: str) -> UnauthenticatedError | TooManyFailuresError:
         wait_s = self.failures.take(address)
         if wait_s > 0:
-            return TooManyFailuresError("too many tokens from this address were wrong", retry_after_s=wait_s)
+            return TooManyFailuresError("too many wrong tokens came from this address", retry_after_s=wait_s)
         return UnauthenticatedError(
             "the token is not known, was revoked, or has expired", hint="`resnap token list` shows which are valid"
         )

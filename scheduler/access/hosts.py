@@ -71,7 +71,7 @@ class Hosts:
             return
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         if site not in _OWN_SITES or (origin is not None and origin.lower().partition("://")[2] != authority):
-            raise CrossSiteError(f"a page of {(origin or site)[:100]!r} may change nothing here")
+            raise CrossSiteError(f"a page of {(origin or site)[:100]!r} may not change anything here")
 
     def _knows(self, name: str) -> bool:
         if not self.allowed and not is_loopback(self.listen):

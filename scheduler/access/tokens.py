@@ -75,13 +75,13 @@ class Tokens:
         now_ms = self.clock.now_ms()
         expires_ms = None if lifetime is None else now_ms + int(lifetime.total_seconds() * 1000)
         if expires_ms is not None and expires_ms <= now_ms:
-            raise UsageError("--expires: expected a duration longer than nothing", hint="give one such as 30d")
+            raise UsageError("--expires: expected a duration longer than 0", hint="give one such as 30d")
         secret = PREFIX + base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
         token = Token(id=self.random_bytes(8).hex(), name=name, role=role, created_ms=now_ms, expires_ms=expires_ms,
                       revoked_ms=None)  # fmt: skip
         with self.database.write() as connection:
             if _named(connection, name) is not None:
-                raise UsageError(f"there is a token {name!r} already",
+                raise UsageError(f"the token {name!r} already exists",
                                  hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
             inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
         return token, secret
@@ -96,7 +96,7 @@ class Tokens:
         with self.database.write() as connection:
             found = _named(connection, name)
             if found is None:
-                raise UsageError(f"there is no token {name!r}", hint="`resnap token list` shows those there are")
+                raise UsageError(f"there is no token {name!r}", hint="`resnap token list` shows the existing tokens")
             connection.execute("UPDATE tokens SET revoked_ms = ? WHERE id = ?", (self.clock.now_ms(), found.id))
             connection.execute("DELETE FROM sessions WHERE token_id = ?", (found.id,))
         return found

@@ -149,7 +149,7 @@ class EventFeeds:
 
         """
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
-            raise TooManyStreamsError(f"{MOST_STREAMS} event streams are open, more are not")
+            raise TooManyStreamsError(f"{MOST_STREAMS} event streams are open, and no more are allowed")
         if run_id not in self._feeds:
             self._feeds[run_id] = EventFeed(self._services)
         feed = self._feeds[run_id]

@@ -26,7 +26,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 def describe(app: FastAPI, *, needs_token: bool) -> None:
-    """Have ``app`` describe itself with all problems; without ``needs_token`` nothing is said of tokens."""
+    """Have ``app`` describe itself with all problems; without ``needs_token`` tokens are not described."""
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:

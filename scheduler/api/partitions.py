@@ -56,7 +56,7 @@ def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, sourc
     found = services.scans.find(topic, partition, source)
     if not found:
         where = "" if source is None else f" in {source or 'a source without a name'}"
-        hint = "have its source scanned, then ask again; GET /v1/sources lists what is scanned"
+        hint = "scan its source, then try again; GET /v1/sources lists what is scanned"
         raise NotFoundError(f"no scan has seen {topic}-{partition}{where}", hint=hint)
     if len(found) > 1:
         places = ", ".join(one.source for one in found)

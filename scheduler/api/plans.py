@@ -84,7 +84,6 @@ def run_plan(submission: Submitting, plan_id: PlanId, body: PlannedRunBody) -> R
     """Carry a plan out, unless what it depends on has changed since."""
     services = submission.services
     plan = found_plan(services, plan_id)
-    services.plans.check_fresh(plan)
     asked = replace(
         plan.request,
         kind=RunKind(body.kind),
@@ -92,7 +91,7 @@ def run_plan(submission: Submitting, plan_id: PlanId, body: PlannedRunBody) -> R
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,
     )
-    return submission.take(services.within_places(asked))
+    return submission.take(services.within_places(asked), check=lambda: services.plans.check_fresh(plan))
 
 
 def found_plan(services: Services, plan_id: str) -> KeptPlan:
@@ -104,5 +103,5 @@ def found_plan(services: Services, plan_id: str) -> KeptPlan:
     """
     plan = services.plans.get(plan_id)
     if plan is None:
-        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans has those that are kept")
+        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans shows the existing ones")
     return plan

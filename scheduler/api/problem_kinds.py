@@ -49,7 +49,7 @@ class BodyTooLargeError(HttpError):
 
 
 class ConflictError(HttpError):
-    """What is asked for does not fit the state that something is in."""
+    """The request does not fit the current state."""
 
 
 class KeyReusedError(HttpError):
@@ -57,7 +57,7 @@ class KeyReusedError(HttpError):
 
 
 class PreconditionError(HttpError):
-    """What ``If-Match`` asked for does not hold."""
+    """The condition of ``If-Match`` is not met."""
 
 
 class TooManyStreamsError(HttpError):
@@ -193,7 +193,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
         "check that it is mounted, and its permissions", 30,
     ),
     errors.LimitError: Kind(
-        "limit-met", 503, "The service has no more files, threads or memory",
+        "limit-met", 503, "The service has run out of files, threads or memory",
         "raise the limit that detail names, then start the service again", 30,
     ),
     errors.CancelledError: Kind("cancelled", 503, "The work was cancelled", _WAIT, 10),

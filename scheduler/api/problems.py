@@ -74,7 +74,7 @@ class Problem(BaseModel):
 
 
 def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Response:
-    """Return the problem for ``error``; what the service is to blame for goes to the log."""
+    """Return the problem for ``error``; errors of the service itself are logged."""
     context = context_in(scope)
     response = problem_response(error, context.request_id)
     context.code = problem_kind(error).code
@@ -87,7 +87,7 @@ def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Res
 def problem_response(error: BaseException, request_id: str) -> JSONResponse:
     """Return the response where ``error`` ended a request."""
     error, kind = _ours(error), problem_kind(error)
-    detail = str(error) if isinstance(error, ResnapError) else "the log has what happened, under the id of instance"
+    detail = str(error) if isinstance(error, ResnapError) else "the log has the details, under the id in instance"
     body: dict[str, object] = {
         "type": kind.type,
         "title": kind.title,
@@ -145,7 +145,7 @@ _OF_STATUS: Final[Mapping[int, type[HttpError]]] = {
     405: MethodNotAllowedError,
     413: BodyTooLargeError,
 }
-_DETAILS: Final = {404: "there is nothing at this path", 405: "this path knows no such method"}
+_DETAILS: Final = {404: "there is nothing at this path", 405: "this path does not support the method"}
 
 
 def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
@@ -153,7 +153,7 @@ def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
     where, *path = (str(step)[:_LOOKED_AT] for step in part["loc"])
     detail = str(part["msg"])
     if part["type"] == "json_invalid":
-        path, detail = [], f"no JSON, from character {part['loc'][-1]} on: {part['ctx']['error']}"
+        path, detail = [], f"not JSON from character {part['loc'][-1]} onwards: {part['ctx']['error']}"
     steps = ["/" + step.replace("~", "~0").replace("/", "~1") for step in path]
     at = "".join(steps) if where == "body" else ".".join(path)
     return {"in": where, "at": _without_secrets(at), "detail": _without_secrets(detail)}

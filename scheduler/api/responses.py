@@ -288,7 +288,7 @@ class ExplanationAnswer(Answer):
 
 
 class FleetAnswer(Answer):
-    """A page of topics by name, and who was asked. `collected` is null before the first answers are there."""
+    """A page of topics by name, and the brokers asked. `collected` is null before the first answers are there."""
 
     collected: str | None
     verdict: Verdict

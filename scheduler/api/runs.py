@@ -36,7 +36,7 @@ _runs = APIRouter(route_class=TaggedRoute)
 
 @router.post(REPLAYS_PATH, status_code=202, summary="Ask for a replay", responses=TAKEN, tags=["replays"])
 def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
-    """Rebuild snapshots, or ship segments; the answer says where to watch it."""
+    """Rebuild snapshots, or ship segments; the response has the address of the run."""
     asked = RunRequest(
         kind=RunKind(body.kind),
         sources=tuple(body.sources),
@@ -49,7 +49,7 @@ def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
 
 @router.post("/v1/scans", status_code=202, summary="Scan now", responses=TAKEN)
 def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
-    """Scan log dirs now, as a schedule would; the answer says where to watch it."""
+    """Scan log dirs now, as a schedule would; the response has the address of the run."""
     topics = {"topics": list(body.topics)} if body.topics else {}
     asked = RunRequest(kind=RunKind.SCAN, sources=tuple(body.sources), settings=topics)
     services = submission.services
@@ -58,7 +58,7 @@ def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
 
 @router.post("/v1/replica-checks", status_code=202, summary="Compare the replicas of the cluster", responses=TAKEN)
 def create_replica_check(submission: Submitting, body: ReplicasBody) -> RunAnswer:
-    """Find replicas that lack producer state which others have; of the cluster that the configuration names, alone."""
+    """Find replicas that lack producer state which others have; only in the cluster that the configuration names."""
     topics = {"topics": list(body.topics)} if body.topics else {}
     return submission.take(RunRequest(kind=RunKind.REPLICAS, partitions=tuple(body.partitions), settings=topics))
 
@@ -98,7 +98,7 @@ def list_runs(
 
 @_runs.get("/{run_id}", summary="One run", responses=problems("not-found"))
 def get_run(services: Serving, _: Viewer, kinds: Kinds, run_id: RunId) -> RunAnswer:
-    """Return a run, with how far it has come or what it came to."""
+    """Return a run, with its progress or its result."""
     return RunAnswer.model_validate(_found(services, run_id, kinds))
 
 
@@ -136,15 +136,15 @@ def stream_run_events(
         str | None, Header(max_length=20, description="Number of the last one that was received.")
     ] = None,
 ) -> Response:
-    """Report what happens as it happens; who lost the connection goes on behind `Last-Event-ID`."""
+    """Report events as they happen; after a lost connection, continue with `Last-Event-ID`."""
     run = _found(services, run_id, kinds)
     after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
     return event_stream(request.app.state.feeds, services.history, run, min(after, LARGEST_ID))
 
 
-@_runs.post("/{run_id}/cancel", status_code=202, summary="Let a run end", responses=problems("not-found", "conflict"))
+@_runs.post("/{run_id}/cancel", status_code=202, summary="Cancel a run", responses=problems("not-found", "conflict"))
 def cancel_run(services: Serving, _: Operator, kinds: Kinds, run_id: RunId) -> RunAnswer:
-    """Let a run end at its next word, or not begin; what is done stays done."""
+    """Cancel a run: it ends at its next report, or does not begin; finished work is kept."""
     run = _found(services, run_id, kinds)
     if not services.worker.cancel(run_id):
         raise ConflictError(f"run {run_id} is over: {run.state}")
@@ -154,7 +154,7 @@ def cancel_run(services: Serving, _: Operator, kinds: Kinds, run_id: RunId) -> R
 @_runs.post(
     "/{run_id}/retry",
     status_code=202,
-    summary="Do again what failed",
+    summary="Retry what failed",
     responses={**TAKEN, **problems("not-found", "conflict")},
 )
 def retry_run(submission: Submitting, kinds: Kinds, run_id: RunId) -> RunAnswer:

@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path
 
-from resnap.scheduler.api.auth import Admin, Operator, Serving, Viewer
+from resnap.scheduler.api.auth import Admin, Serving, Viewer
 from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import RunAnswer, ScheduleAnswer, SchedulesAnswer
-from resnap.scheduler.api.submitting import TAKEN, accepted, quota_items
-from resnap.scheduler.service.schedules import ScheduleView
+from resnap.scheduler.api.submitting import TAKEN, Submitting
+from resnap.scheduler.service.schedules import ScheduleView, origin_of
 from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=TaggedRoute)
@@ -33,7 +33,7 @@ def get_schedule(services: Serving, _: Viewer, name: Name) -> ScheduleAnswer:
 
 @router.post("/{name}/pause", summary="Pause it", responses=_UNKNOWN)
 def pause_schedule(services: Serving, who: Admin, name: Name) -> ScheduleAnswer:
-    """Make no more runs due until it is resumed; a run at work goes on."""
+    """Make no more runs due until it is resumed; the current run continues."""
     _found(services, name)
     services.schedules.pause(name, who.name)
     return ScheduleAnswer.model_validate(_found(services, name))
@@ -48,10 +48,9 @@ def resume_schedule(services: Serving, _: Admin, name: Name) -> ScheduleAnswer:
 
 
 @router.post("/{name}/run", status_code=202, summary="Run it now", responses={**TAKEN, **_UNKNOWN})
-def run_schedule(request: Request, response: Response, services: Serving, who: Operator, name: Name) -> RunAnswer:
+def run_schedule(submission: Submitting, name: Name) -> RunAnswer:
     """Make a run now, whatever the time, and whether it is paused or not."""
-    services.admission.charge(who.name, quota_items(_found(services, name).request))
-    return accepted(request, response, services.schedules.run_now(name, who.name))
+    return submission.take(_found(submission.services, name).request, origin=origin_of(name))
 
 
 def _found(services: Services, name: str) -> ScheduleView:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -33,6 +34,20 @@ TAKEN: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Order:
+    """A run that is asked for."""
+
+    asked: RunRequest
+    retry_of: str | None
+    origin: str
+
+    def fingerprint(self) -> str:
+        """Return the digest that tells it from others with the same key."""
+        parts = [plain(self.asked), self.retry_of, *([] if self.origin == BY_API else [self.origin])]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """Takes what an operator asks for as a run."""
 
@@ -42,8 +57,22 @@ class Submission:
     who: Operator
     idempotency_key: IdempotencyKey = None
 
-    def take(self, asked: RunRequest, retry_of: str | None = None) -> RunAnswer:
+    def take(
+        self,
+        asked: RunRequest,
+        *,
+        retry_of: str | None = None,
+        origin: str = BY_API,
+        check: Callable[[], None] = lambda: None,
+    ) -> RunAnswer:
         """Return the run that is made of a request; the same key gives the same run.
+
+        Args:
+            asked: what the run is to do.
+            retry_of: the run that is done again.
+            origin: of the run.
+            check: called before a run is made; what it raises is the answer. A run that the key has made before is the
+                answer whatever has changed since.
 
         Raises:
             KeyReusedError: the key came with another request before.
@@ -51,34 +80,42 @@ class Submission:
             QuotaExceededError: the principal is to wait.
 
         """
-        if self.idempotency_key is None:
-            self._charge(asked)
-            return accepted(self.request, self.response, self._submit(asked, retry_of))
-        with self.services.submitting:
-            run = self._once(self.idempotency_key, asked, retry_of)
+        order = _Order(asked, retry_of, origin)
+        run = None if self.idempotency_key is None else self._known(self.idempotency_key, order)
+        if run is None:
+            check()
+            if self.idempotency_key is None:
+                self._charge(asked)
+                run = self._submit(order)
+            else:
+                with self.services.submitting:
+                    run = self._once(self.idempotency_key, order)
         return accepted(self.request, self.response, run)
 
     def _charge(self, asked: RunRequest) -> None:
         self.services.admission.charge(self.who.name, quota_items(asked))
 
-    def _submit(self, asked: RunRequest, retry_of: str | None) -> Run:
-        return self.services.worker.submit(asked, origin=BY_API, principal=self.who.name, retry_of=retry_of)
+    def _submit(self, order: _Order) -> Run:
+        asked, principal = order.asked, self.who.name
+        return self.services.worker.submit(asked, origin=order.origin, principal=principal, retry_of=order.retry_of)
 
-    def _once(self, key: str, asked: RunRequest, retry_of: str | None) -> Run:
-        services = self.services
-        fingerprint = hashlib.sha256(json.dumps([plain(asked), retry_of], sort_keys=True).encode()).hexdigest()
+    def _known(self, key: str, order: _Order) -> Run | None:
+        """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
         query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
-        with services.database.read() as connection:
+        with self.services.database.read() as connection:
             known = connection.execute(query, (self.who.name, key)).fetchone()
-        if known is not None and known["fingerprint"] != fingerprint:
+        if known is not None and known["fingerprint"] != order.fingerprint():
             raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
-        run = None if known is None else services.history.get(known["run_id"])
+        return None if known is None else self.services.history.get(known["run_id"])
+
+    def _once(self, key: str, order: _Order) -> Run:
+        services, run = self.services, self._known(key, order)
         if run is not None:
             return run
-        self._charge(asked)
+        self._charge(order.asked)
         with services.database.write() as connection:
-            run = self._submit(asked, retry_of)
-            values = {"principal": self.who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
+            run = self._submit(order)
+            values = {"principal": self.who.name, "key": key, "fingerprint": order.fingerprint(), "run_id": run.id}
             inserted(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
         return run
 

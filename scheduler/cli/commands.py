@@ -58,7 +58,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "repair": CommandRow(
         f"{_JOBS}.repair:repair",
-        "Put right snapshots in the place of wrong ones, in a store.",
+        "Replace wrong snapshots in a store.",
         "resnap repair s3://tiered/cluster-1 --dry-run",
     ),
     "explain": CommandRow(
@@ -68,12 +68,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "install": CommandRow(
         f"{_JOBS}.install:install",
-        "Put snapshots beside the segments of a stopped broker.",
+        "Install snapshots beside the segments of a stopped broker.",
         "resnap install /srv/staged /var/lib/kafka",
     ),
     "restore": CommandRow(
         f"{_JOBS}.restore:restore",
-        "Make partition directories of what was shipped.",
+        "Restore partition directories from shipped segments.",
         "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
     ),
     "retain": CommandRow(
@@ -172,12 +172,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "quota simulate": CommandRow(
         f"{_JOBS}.quota_simulate:simulate_quota",
-        "Show whom a quota would have throttled.",
+        "Show which principals a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
     ),
     "quota advise": CommandRow(
         f"{_JOBS}.quota_advise:advise_quota",
-        "Find a rate that throttles few.",
+        "Find a rate that throttles few principals.",
         "resnap quota advise /var/lib/kafka --share 0.95",
     ),
     "serve": CommandRow(
@@ -187,7 +187,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "runs list": CommandRow(
         f"{_COMMANDS}.runs:list_runs",
-        "List the runs of the service, the last first.",
+        "List the runs of the service, the newest first.",
         "resnap runs list --state failed",
     ),
     "runs show": CommandRow(
@@ -195,7 +195,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "token create": CommandRow(
         f"{_COMMANDS}.token:create_token",
-        "Create a token, and show it this once.",
+        "Create a token, and show it once.",
         "resnap token create ci --role operator --expires 30d",
     ),
     "token list": CommandRow(
@@ -206,14 +206,14 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Revoke a token and the sessions that began with it.",
         "resnap token revoke ci",
     ),
-    "demo": CommandRow(f"{_JOBS}.demo.story:demo", "See it work in a minute, on a log of its own.", "resnap demo"),
+    "demo": CommandRow(f"{_JOBS}.demo.story:demo", "Show Resnap at work on a generated log.", "resnap demo"),
 }
 """By the words a command is called with, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {
     "config": "Settings, and where they come from.",
-    "controller": "What a cluster's metadata log says.",
+    "controller": "The contents of a cluster's metadata log.",
     "remote": "Remote storage as brokers see it.",
-    "fleet": "All brokers of a cluster at once, by the services beside them.",
+    "fleet": "All brokers of a cluster at once, through the services beside them.",
     "producer": "Producer ids: who holds them, and how a broker answers.",
     "quota": "Limits on how many new producer ids a user may use (KIP-936).",
     "runs": "Runs of the service, past and waiting.",
@@ -260,11 +260,11 @@ class _Command(TyperCommand):
             is_setting = getattr(parameter, "rich_help_panel", None) is not None
             value = given.get(parameter.name)
             if not is_setting and (value == "" or (isinstance(value, list | tuple) and "" in value)):
-                raise typer.BadParameter("it is empty; is a variable not set?", ctx=ctx, param=parameter)
+                raise typer.BadParameter("it is empty: a shell variable may not be set", ctx=ctx, param=parameter)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - as Typer has them
-        """Return the words of the usage line; what must be given stands there without braces."""
+        """Return the words of the usage line; required arguments are without braces."""
         return [one.strip("{}") for one in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as Typer has them
@@ -281,7 +281,7 @@ class _Command(TyperCommand):
                     formatter.write_dl(records)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write the example, which is one line however long."""
+        """Write the example in one line, however long it is."""
         with formatter.section("Example"):
             formatter.write(f"  {self.epilog}\n")
 

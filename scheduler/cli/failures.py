@@ -42,18 +42,18 @@ EXIT_CODES: Final = {
     FAILED: "failed",
     USAGE: "usage",
     PARTIAL: "partly done: some of the work was done, and an error was printed; `check` could not judge a topic;"
-    " or `install` left wrong files that only `--replace` lets go",
+    " or `install` found wrong files that it replaces only with `--replace`",
     MISSING_FOUND: "`scan --exit-code` found missing snapshots; it or `replicas` a replica that lost producer state;"
     " `check` or `fleet status` a topic that is blocked, or `fleet gate` a reason not to stop a broker",
     ConfigurationError.exit_code: "configuration",
-    LockedError.exit_code: "another run is at the same work",
+    LockedError.exit_code: "another run is doing the same work",
     StoreError.exit_code: "the store refused or failed",
     VerificationError.exit_code: "what was read back or recomputed differs",
     LogDirInUseError.exit_code: "the log dir is in use: a broker, or another run, holds its lock",
-    StalePlanError.exit_code: "what a saved plan, a staged snapshot or an undoing depends on has changed",
+    StalePlanError.exit_code: "what a saved plan, a staged snapshot or an undo depends on has changed",
     ClusterError.exit_code: "the running cluster, or the service beside a broker, did not answer, or refused",
-    INTERRUPTED: "interrupted, in order; by a second signal, or after 20 s without an orderly end, as it stands",
-    OUTPUT_CLOSED: "the reader of the answer has gone (`resnap scan ... | head`); nothing is printed",
+    INTERRUPTED: "interrupted; a second signal, or 20 s without an orderly end, stops the run at once",
+    OUTPUT_CLOSED: "the reader of the output has closed it (`resnap scan ... | head`); nothing is printed",
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")

@@ -35,13 +35,6 @@ SOURCE: Final = (*names_in(replay.SelectionSettings), *KEY_PREFIX)
 CLUSTER: Final = names_in(replay.ClusterSettings)
 METADATA: Final = ("metadata_log",)
 SERVER: Final = ("server_properties",)
-EXPIRATION: Final = (
-    *SERVER,
-    *METADATA,
-    "producer_id_expiration_ms",
-    "producer_id_expiration_check_interval_ms",
-    "history_expiration_ms",
-)
 RULES: Final = (*names_in(replay.BrokerSettings), "as_of", "max_reach_back", "full")
 """What a plan is made by."""
 CHECKING: Final = ("verify_crc",)
@@ -61,7 +54,7 @@ S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
 SERVE: Final = names_in(ServiceSettings)
 ALL: Final = (*SOURCE, *CLUSTER, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
 
-Sources: TypeAlias = Annotated[
+LogDirs: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
 ]

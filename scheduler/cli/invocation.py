@@ -64,7 +64,7 @@ class Invocation:
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
     def show(self, results: Iterable[R], view: View[R]) -> int:
-        """Print the results of a job as they come, then the faults, and return the exit code for the findings.
+        """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
         that ended the run is reported like any other fault: completed work stays done.
@@ -78,9 +78,7 @@ class Invocation:
             rows = chain(first, self._rows(left, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
-                self.output.write(Answer(head=view.totals()))
-                for line in view.closing():
-                    self.output.line(line)
+                self.output.write(Answer(head=view.totals(), closing=view.closing))
             elif self.output.form == "table" and not view.columns:
                 deque(rows, maxlen=0)  # people read the lines of each result
                 for line in view.closing():
@@ -105,7 +103,7 @@ class Invocation:
         has_failed = self.failures.exit_code(partly_done=self.partly_done) != OK
         for finding in findings:
             self.error(finding)
-        return findings[0].exit_code if findings and not has_failed else OK
+        return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
     def _rows(
         self, results: Iterable[R], view: View[R], faults: list[ResnapError], findings: list[ResnapError]

@@ -121,7 +121,7 @@ def _invocation(
     as_json = _tells_json(settings.output, log_format, failures.stream)
     failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)
     if settings.output == "dump-log" and not may_dump:
-        raise UsageError("dump-log is a form of `resnap inspect` alone", hint="--output table, json or ndjson")
+        raise UsageError("only `resnap inspect` supports dump-log", hint="--output table, json or ndjson")
     for variable in settings.unknown_variables:
         failures.warn(f"the environment variable {variable} is not a setting: {resembling_variable(variable)}")
     for warning in settings.metadata_warnings:

@@ -29,7 +29,7 @@ def saved_plan(plan_file: Path | None, sources: list[str] | None) -> SavedPlan |
     if plan_file is None:
         return None
     if sources:
-        raise UsageError("either LOG_DIR or --plan FILE says what to work on", hint="a plan names its own sources")
+        raise UsageError("give either LOG_DIR or --plan FILE", hint="a plan names its sources itself")
     try:
         text = plan_file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -1,7 +1,7 @@
 """The commands that show the service's runs; they read its file, whether the service runs or not."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -55,18 +55,18 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
     with _history(run) as history:
         found = history.page(wanted, limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
-    closing = more if found else ("No such run is known.",)
+    closing = more if found else ("No run matches.",)
     rows = [_row(one) for one in found[:limit]]
     run.answer(Answer(name="runs", kind="run", rows=rows, columns=_COLUMNS, closing=lambda: closing))
 
 
 @with_settings(STATE)
 def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", help="Id of the run.")]) -> None:  # noqa: A002
-    """Show one run: what was asked for, how far it has come, what went wrong, and its partitions."""
+    """Show one run: its request, progress, errors and partitions."""
     with _history(run) as history:
         found = history.get(id)
         if found is None:
-            raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows those there are")
+            raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
         head = {**_row(found), **_details(found)}
         rows = (
             {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
@@ -108,10 +108,7 @@ def _history(run: Invocation) -> Iterator[History]:
     """Yield the history in the state directory, read-only."""
     path = state_directory_of(run.settings) / DATABASE_FILE
     if not path.is_file():
-        raise UsageError(f"{path} is not there: no service has run with this state directory",
-                         hint="give --state-dir as `resnap serve` has it")  # fmt: skip
-    database = DatabaseView(path)
-    try:
+        raise UsageError(f"{path} does not exist: no service has run with this state directory",
+                         hint="give the --state-dir of `resnap serve`")  # fmt: skip
+    with closing(DatabaseView(path)) as database:
         yield History(database, run.clock.now_ms)
-    finally:
-        database.close()

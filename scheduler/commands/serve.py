@@ -27,9 +27,9 @@ SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
 @with_settings(SERVE, SOURCE, REPLAY, ENGINE, READING, MEMORY, UPLOAD, STORE)
 def serve(
     run: Invocation,
-    log_dirs: Annotated[
+    places: Annotated[
         list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs to look at every 15 minutes; the default is log.dirs."),
+        typer.Argument(metavar="LOG_DIR", help="Log dirs to scan every 15 minutes; the default is log.dirs."),
     ] = None,
 ) -> None:
     """Run the service: schedules, the HTTP API, and a page that says whether tiering can be turned on yet.
@@ -38,7 +38,7 @@ def serve(
     start and every 15 minutes. All other settings are those of every run, unless a schedule or a request gives its own.
     """
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
-    flags = {**run.flags, **(_of_log_dirs(run.settings, log_dirs) if log_dirs else {})}
+    flags = {**run.flags, **(_of_log_dirs(run.settings, places) if places else {})}
     services = Services(Configuration(flags=flags), run.clock)
     run.say_first()
     Daemon(services).run()
@@ -49,7 +49,7 @@ def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
     for one in log_dirs:
         with suppress(PermissionError):  # the scan reports missing permissions
             if not Path(one).is_dir():
-                raise UsageError(f"{one}: no such directory", hint="LOG_DIR is one of log.dirs of this broker")
+                raise UsageError(f"{one}: no such directory", hint="give one of this broker's log.dirs")
     made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}
     if not settings.schedules:
         made["schedules"] = [SCANNED]

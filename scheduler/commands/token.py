@@ -4,7 +4,7 @@ import os
 import pwd
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -32,12 +32,12 @@ def create_token(
     name: Name,
     *,
     role: Annotated[
-        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What the owner of the token may do.")
+        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What the user of the token may do.")
     ],
     expires: Annotated[
         str | None,
         typer.Option(
-            "--expires", metavar="DURATION", help="How long the token is valid, such as 30d; the default is for ever."
+            "--expires", metavar="DURATION", help="How long the token is valid, such as 30d; the default is no limit."
         ),
     ] = None,
 ) -> None:
@@ -46,7 +46,7 @@ def create_token(
     with _tokens(run) as (tokens, audit), tokens.database.write():
         made, secret = tokens.create(name, Role(role), lifetime=lifetime)
         _note(audit, "token create", made)
-    run.note("keep it where only its user reads it: it is not shown again")
+    run.note("keep it where only its user can read it: it is not shown again")
     row = _row(made, run.clock.now_ms())
     run.answer(Answer(head={"token": secret, **row}))
 
@@ -73,11 +73,8 @@ def revoke_token(run: Invocation, name: Name) -> None:
 @contextmanager
 def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
     """Yield the tokens and the audit log of the service with this state directory."""
-    database = Database(state_directory_of(run.settings) / DATABASE_FILE)
-    try:
+    with closing(Database(state_directory_of(run.settings) / DATABASE_FILE)) as database:
         yield Tokens(database, run.clock, secrets.token_bytes), AuditLog(database, run.clock)
-    finally:
-        database.close()
 
 
 def _note(audit: AuditLog, action: str, token: Token) -> None:

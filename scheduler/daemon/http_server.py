@@ -46,7 +46,9 @@ class Connection(H11Protocol):
         """
         super().connection_made(transport)
         if len(self.connections) == MOST_CONNECTIONS:
-            self.logger.warning("%d connections are open, who waits longest makes room for more", MOST_CONNECTIONS)
+            self.logger.warning(
+                "%d connections are open; a further one closes the one that has waited longest", MOST_CONNECTIONS
+            )
         others = {one.waits_until_s: one for one in self.connections if isinstance(one, Connection)}
         waiting = {until_s: one for until_s, one in others.items() if until_s is not None}
         self._wait()

@@ -75,7 +75,7 @@ class Daemon:
             asyncio.run(self._serve(listener))
         if not self._ended_in_time:
             # Python would wait for threads that are at work; what they leave at any instant is safe.
-            self._services.observation.warn("ended without waiting any longer for the run at work")
+            self._services.observation.warn("ended without waiting any longer for the current run")
             os._exit(FAILED)
 
     def _listening(self) -> socket.socket:
@@ -118,7 +118,7 @@ class Daemon:
         self._signals += 1
         if self._signals > 1:
             os._exit(INTERRUPTED)
-        self._systemd.stopping("waits for the run at work")
+        self._systemd.stopping("waiting for the current run")
         self._services.is_ending = True
         self._services.worker.begin_to_stop()
         self._services.reads.close()
@@ -135,12 +135,12 @@ class Daemon:
             waiting = await asyncio.to_thread(self._services.reads.run, self._services.reload)
         except ResnapError as error:
             observation.metrics.config_last_reload_success.set(False)
-            observation.warn(f"the configuration stays as it was: {error}")
+            observation.warn(f"the configuration was not changed: {error}")
         else:
             observation.metrics.config_last_reload_success.set(True)
             observation.note("the configuration was read again")
             if waiting:
-                observation.warn(f"wait for the next start of the service: {', '.join(waiting)}")
+                observation.warn(f"these settings take effect at the next start of the service: {', '.join(waiting)}")
         self._systemd.ready(self._status())
 
     def _status(self) -> str:
@@ -159,7 +159,9 @@ class Daemon:
             now_ms = clock.now_ms() - clock.monotonic_s() * 1000
             try:
                 if abs(now_ms - drift_ms) > CLOCK_SET_MS:
-                    self._services.observation.warn("the machine's clock was set: schedules are counted again")
+                    self._services.observation.warn(
+                        "the machine's clock was set: the next runs of all schedules are calculated again"
+                    )
                     self._services.schedules.clock_was_set()
                     drift_ms = now_ms
                 await asyncio.to_thread(self._services.catch_up)
@@ -169,7 +171,7 @@ class Daemon:
                 was_kept = True
             except ResnapError as error:  # a full disk: the next tick tries again
                 if was_kept:
-                    self._services.observation.warn(f"the service's file could not be kept: {error}")
+                    self._services.observation.warn(f"the service's file could not be updated: {error}")
                 was_kept = False
 
 

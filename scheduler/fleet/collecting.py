@@ -225,7 +225,7 @@ def _pages(service: _Service, known: Mapping[str, _Page]) -> Iterator[tuple[str,
         if page.next_cursor is None:
             return
         path = f"/v1/partitions?limit={PAGE}&cursor={quote(page.next_cursor, safe='')}"
-    raise _AnswerError(f"its list of partitions has no end within {_MOST_PAGES} pages")
+    raise _AnswerError(f"its list of partitions has more than {_MOST_PAGES} pages")
 
 
 def _page(answer: _Partitions, etag: str | None) -> _Page:
@@ -242,7 +242,7 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
 
 def _replica(one: _Partition) -> Replica:
     if one.readiness not in _READINESS:
-        raise _AnswerError(f"readiness {_cut(one.readiness)!r} is not known here: the service is of another release")
+        raise _AnswerError(f"readiness {_cut(one.readiness)!r} is unknown: the service is of another release")
     return Replica(
         readiness=_READINESS[one.readiness],
         reason=None if one.reason is None else sys.intern(_cut(one.reason)),
@@ -265,7 +265,7 @@ def _parsed(kind: type[_Parsed], body: bytes | None) -> _Parsed:
     try:
         return kind.model_validate_json(body or b"")
     except ValidationError as error:
-        raise _AnswerError("what it answers is not what a service answers") from error
+        raise _AnswerError("its response is not one of a Resnap service") from error
 
 
 def _token_in(path: Path) -> str:
@@ -284,9 +284,9 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
 
 def _refused(status: int) -> str:
     why = {
-        HTTPStatus.UNAUTHORIZED: ": it wants a token that is valid there, in token-file",
-        HTTPStatus.FORBIDDEN: ": the token's role does not suffice",
-        HTTPStatus.MISDIRECTED_REQUEST: ": it does not go by this name, see allow-hosts",
+        HTTPStatus.UNAUTHORIZED: ": it needs a valid token of that service, in token-file",
+        HTTPStatus.FORBIDDEN: ": the token's role is not sufficient",
+        HTTPStatus.MISDIRECTED_REQUEST: ": it does not accept this host name, see allow-hosts",
     }
     known = f" {HTTPStatus(status).phrase}" if status in set(HTTPStatus) else ""
     return f"it answers {status}{known}{why.get(HTTPStatus(status), '') if known else ''}"

@@ -1,4 +1,4 @@
-"""Topics and brokers of a fleet as rows, for the command, the API and the page alike."""
+"""Topics and brokers of a fleet as rows, for the command, the API and the page."""
 
 from __future__ import annotations
 

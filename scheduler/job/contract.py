@@ -12,7 +12,8 @@ What is wrong with one part goes into its result, or to ``context.error`` where 
 on. What ``run`` raises ends the run. The callers alone print, keep, count and choose an exit code:
 
 - the shell (``cli.invocation.Invocation.show``) prints the rows, then the faults. Faults of one kind give the exit code
-  of that kind; of several kinds, 1; and 3 where a result says that the run is done in part all the same;
+  of that kind; of several kinds, 1; and 3 where a result says that the run is done in part all the same. The
+  ``exit_code`` of a view comes before all of these;
 - the service (``runs.execution.Execution``) keeps each result of a partition in its history, with its state.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -201,11 +202,16 @@ class View(Generic[R]):
 
     """
 
-    name: ClassVar[str | None] = None
-    kind: ClassVar[str] = "row"
-    columns: ClassVar[Sequence[Column]] = ()
+    name: str | None = None
+    kind: str = "row"
+    columns: Sequence[Column] = ()
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the results call for, whatever else went wrong; 0 for nothing."""
+        return 0
 
     def rows(self, result: R) -> Iterable[Row]:
         """Return the rows that the shell prints of a result; of what could not be read it prints the fault alone."""

@@ -19,6 +19,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.stored_differences import MOST_SHOWN, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.output.rendering import first_of, some
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.tiering.planning import load_facts, plan_replay
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
 
 
 _AGAIN: Final = (
-    "to have these segments shipped again, delete their manifests and run again while the log dir has them; or ship to"
+    "to ship these segments again, delete their manifests and run again while the log dir has them; or ship to"
     " another prefix"
 )
 _AGAIN_FOR_BROKERS: Final = (
-    "`resnap remote status LOG_DIR --store` says which of these segments brokers know of: those are theirs; delete"
-    " what they do not know of, and run again while the log dir has it; or ship to another prefix"
+    "`resnap remote status LOG_DIR --store` shows which of these segments brokers know: do not delete those; delete "
+    "the others, and run again while the log dir has them; or ship to another prefix"
 )
 
 
@@ -84,8 +85,8 @@ class HeldCheck:
             plans.append(self._plan(order))
             if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
                 self.engine.needed_for(plans[-1])
-        segments = sum(run.end - run.start for plan in plans for run in plan.runs)
-        progress.expect(segments, sum(plan.bytes_in_segments for plan in plans))
+        cost = cost_of(plans)
+        progress.expect(cost.segments, cost.size_bytes)
         results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
@@ -124,14 +125,14 @@ class HeldCheck:
         more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
             f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
-            hint=f"what is stored stays as it is; `resnap repair {order.store_url} {_flags(self.rules)}` puts right"
-            f" snapshots in its place, where the store holds the beginning of the log; else"
+            hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
+            "these snapshots, where the store holds the beginning of the log; else"
             f" {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
         return (
-            f"{self._made(order, apart)}; whether producers are missing there cannot be found out, since no segment of"
+            f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
             f" this log dir ends there: `resnap verify --store {order.store_url} {_flags(self.rules)}` shows it"
         )
 

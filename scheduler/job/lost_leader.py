@@ -204,5 +204,5 @@ def _place(connect: Connect, topic_partition: TopicPartition, warn: Callable[[st
             brokers = LiveBrokers(cluster=cluster, wants=topic_partition.__eq__, warn=warn)
             return next(iter(brokers.partitions(frozenset({topic_partition.topic}))), None)
     except ResnapError as error:
-        warn(f"the cluster does not say who leads: {error}")
+        warn(f"the cluster does not report who leads: {error}")
         return None

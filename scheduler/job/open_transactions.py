@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from resnap.scheduler.clock import instant
+from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
 from resnap.tiering.cluster.producers import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionState
@@ -117,8 +118,7 @@ class OpenTransaction:
     def row(self, bootstrap_server: str | None) -> Row:
         """Return it as a row for programs."""
         return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
+            **identity(self.topic_partition),
             "producerId": self.producer_id,
             "producerEpoch": self.producer_epoch,
             "coordinatorEpoch": self.coordinator_epoch,
@@ -135,10 +135,10 @@ class OpenTransaction:
         what = self.what
         end = f"{self.abort_command(bootstrap_server)} ({self.instead_of_offset})"
         if self.is_hanging is None:
-            asked = "" if bootstrap_server else "; --bootstrap-server asks the cluster"
-            return f"{what}. Whose it is is not known here{asked}. If it hangs, end it: {end}"
+            asked = "" if bootstrap_server else "; --bootstrap-server gets it from the cluster"
+            return f"{what}. Its owner is not known{asked}. If it hangs, end it: {end}"
         if self.is_hanging:
-            whose = "no transactional id has that producer" if self.holder is None else _held(self.holder)
+            whose = "no transactional id has this producer" if self.holder is None else _held(self.holder)
             return f"{what}. It hangs: {whose}, so no coordinator ends it. End it: {end}"
         return f"{what}: {_going_on(self.holder)}"
 
@@ -193,4 +193,4 @@ def _going_on(holder: TransactionMetadata | None) -> str:
     what = f"transactional id {holder.transactional_id!r} holds it, and is {holder.state.kafka_name}{since}"
     if holder.state is TransactionState.ONGOING:
         return f"{what}; its coordinator aborts it after {holder.timeout_ms} ms"
-    return f"{what}; its markers are on their way"
+    return f"{what}; its markers are being written"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from resnap.replay.results import partition_result
 from resnap.scheduler.job.sources import Scope, Selection, destination_url, select
 from resnap.scheduler.job.staged import staged_snapshots
-from resnap.scheduler.job.work_items import NO_COST, Cost, Planned, Replayed, TierOrder, cost_of
+from resnap.scheduler.job.work_items import Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
@@ -161,7 +161,8 @@ class Planner:
         ``together`` is called with what was replayed at once, before the first of it is given, where that is done so.
         """
         by_partition = {p.selected.topic_partition: p for p in planned}
-        progress.expect(sum(p.cost.segments for p in planned), sum(p.cost.size_bytes for p in planned))
+        cost = cost_of([p.plan for p in planned])
+        progress.expect(cost.segments, cost.size_bytes)
         for one in planned:
             if one.is_settled:
                 yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
@@ -178,13 +179,13 @@ class Planner:
         """Return what making the lost boundaries costs as of now, and with each as of its roll."""
         lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
         if not lost:
-            return NO_COST, NO_COST
+            return cost_of([]), cost_of([])
         facts = replace(self._facts(inventory.partition), sources=None)
         now, roll = (
             replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
             for each_at_its_roll in (False, True)
         )
-        return cost_of(plan_replay(inventory, facts, lost, now)), cost_of(plan_replay(inventory, facts, lost, roll))
+        return cost_of([plan_replay(inventory, facts, lost, now)]), cost_of([plan_replay(inventory, facts, lost, roll)])
 
     def judge(self, selected: SelectedPartition, high_watermark: int | None) -> JudgedPartition:
         """Return what blocks a broker's tiering of a partition, and what blocks Resnap's."""

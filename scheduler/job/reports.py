@@ -1,4 +1,4 @@
-"""Turns results of jobs into rows: plain mappings under Kafka's own names, for people and programs alike."""
+"""Turns results of jobs into rows: plain mappings under Kafka's own names, for people and programs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Seq
     if left_out:
         ids = ", ".join(str(pid) for pid, _ in left_out[:_MOST_NAMED])
         yield (
-            f"{topic_partition}: {some(len(left_out), 'producer')} left out of the snapshot at {offset}, since their"
-            f" past is not in what could be read: {ids}"
+            f"{topic_partition}: {some(len(left_out), 'producer')} excluded from the snapshot at {offset}, since their "
+            f"history could not be read: {ids}"
         )
 
 
@@ -50,10 +50,10 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
     if segments:
         named = [f"{one.topic_partition} from offset {one.base_offset} ({one.missing_key})" for one in segments]
         yield (
-            f"{some(len(segments), 'segment')} passed over of which an object is missing, as a copy or a deletion that"
-            f" did not end leaves it, or a loss: {first_of(named, _MOST_SEGMENTS_NAMED)}; `resnap remote status LOG_DIR"
+            f"{some(len(segments), 'segment')} skipped, since an object is missing: a copy or a deletion did not "
+            f"finish, or the object was lost: {first_of(named, _MOST_SEGMENTS_NAMED)}; `resnap remote status LOG_DIR"
             f" --store {url}` shows whether brokers know the segment;"
-            " if they do, bring the object back from another copy of the store"
+            " if they do, restore the object from another copy of the store"
         )
 
 

@@ -26,7 +26,7 @@ from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.storage.log.names import TopicPartition
@@ -65,13 +65,18 @@ class Scope:
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
 
+    rule_flags: tuple[str, ...] = ()
+    """Flags of this command by which others read the same partitions with the same result."""
+    store_flags: tuple[str, ...] = ()
+    """Flags of this command by which others reach the same stores."""
+
     @property
     def typed(self) -> str:
-        """The sources as they are typed in a shell, with what else says what of them is meant."""
+        """The sources as they are typed in a shell, with the flags that select the same partitions and rules."""
         topics = [word for one in self.topics for word in ("--topic", one)]
         partitions = [word for one in self.partitions for word in ("--partition", one)]
         remote = [] if self.remote is None else ["--remote", self.remote]
-        return shlex.join([*self.sources, *topics, *partitions, *remote])
+        return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
 
     def install_command(self, staged: str, *flags: str) -> str:
         """Return the command that installs what lies in ``staged``; into ``LOG_DIR`` if not one is given."""
@@ -79,15 +84,22 @@ class Scope:
         if len(self.sources) == 1 and not is_store_url(self.sources[0]):
             path = Path(self.sources[0])
             log_dir = shlex.quote(str(path.parent if parse_partition_dir_name(path.name) else path))
-        return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags])
+        reached_by = map(shlex.quote, self.store_flags if is_store_url(staged) else ())
+        return " ".join(["resnap install", shlex.quote(staged), log_dir, *flags, *reached_by])
 
     def wants(self, topic: str) -> bool:
-        """Whether ``topic`` is to be looked at."""
+        """Whether ``topic`` is selected."""
         return not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
 
     def wants_partition(self, partition: TopicPartition) -> bool:
-        """Whether ``partition`` is to be looked at."""
+        """Whether ``partition`` is selected."""
         return self.wants(partition.topic) and (not self.partitions or str(partition) in self.partitions)
+
+    def unmatched(self, found: Collection[TopicPartition]) -> tuple[list[str], list[str]]:
+        """Return the topics, and the partitions, that were asked for by name, and that ``found`` has nothing of."""
+        topics, names = {one.topic for one in found}, set(map(str, found))
+        globs = [glob for glob in self.topics if not any(fnmatchcase(topic, glob) for topic in topics)]
+        return globs, [one for one in self.partitions if one not in names]
 
     def live(self) -> ClusterFacts | None:
         """Ask the running cluster, where one is named, how its topics are now.
@@ -234,7 +246,7 @@ def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sour
 
 
 def joined_once(scope: Scope, sources: Sources) -> Scope:
-    """Return ``scope`` with its remote storage listed for all its sources, so that one by one can be looked at.
+    """Return ``scope`` with its remote storage listed for all its sources, so that each can be read alone.
 
     Sources that cannot be opened are reported where they are read.
     """
@@ -287,14 +299,12 @@ def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None
     """Warn of the topics and partitions that were asked for by name, and that the selection has nothing of."""
     found = {selected.topic_partition for selected in selection.partitions}
     found |= {problem.topic_partition for problem in selection.problems if problem.topic_partition is not None}
-    topics, names = {one.topic for one in found}, set(map(str, found))
+    globs, partitions = scope.unmatched(found)
     where = ", ".join(scope.sources)
-    for glob in scope.topics:
-        if not any(fnmatchcase(topic, glob) for topic in topics):
-            context.warn(f"no topic in {where} matches --topic {glob}")
-    for partition in scope.partitions:
-        if partition not in names:
-            context.warn(f"no partition {partition} in {where}")
+    for glob in globs:
+        context.warn(f"no topic in {where} matches --topic {glob}")
+    for partition in partitions:
+        context.warn(f"no partition {partition} in {where}")
 
 
 def nothing_in(scope: Scope) -> NothingInScopeError:
@@ -317,7 +327,7 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
         places = f"{other_path} and {path}"
         raise UsageError(
             f"{selected.topic_partition} is in {places}",
-            hint="replicas of a partition have boundaries of their own: one run takes one of them",
+            hint="the boundaries of a partition differ between its replicas: give one of them",
         )
 
 
@@ -340,7 +350,7 @@ def destination_url(destination: str, selection: Selection) -> str:
 
 
 def lies_beside(url: str, selected: SelectedPartition) -> bool:
-    """Whether snapshots below ``url`` come to stand beside the segments of the partition, in a copy of a log dir."""
+    """Whether snapshots below ``url`` are beside the segments of the partition, in a copy of a log dir."""
     return str(selected.log_dir.path) == url
 
 
@@ -351,7 +361,7 @@ def is_of(selected: SelectedPartition, source: str) -> bool:
 
 
 def _inside(path: Path, log_dir: Path) -> UsageError:
-    hint = "a broker does not start with a strange directory in its log dir: choose a place outside"
+    hint = "a broker does not start with an unknown directory in its log dir: choose a place outside"
     return UsageError(f"{path} is inside the log dir {log_dir}", hint=hint)
 
 

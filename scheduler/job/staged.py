@@ -16,8 +16,6 @@ from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.planning import can_be_tiered, lost_boundaries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.storage.sources.files import Sources
 
@@ -60,7 +58,7 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
 
     """
     found, broken, absent = 0, [], 0
-    for selected in _in_question(selection):
+    for selected in (one for one in selection.partitions if can_be_tiered(one.inventory)):
         paths = staged_snapshots(selected, root, sources)
         found += len(paths)
         looks = each(partial(_unusable, sources), paths.values(), remote=is_store_url(root))
@@ -70,10 +68,6 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
         what = f"{root} has no snapshot of any boundary in scope"
         raise UsageError(what, hint="give what `resnap regenerate --into` was given, and the log dir it was made from")
     return StagedCheck(broken=tuple(broken), absent=absent)
-
-
-def _in_question(selection: Selection) -> Iterator[SelectedPartition]:
-    return (selected for selected in selection.partitions if can_be_tiered(selected.inventory))
 
 
 def _unusable(sources: Sources, locator: str) -> VerificationError | None:

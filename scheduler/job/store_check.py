@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 
-_LET_READ: Final = "let the user who runs resnap read it, and verify again: nothing shows that it is damaged"
+_LET_READ: Final = "give the user who runs resnap read access, and verify again: nothing shows that it is damaged"
 READ_AT_ONCE: Final = 4
 """Segments that one process reads back at once."""
 
@@ -72,7 +72,7 @@ class StoreCheck:
     manifests: dict[str, ManifestFacts] = field(default_factory=dict)
     """All that could be read, by key."""
     asked_for: set[str] = field(default_factory=set)
-    """Keys of those that are to be verified, by this run or the one that it goes on with."""
+    """Keys of those to verify, by this run or by the one that it continues."""
     sink: str = DISCARD
     """URL of where rebuilt snapshots go; if they are kept, those are made, too, that no broker could load."""
     aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]] = lambda _: {}

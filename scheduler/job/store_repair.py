@@ -275,7 +275,7 @@ class StoreRepair:
             made = rebuilt_snapshot(partition.topic_partition, result, rules, self.staged)
             index = partition.indexes.get(found.key)
             index = partition.indexes.pop(found.key) if index is not None and index.is_all_known else None
-            self._replace(partition, found, made, index)
+            self._replace(partition, found.key, index, found, made)
 
     def _note_replay(self, partition: RepairedPartition, replayed: ReplayedBoundary) -> None:
         if not any(replayed.plan is one for one in partition.plans):
@@ -292,7 +292,7 @@ class StoreRepair:
         for key, index in partition.indexes.items():
             judged = right.get(index.segment.path, index)
             if judged.body is not None:
-                self._replace(partition, None, None, judged, key)
+                self._replace(partition, key, judged)
                 if not judged.is_all_known:
                     partition.warnings.append(f"{index.segment.sibling('txnindex')}: {_AS_FAR_AS_KNOWN}")
 
@@ -303,13 +303,13 @@ class StoreRepair:
             return found.problem
         if replayed.lacks_records:
             return VerificationError(
-                f"{found.problem}; it is not repaired, since records are missing, as a cleaner or a loss leaves it"
+                f"{found.problem}; it is not repaired, since records are missing: they were compacted away or lost"
             )
         comparison, left_out = replayed.result.comparison, replayed.result.left_out
         if comparison is None:
             return None if self._is_corrupt(found.key) else found.problem
         if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
-            what = f"{found.problem}; it is not repaired, since the replay left out {some(len(left_out), 'producer')}"
+            what = f"{found.problem}; it is not repaired, since the replay excluded {some(len(left_out), 'producer')}"
             return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)
         return None
 
@@ -324,13 +324,16 @@ class StoreRepair:
     def _replace(
         self,
         partition: RepairedPartition,
-        found: SnapshotCheck | None,
-        made: ChosenSnapshot | None,
+        key: str,
         index: JudgedIndex | None,
-        key: str = "",
+        found: SnapshotCheck | None = None,
+        made: ChosenSnapshot | None = None,
     ) -> None:
-        """Replace the wrong parts of a segment; a failure is reported, and the next segment follows."""
-        manifest_key = self._manifests[key if found is None else found.key]
+        """Replace the wrong parts of the segment whose snapshot has the locator ``key``.
+
+        A failure is reported, and the next segment follows.
+        """
+        manifest_key = self._manifests[key]
         facts = self.check.manifests[manifest_key]
         parts = RightParts(
             snapshot=None if made is None else made.body,
@@ -355,7 +358,7 @@ class StoreRepair:
         except StoreError as error:
             if error.transient or isinstance(error, StoreFullError):
                 raise
-            what = f"{manifest_key}: is not repaired, and stays as it was: {error}"
+            what = f"{manifest_key}: is not repaired, and is unchanged: {error}"
             partition.failures.append(StoreError(what, key=manifest_key, hint=error.hint or _LOCKED))
         else:
             if not is_written:
@@ -363,9 +366,9 @@ class StoreRepair:
             partition.repaired.append(repair)
             if index is not None and index.there == () and index.right:
                 partition.warnings.append(
-                    f"{manifest_key}: the segment had no transaction index, and has one now. Brokers from 4.0 on that"
-                    " announced it look for none (txnIdxEmpty), and no record of theirs can take that back: their"
-                    " consumers go on getting its aborted records, those of a restored log do not"
+                    f"{manifest_key}: the segment had no transaction index, and has one now. Brokers from 4.0 on that "
+                    "announced it do not look for one (txnIdxEmpty), and no later record can change that: their "
+                    "consumers still get its aborted records; consumers of a restored log do not"
                 )
 
     def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
@@ -399,9 +402,9 @@ class StoreRepair:
 
 
 _AS_FAR_AS_KNOWN = (
-    "right as far as the log shows, whose beginning is not stored: transactions that began below begin with their first"
-    " batch that is stored"
+    "correct as far as the stored log shows, but its beginning is not stored: transactions that began below it begin "
+    "with their first stored batch"
 )
-_GAP = "what lies above is repaired as a log that begins there; ship the gap from a replica that still has it"
+_GAP = "what lies above the gap is repaired as a log that begins there; ship the gap from a replica that still has it"
 _LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify --store URL` names the producers"
 _LOCKED = "objects that a retention of the store locks can be replaced once that has ended; run again then"

@@ -20,6 +20,7 @@ from resnap.scheduler.job.sources import select
 from resnap.scheduler.job.store_check import read_of
 from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
 from resnap.scheduler.job.stored_logs import stored_logs
+from resnap.scheduler.job.work_items import cost_of
 from resnap.storage.errors import (
     FormatError,
     ObjectNotFoundError,
@@ -189,8 +190,8 @@ class StoredSnapshots:
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
-        reads = [one for plan in plans for run in plan.runs for one in plan.segments[run.start : run.end]]
-        progress.expect(len(reads), sum(segment.size_bytes for segment in reads))
+        cost = cost_of(plans)
+        progress.expect(cost.segments, cost.size_bytes)
         results = self.check.engine.replay(
             plans, self.check.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
         )
@@ -231,7 +232,7 @@ class StoredSnapshots:
             why = f"{plan.topic_partition} is not rebuilt up to {found.boundary.offset}: {found.reason or error}"
             return _not_compared(snapshot, why, error if found.outcome is Outcome.UNREADABLE else None)
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
-            return _not_compared(snapshot, "it could not be read again, or has gone meanwhile")
+            return _not_compared(snapshot, "it could not be read again, or was deleted meanwhile")
         origin = held[snapshot].snapshot_origin
         lacks = lacking(found, found.comparison, plan, origin)
         differs = differing(found, found.comparison, origin)
@@ -244,15 +245,15 @@ class StoredSnapshots:
             return SnapshotCheck(snapshot, None)
         self.check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        hint = f"`resnap repair {self.check.part.store.url}` puts a right one in its place"
+        hint = f"`resnap repair {self.check.part.store.url}` replaces it"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
             problem += (
-                f"; it was made from a log that began at offset {origin.known_from_offset}, and the one that is stored"
-                f" begins at {found.known_from_offset}"
+                f"; it was made from a log that began at offset {origin.known_from_offset}, and the stored one begins "
+                f"at {found.known_from_offset}"
             )
             hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
         if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.check.rules):
-            problem += f"; it was made under {rules_made_under(origin)}, and is held against others"
+            problem += f"; it was made under {rules_made_under(origin)}, and is compared under other rules"
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
 
 

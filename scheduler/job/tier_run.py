@@ -25,6 +25,7 @@ from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
+from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.eligibility import before_replay, refusing_all
 from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.refusal import Reason
@@ -36,6 +37,7 @@ from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.tiering.shipping.stored_topics import TopicSettings, keep_topic, topic_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,20 +45,22 @@ if TYPE_CHECKING:
 
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
     from resnap.scheduler.job.work_items import Planned, Replayed
     from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.cluster.facts import TopicFacts
+    from resnap.tiering.controller.metadata.image import MetadataImage
     from resnap.tiering.planning import SavedPlan
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyOrder
 
 STAGING_PREFIX: Final = ".staging"
 _JOIN_REMOTE: Final = (
-    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots are made right"
+    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots become correct"
 )
 
 
@@ -159,6 +163,28 @@ class TierRun:
             resnap_version=resnap_version(),
         )
 
+    def keep_topics(self, orders: Iterable[TierOrder], scope: Scope) -> None:
+        """Write the settings of topics with something to ship to the store, for topics with an id, as far as known.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        images: dict[str, MetadataImage | None] = {}
+        topics = {order.topic_partition.topic: order.selected for order in orders if order.candidates.segments}
+        for topic, one in topics.items():
+            topic_id, source = one.inventory.partition.topic_id, str(one.log_dir.path)
+            if topic_id is None:
+                continue
+            if one.live is not None:
+                settings: TopicSettings | None = _by_cluster(one.live)
+            else:
+                if source not in images:
+                    images[source] = scope.metadata(source).image()
+                settings = _by_metadata(topic, topic_id, images[source])
+            if settings is not None:
+                keep_topic(self.store, topic_key(topic, topic_id, self.uploading.layout.key_prefix), settings)
+
     def ship(
         self, orders: Sequence[TierOrder], planned: list[Planned], *, replaying: Progress, shipping: Progress
     ) -> Iterator[PartitionShipment]:
@@ -244,6 +270,19 @@ class TierRun:
             expect=shipping.expect,
             progress=shipping.advance,
         )
+
+
+def _by_cluster(facts: TopicFacts) -> TopicSettings:
+    own = {name: value for name, value in facts.settings.items() if name in facts.own_settings}
+    return TopicSettings(partitions=len(facts.partitions), config=own)
+
+
+def _by_metadata(topic: str, topic_id: str, image: MetadataImage | None) -> TopicSettings | None:
+    known = None if image is None else image.topics.get(topic)
+    if image is None or known is None or known.topic_id != topic_id:
+        return None
+    config = image.configs.get(ConfigResource(ResourceType.TOPIC, topic), {})
+    return TopicSettings(partitions=len(known.partitions), config=dict(config))
 
 
 def _copy_by(

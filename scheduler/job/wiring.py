@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.scan.reading import Reading
@@ -16,11 +16,15 @@ from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import Uploading
-from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN, declared_in
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
+from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
-from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.scheduler.settings.settings import DECLARED
+from resnap.scheduler.settings.store import StoreSettings
+from resnap.scheduler.settings.values import shown
+from resnap.storage.errors import ConfigurationError, StalePlanError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import is_store_url, without_slash
@@ -31,7 +35,7 @@ from resnap.tiering.shipping.stored_rules import Asked
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -39,6 +43,20 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.planning import SavedPlan
+
+_CLOCKS_APART_MS: Final = 60_000
+_RULES: Final = (
+    "config",
+    "high_watermark",
+    *(
+        one.name
+        for group in (BrokerSettings, ClusterSettings, ReplaySettings)
+        for one in declared_in(group)
+        if one.name != "verify_crc"
+    ),
+)
+"""Settings that decide what is read of a log, and what snapshots are made of it."""
+_STORES: Final = tuple(one.name for one in declared_in(StoreSettings))
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -70,14 +88,27 @@ def planner_of(
 
     Raises:
         UsageError: the state directory is not on this machine, or is inside a broker's log dir.
+        StalePlanError: the saved plan is for a moment that has yet to come.
 
     """
+    if rules is not None:
+        _refuse_later(rules, context.clock)
     planner = Planner(
         rules=rules or rules_of(context.settings, context.clock),
         engine=context.engine(ahead=replays),
         asked=_asked(context.settings),
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
+
+
+def _refuse_later(rules: ReplayRules, clock: Clock) -> None:
+    """Refuse a saved plan whose T is later than now, by more than what clocks of two machines may differ."""
+    if rules.as_of.now_ms > clock.now_ms() + _CLOCKS_APART_MS:
+        raise StalePlanError(
+            f"the plan is for {instant(rules.as_of.now_ms)}, which is in the future: producers would be taken for"
+            " expired that are alive",
+            hint="look at the clocks of the machine that planned and of this one, and plan again",
+        )
 
 
 def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploading:
@@ -139,10 +170,10 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
     if log_dir is None:
         return directory
     trouble = f"{directory} is inside the log dir {log_dir}"
-    hint = "a broker does not start with a strange directory in its log dir: give --state-dir, a place outside"
+    hint = "a broker does not start with an unknown directory in its log dir: give --state-dir, a place outside"
     if settings.state_dir is not None:
         raise UsageError(trouble, hint=hint)
-    complain(f"what this run finds out is not kept: {trouble}; {hint}")
+    complain(f"the results of this run are not kept for later runs: {trouble}; {hint}")
     return None
 
 
@@ -173,8 +204,8 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
     fixed_ms = settings.as_of_ms
     if fixed_ms is not None and fixed_ms > clock.now_ms():
         raise UsageError(
-            f"--as-of {instant(fixed_ms)} is in the future: producers would be taken for expired that are alive",
-            hint="give a moment that has been, or leave it out for now",
+            f"--as-of {instant(fixed_ms)} is in the future: producers that are alive would count as expired",
+            hint="give a time in the past; without --as-of it is now",
         )
     history_ms = settings.history_expiration_ms
     return ReplayRules(
@@ -246,4 +277,20 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
         remote=remote_of(settings) if saved is None else saved.remote,
+        rule_flags=tuple(_flags_given(settings, *_RULES)),
+        store_flags=tuple(_flags_given(settings, *_STORES)),
     )
+
+
+def _flags_given(settings: Settings, *names: str) -> Iterator[str]:
+    """Yield the words of the flags among ``names`` that this command was given."""
+    for name in names:
+        one, value = DECLARED[name], shown(getattr(settings, name))
+        if not one.flag or not settings.origin(name).startswith(FLAG_ORIGIN):
+            continue
+        if isinstance(value, bool):
+            yield one.flag if value else f"--no-{one.flag.removeprefix('--')}"
+            continue
+        values = [f"{key}={entry}" for key, entry in value.items()] if isinstance(value, dict) else [value]
+        for given in values:
+            yield from (one.flag, str(given))

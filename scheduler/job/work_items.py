@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
     from resnap.scheduler.job.sources import SelectedPartition
@@ -27,9 +29,6 @@ class Cost:
 
     segments: int
     size_bytes: int
-
-
-NO_COST: Final = Cost(segments=0, size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +63,6 @@ class Planned:
         """Whether an earlier run has made everything that is wanted."""
         return bool(self.still_valid) and not self.plan.boundaries
 
-    @property
-    def cost(self) -> Cost:
-        """What the replay would read."""
-        return cost_of(self.plan)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
@@ -97,7 +91,7 @@ class TierOrder:
     doubted: tuple[ShippedSegment, ...] = ()
     """What the store holds whose snapshots may lack producers that this run would keep."""
     settled: Eligibility | None = None
-    """The last word of an earlier run on what is left, where nothing has changed since."""
+    """The result of an earlier run for what is left, where nothing has changed since."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -105,6 +99,9 @@ class TierOrder:
         return self.selected.topic_partition
 
 
-def cost_of(plan: PartitionPlan) -> Cost:
-    """Return what ``plan`` would read."""
-    return Cost(segments=sum(run.end - run.start for run in plan.runs), size_bytes=plan.bytes_in_segments)
+def cost_of(plans: Sequence[PartitionPlan]) -> Cost:
+    """Return what ``plans`` would read."""
+    return Cost(
+        segments=sum(run.end - run.start for plan in plans for run in plan.runs),
+        size_bytes=sum(plan.bytes_in_segments for plan in plans),
+    )

@@ -94,22 +94,21 @@ def _stop(value: object) -> str:
     return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
-_COLUMNS: Final = (
-    Column(key="segments", title="SEGMENTS", right=True),
-    BYTES,
-    Column(key="below", title="BELOW", right=True),
-    Column(key="stop", title="STOPS", show=_stop),
-)
-
-
 class AnnounceView(View[Announced | Unread]):
-    """A row per partition of what could be announced."""
+    """A row per partition of what was announced, or could be."""
 
     name = "partitions"
     kind = "partition"
-    columns = (PARTITION, Column(key="span", title="TO BE ANNOUNCED", of=_span), *_COLUMNS)
 
-    def __init__(self, *, published: bool = False) -> None:
+    def __init__(self, *, published: bool) -> None:
+        self.columns = (
+            PARTITION,
+            Column(key="span", title="ANNOUNCED" if published else "TO BE ANNOUNCED", of=_span),
+            Column(key="segments", title="SEGMENTS", right=True),
+            BYTES,
+            Column(key="below", title="BELOW", right=True),
+            Column(key="stop", title="STOPS", show=_stop),
+        )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "published": published}
 
     def row(self, result: Announced | Unread) -> Row | None:
@@ -154,14 +153,8 @@ class AnnounceView(View[Announced | Unread]):
         if self._totals["segments"]:
             yield (
                 "Leaders use them once they begin to copy again: set remote.log.copy.disable=false, or start them."
-                " Then they delete their own copies as local.retention says."
+                " Then they delete their own copies according to local.retention."
             )
-
-
-class PublishView(AnnounceView):
-    """A row per partition of what was announced."""
-
-    columns = (PARTITION, Column(key="span", title="ANNOUNCED", of=_span), *_COLUMNS)
 
 
 @with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
@@ -180,5 +173,4 @@ def announce(
 
     A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
     """
-    view = PublishView(published=True) if publish else AnnounceView()
-    context.show(run(Request(url=url, publish=publish), context), view)
+    context.show(run(Request(url=url, publish=publish), context), AnnounceView(published=publish))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -25,12 +25,12 @@ from resnap.scheduler.job.wiring import planner_of, scope_of
 from resnap.scheduler.jobs.census_count import Counted, ProducerCounter
 from resnap.scheduler.jobs.plots import check_plot, draw_census
 from resnap.scheduler.jobs.quota_uses import PrincipalFile, principals_in
-from resnap.scheduler.output.rendering import Column, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import Column, bytes_text, human_bytes, human_count, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import Scope
@@ -75,7 +75,7 @@ def run(request: Request, context: Context) -> Iterator[Counted | Unread]:
     settings = context.settings
     if settings.as_of == "roll":
         raise UsageError(
-            "--as-of roll is many moments, a census is of one", hint="give a time, or leave it out for now"
+            "--as-of roll stands for many times, and a census needs one", hint="give a time; without --as-of it is now"
         )
     if request.plot is not None:
         check_plot(request.plot)
@@ -112,9 +112,9 @@ def _of_age(age: str, row: Row) -> object:
 class CensusView(View["Counted | Unread"]):
     """A row per topic, most producers first, with its partitions; the service keeps a row per partition."""
 
-    name: ClassVar[str | None] = "topics"
-    kind: ClassVar[str] = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "topics"
+    kind = "topic"
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="partitions", title="PARTITIONS", right=True, show=lambda value: str(len(cast("list[Row]", value)))),
         Column(key="producers", title="PRODUCERS", right=True),
@@ -125,7 +125,7 @@ class CensusView(View["Counted | Unread"]):
         Column(key="transactional", title="TRANSACTIONAL", right=True),
         Column(key="openTransactions", title="OPEN", right=True),
         Column(key="oneBatch", title="ONE BATCH", right=True),
-        Column(key="heapBytes", title="HEAP", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="heapBytes", title="HEAP", right=True, show=bytes_text),
     )
 
     def __init__(self, request: Request, context: Context) -> None:
@@ -249,8 +249,8 @@ class CensusView(View["Counted | Unread"]):
             if _stands_out(mine.census):
                 yield (
                     f"{topic}: {human_count(mine.census.one_batch)} of"
-                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote one batch and"
-                    " never came back: a client makes a producer for each message, where one should be kept."
+                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote a single batch: a "
+                    "client creates a producer for each message, and should reuse one."
                 )
 
 
@@ -265,7 +265,7 @@ def _moment(name: str) -> str:
 @with_settings(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, STORE)
 def count_producers(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     under_ms: Annotated[
         int | None,

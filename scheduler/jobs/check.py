@@ -12,12 +12,10 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
-    from resnap.storage.sources.files import Sources
+    from resnap.storage.sources.files import Sources as Storage
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.readiness import JudgedPartition, Judgement
     from resnap.tiering.refusal import Refusal
@@ -77,7 +75,7 @@ class CheckedTopic(Result):
 class _Judge:
     """Judges topics by the settings of one run, and by what the cluster and the brokers have said."""
 
-    sources: Sources
+    sources: Storage
     now_ms: int
     transaction_max_timeout_ms: int
     expiration_ms: int
@@ -88,12 +86,12 @@ class _Judge:
     stored: Collection[str]
     """Topics of which remote storage that was named holds segments."""
     unanswered: Sequence[str]
-    """Why the cluster, a broker of it, or a file of a log dir, which were asked, say nothing."""
+    """Why the cluster, a broker of it, or a file of a log dir did not answer."""
 
     def topic(
         self, name: str, partitions: Sequence[SelectedPartition], unread: Sequence[PartitionProblem]
     ) -> CheckedTopic:
-        """Return what is to be said of a topic."""
+        """Return the result for a topic."""
         sizes = TieringSizes()
         blockers: list[BlockerRow] = []
         warnings: list[BlockerRow] = []
@@ -160,8 +158,8 @@ class _Judge:
         yield "record-batches"
 
 
-def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
-    """Return what is to be said of each topic in scope; those that brokers never tier are left out unless named.
+def run(request: Request, context: Context) -> Iterator[Result]:
+    """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
         UsageError: a source is not what it should be.
@@ -192,7 +190,7 @@ def run(request: Request, context: Context) -> Iterator[CheckedTopic | Result]:
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"
-        raise UsageError(f"{store} holds what was tiered already, and is not a log dir", hint=hint)
+        raise UsageError(f"{store} holds tiered segments, and is not a log dir", hint=hint)
     unanswered += [broker.error for broker in brokers if broker.error is not None]
     known = [broker.values for broker in brokers if broker.error is None] or known
     judged_by = _Judge(
@@ -220,7 +218,7 @@ def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
         return [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
 
 
-def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[CheckedTopic | Result]:
+def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[Result]:
     unread: dict[str, list[PartitionProblem]] = {}
     of_log_dirs: list[str] = []
     for problem in selection.problems:
@@ -279,14 +277,14 @@ def _size(value: object) -> str:
 
 
 @dataclass(slots=True)
-class CheckView(View["CheckedTopic | Result"]):
+class CheckView(View[Result]):
     """A row per topic."""
 
     scope: Scope
 
-    name: ClassVar[str | None] = "topics"
-    kind: ClassVar[str] = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "topics"
+    kind = "topic"
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),
@@ -310,7 +308,7 @@ class CheckView(View["CheckedTopic | Result"]):
     """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
     _stored: list[str] = field(default_factory=list)
 
-    def row(self, result: CheckedTopic | Result) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a topic, and count it."""
         if not isinstance(result, CheckedTopic):
             self._is_unread = self._is_unread or bool(result.faults)
@@ -337,6 +335,11 @@ class CheckView(View["CheckedTopic | Result"]):
             return Verdict.BLOCKED
         return Verdict.UNKNOWN if self._verdicts[Verdict.UNKNOWN] or self._is_unread else Verdict.READY
 
+    @property
+    def exit_code(self) -> int:
+        """What the verdict calls for."""
+        return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[self.verdict]
+
     def totals(self) -> Row:
         """Return the verdict in all, topics by verdict, and sizes."""
         return {
@@ -355,12 +358,12 @@ class CheckView(View["CheckedTopic | Result"]):
             yield f"{one['reason']}: {where}: {one['detail']}"
             yield f"  -> {one['hint']}"
         counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
-        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal ones never are'}."
+        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal topics are never tiered'}."
         for why in self._unknown:
             yield f"  not known: {why}"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
-            more = "; with --bootstrap-server HOST:PORT more of it is" if self.scope.connect is None else ""
+            more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
             yield f"Not checked: {', '.join(self._not_checked)}{more}."
         if self.verdict is Verdict.READY and (self._off or self._stored):
             yield "These are the replicas given: check every broker's, or all at once with `resnap fleet status`."
@@ -383,10 +386,7 @@ class CheckView(View["CheckedTopic | Result"]):
 @with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
 def check(
     context: Invocation,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs, partition directories, or URLs; the default is log.dirs."),
-    ] = None,
+    sources: LogDirs = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 
@@ -394,6 +394,4 @@ def check(
     `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
     """
     scope = scope_of(context.settings, sources)
-    view = CheckView(scope)
-    context.show(run(Request(scope=scope), context), view)
-    return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[view.verdict]
+    return context.show(run(Request(scope=scope), context), CheckView(scope))

@@ -112,7 +112,7 @@ class ImageView(View[Read]):
 
 
 class ProducerIdsView(View[Read]):
-    """A row per block of producer ids that was ever given out, as far back as the log goes."""
+    """A row per block of producer ids that was ever allocated, as far back as the log goes."""
 
     name = "blocks"
     kind = "block"
@@ -222,12 +222,12 @@ def _head(image: MetadataImage) -> Row:
 
 
 def about_blocks(image: MetadataImage) -> Iterator[str]:
-    """Yield how many producer ids were given out, and what is not certain of it."""
+    """Yield how many producer ids were allocated, and what is not certain about it."""
     if image.next_producer_id is None:
-        yield "No producer id was ever given out."
+        yield "No producer id was ever allocated."
     else:
         blocks, above = some(len(image.producer_id_blocks), "block"), human_count(image.next_producer_id)
-        yield f"Producer ids below {above} were given out, in {blocks}."
+        yield f"Producer ids below {above} were allocated, in {blocks}."
     for note in image.notes:
         yield f"Note: {note.text if note.offset is None else f'at offset {note.offset}, {note.text}'}."
 

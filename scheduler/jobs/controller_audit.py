@@ -102,7 +102,7 @@ class AuditView(View[Audited]):
             }
 
     def totals(self) -> Row:
-        """Return how much was looked at, and how much of it is wrong."""
+        """Return how much was read, and how much of it is wrong."""
         return {
             "producerIds": self.audit.producer_ids,
             "files": self.audit.files,
@@ -129,6 +129,4 @@ def audit_log_dir(
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
 ) -> int:
     """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
-    view = AuditView()
-    context.show(run(Request(log_dir=log_dir), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dir=log_dir), context), AuditView())

@@ -127,7 +127,7 @@ def _unless_needed(finding: Finding, *, needed: bool) -> Finding:
 def _clock(clock: Clock) -> Finding:
     now_ms = clock.now_ms()
     if now_ms < EARLIEST_NOW_MS:
-        return fail("clock", f"it is {instant(now_ms)}, by this machine", "set the clock: expiry is judged by it")
+        return fail("clock", f"this machine's clock shows {instant(now_ms)}", "set the clock: expiry depends on it")
     return ok("clock", instant(now_ms))
 
 
@@ -156,7 +156,7 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
         return
     if holder is not None:
         process = f" (process {holder.process_id})" if holder.process_id > 0 else ""
-        yield ok("broker", f"running on {place}{process}: all but install may go on beside it")
+        yield ok("broker", f"running on {place}{process}: every command except install can run beside it")
     else:
         yield _shutdown(place, log_dir)
     yield from _future_files(place, log_dir, clock)
@@ -164,7 +164,7 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
 
 def _shutdown(place: str, log_dir: LogDir) -> Finding:
     if log_dir.clean_shutdown:
-        return ok("broker", f"shut down cleanly on {place}: install may go on")
+        return ok("broker", f"shut down cleanly on {place}: install can run")
     return warn("broker", f"not running on {place}, and not shut down cleanly",
                 "before an install, start the broker and stop it once, so that it recovers its logs")  # fmt: skip
 
@@ -174,7 +174,7 @@ def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding
         (segment.mtime_ns // 1_000_000 for partition in log_dir.partitions for segment in partition.segments), default=0
     )
     if newest_ms > clock.now_ms() + TOLERATED_SKEW_MS:
-        yield warn("clock", f"a segment in {place} was written at {instant(newest_ms)}, which is still to come",
+        yield warn("clock", f"a segment in {place} was written at {instant(newest_ms)}, which is in the future",
                    "set the clock of this machine, or of the one that wrote it")  # fmt: skip
 
 
@@ -186,8 +186,9 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
         return
     path = local_path(url)
     if path is not None and path.parent.is_dir() and not path.exists():
-        yield warn("store", f"{path} is not there yet, so nothing was tried",
-                   f"check the path; if it is right, `mkdir {shlex.quote(str(path))}`, and ask again")  # fmt: skip
+        yield warn("store", f"{path} does not exist yet, so nothing was tested",
+                   f"check the path; if it is right, `mkdir {shlex.quote(str(path))}`, and run this command "
+                   "again")  # fmt: skip
         return
     yield from probe_store(store, clock)
 
@@ -230,7 +231,7 @@ class DoctorView(View[Finding]):
 @with_settings(SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, S3)
 def doctor(
     context: Invocation,
-    log_dirs: Annotated[
+    places: Annotated[
         list[str] | None,
         typer.Argument(metavar="LOG_DIR", help="Log dirs to check; the default is log.dirs."),
     ] = None,
@@ -240,7 +241,5 @@ def doctor(
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    places = tuple(log_dirs or map(str, context.settings.log_dirs))
-    view = DoctorView()
-    context.show(run(Request(log_dirs=places, store=store), context), view)
-    return view.exit_code
+    log_dirs = tuple(places or map(str, context.settings.log_dirs))
+    return context.show(run(Request(log_dirs=log_dirs, store=store), context), DoctorView())

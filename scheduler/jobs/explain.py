@@ -74,7 +74,7 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
     except ResnapError as error:  # of what lies above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
     producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
-    live = None if selected.live is None else selected.live.partitions.get(request.topic_partition.partition)
+    live = selected.live_facts
     led = None if live is None or live.leader is None else Led(request.topic_partition, live.leader)
     holders = holders_of(selected.log_dir.path, request.scope.connect, producer_ids, context.warn, led)
     for one in found:
@@ -93,7 +93,7 @@ def _note_log_end(request: Request, segments: Sequence[SegmentSpan], sources: So
         end = log_end(segments, sources=sources)
         if request.offset > end:
             what = f"{request.topic_partition} ends at offset {end}, below {request.offset}"
-            context.warn(f"{what}: this is what there is at its end")
+            context.warn(f"{what}: the state at its end is shown")
 
 
 def _lost_its_state(
@@ -110,7 +110,7 @@ def _lost_its_state(
     elif lost is not None:
         how = "--remote URL, the store that brokers tier to," if scope.remote is None else "`resnap verify --remote`"
         what = f"if it leads, it may answer wrongly; {how} shows it"
-        context.warn(f"this replica looks as if it had lost its producer state: {lost.detail}: {what}")
+        context.warn(f"this replica seems to have lost its producer state: {lost.detail}: {what}")
 
 
 def explanations(request: Request, sources: Sources) -> list[Explanation]:
@@ -189,9 +189,9 @@ class ExplainView(View["Explained | LostItsState"]):
         if self._producers or asked.producer_id is None:
             yield f"producers  {self._producers}"
         else:
-            nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset} in what is left of"
+            nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset}"
             hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
-            yield f"{nothing} {asked.topic_partition}: {hint}"
+            yield f"{nothing} in the existing segments of {asked.topic_partition}: {hint}"
         yield from (one.text(self._bootstrap_server) for one in self._open)
         if self._lost is not None:
             yield from self._lost.lines(self._bootstrap_server, self._command_config)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,10 +15,10 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.jobs.replicas import check_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.fleet.gate import HINTS, GateFacts, gate
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from resnap.tiering.fleet.gate import GateAnswer, Obstacle
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-_HINT: Final = "nothing may be stopped on a guess: see to it that it answers, then ask again"
+_HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"
 
 
@@ -64,7 +63,7 @@ def run(request: Request, context: Context) -> Iterator[Against]:
     brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
     if request.broker_id not in {one.broker_id for one in brokers}:
         known = ", ".join(str(one.broker_id) for one in brokers)
-        raise UsageError(f"no [[fleet]] table is of broker {request.broker_id}", hint=f"there are tables of {known}")
+        raise UsageError(f"no [[fleet]] table names broker {request.broker_id}", hint=f"the tables name {known}")
     with cluster_of(settings) as cluster:
         # What takes longest comes first, so that where replicas are is as it was a moment ago.
         findings = _findings(cluster, request.broker_id, context)
@@ -94,7 +93,7 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
     wants = is_meant(globs)
     if globs and not any(wants(place.topic_partition.topic) for place in places):
         named = " ".join(f"--topic {glob}" for glob in globs)
-        raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all count")
+        raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 
 
 def results(answer: GateAnswer) -> Iterator[Against]:
@@ -113,14 +112,7 @@ def _findings(cluster: Cluster, broker_id: int, context: Context) -> list[Replic
     led: set[TopicPartition] = {
         place.topic_partition for place in _places(cluster, context) if place.leader == broker_id
     }
-    check = ReplicaCheck(
-        brokers=LiveBrokers(cluster=cluster, wants=led.__contains__, warn=context.warn),
-        now_ms=context.clock.now_ms,
-        monotonic_s=context.clock.monotonic_s,
-        pause=time.sleep,
-        check=context.check,
-    )
-    return list(check.findings())
+    return list(check_of(cluster, led.__contains__, context).findings())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +122,7 @@ class GateView(View[Against]):
     broker_id: int
     name = "reasons"
     kind = "reason"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="reason", title="REASON"),
         Column(key="detail", title="DETAIL"),
         Column(key="hint", title="WHAT TO DO"),
@@ -149,7 +141,7 @@ class GateView(View[Against]):
 
     @property
     def exit_code(self) -> int:
-        """What reasons against it call for, whatever else is not known."""
+        """What to do about the reasons against it, even if something else is not known."""
         if self._reasons:
             return MISSING_FOUND
         return ClusterError.exit_code if self._unknown else OK
@@ -183,6 +175,4 @@ def may_stop(
     with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
     its service or the cluster did not answer.
     """
-    view = GateView(broker_id=broker)
-    context.show(run(Request(broker_id=broker), context), view)
-    return view.exit_code
+    return context.show(run(Request(broker_id=broker), context), GateView(broker_id=broker))

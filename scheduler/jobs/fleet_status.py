@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -19,7 +19,7 @@ from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 SILENT_HINT: Final = (
-    "a topic is ready only if all its replicas are known to be: see to it that the services run, and to their addresses"
-    " and tokens in the [[fleet]] tables"
+    "a topic is ready only if all its replicas are known to be ready: check that the services run, and their addresses "
+    "and tokens in the [[fleet]] tables"
 )
 
 
@@ -48,7 +48,7 @@ class FleetBrokers(Result):
 
 
 def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
-    """Yield what each topic of the cluster is to be said of, then who was asked and has not answered.
+    """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
         ConfigurationError: no service is named, or the cluster cannot be asked as is said.
@@ -57,7 +57,7 @@ def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
     """
     status = fleet_status(context.settings, Collector(now_ms=context.clock.now_ms), context.warn)
     if context.settings.topics and not status.topics and not status.silent:
-        raise UsageError("no broker has a topic that is asked for", hint="without --topic all are shown")
+        raise UsageError("no broker has any of the requested topics", hint="without --topic all topics are shown")
     for answer in status.topics:
         yield FleetTopic(answer=answer)
     faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)
@@ -70,7 +70,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
 
     name = "topics"
     kind = "topic"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
         Column(key="partitions", title="PARTITIONS", right=True),
@@ -126,6 +126,4 @@ def show_fleet(context: Invocation) -> int:
     be. Ends with 0 if every topic is ready, with 4 if one is blocked, and with 16 if none is known to be and a broker,
     its service or the cluster did not answer.
     """
-    view = FleetView()
-    context.show(run(context), view)
-    return view.exit_code
+    return context.show(run(context), FleetView())

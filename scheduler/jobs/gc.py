@@ -25,7 +25,7 @@ from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Less might be a run that is at work; no segment takes as long to ship."""
+"""A younger object may be of a run in progress; no segment takes as long to ship."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
     store = open_store(request.url, context.settings.s3())
     is_guarded = request.delete and not request.no_other_writers
     if is_guarded and request.older_than_ms < LEAST_AGE_MS:
-        raise UsageError("--delete of what is less than an hour old might take it from a run that is at work",
+        raise UsageError("--delete of objects less than an hour old could delete those of a run in progress",
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=request.no_other_writers)
     if is_guarded and (garbage.objects or garbage.unfinished):
@@ -92,11 +92,11 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
 
 
 def _check_alone(store: ObjectStore) -> None:
-    """Refuse to delete where a run at work could not be distinguished from one that was killed."""
+    """Refuse to delete where a run in progress could not be distinguished from a killed one."""
     found = condition(store)
     if found is not Condition.KEPT:
         raise UsageError(
-            f"{store.url}: conditional writes are {found}, so no lease keeps other runs away",
+            f"{store.url}: conditional writes are {found}, so no lease protects against other runs",
             hint="make sure that no run ships there, give --no-other-writers, and an age above that of the longest run",
         )
 
@@ -154,7 +154,7 @@ class GarbageView(View[Found | Younger | Unread]):
         objects, uploads, younger = (self._totals[key] for key in ("objects", "uploads", "younger"))
         found = (
             f"{some(objects, 'object')} ({human_bytes(self._totals['bytes'])}) and"
-            f" {some(uploads, 'unfinished upload')} that nothing names"
+            f" {some(uploads, 'unfinished upload')} that no manifest names"
         )
         if younger:
             found += f"; {human_count(younger)} more {agreeing(younger)} younger than {self._older_than}"

@@ -3,26 +3,29 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.failures import PARTIAL
+from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job.contract import Caller, Context, View
+from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs import install_undo
 from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
 from resnap.scheduler.jobs.planned import AND_DO_IT
 from resnap.scheduler.output.rendering import PARTITION, Column, Row, agreeing, human_count, some
-from resnap.storage.errors import UsageError
+from resnap.storage.disk import Disk
+from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
+from resnap.tiering.installing.undo import read_undo
+from resnap.tiering.installing.undo_manifest import Change
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -85,14 +88,15 @@ class InstallView(View[Installed]):
 
     def __init__(self, *, dry_run: bool, is_table: bool) -> None:
         self._dry_run, self._is_table = dry_run, is_table
+        self._decisions: list[Decision] = []
         self._unasked: list[Decision] = []
         """Wrong files that stay because their replacement was not requested."""
 
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""
         self._result = result
-        every = (decision for one in result.partitions for decision in one.decisions)
-        self._unasked = [decision for decision in every if decision.outcome is Outcome.NOT_ASKED]
+        self._decisions = [decision for one in result.partitions for decision in one.decisions]
+        self._unasked = [decision for decision in self._decisions if decision.outcome is Outcome.NOT_ASKED]
         for one in result.partitions:
             outcomes = Counter(decision.outcome for decision in one.decisions)
             yield {
@@ -119,18 +123,14 @@ class InstallView(View[Installed]):
         undo = None if manifest is None else str(manifest)
         return {} if self._is_table else {"dryRun": self._dry_run, "undoManifest": undo}
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return how many snapshots had which outcome."""
-        return self._counts()
-
-    def _counts(self) -> dict[str, int]:
-        return _counts(decision for one in self._result.partitions for decision in one.decisions)
+        return _counts(self._decisions)
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
-        number = self._counts()
-        every = [decision for one in self._result.partitions for decision in one.decisions]
-        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in every) else "file"
+        number = self.totals()
+        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in self._decisions) else "file"
         counts = f"{some(number['installed'], noun)} installed, {human_count(number['replaced'])} replaced"
         if number["setAside"]:
             counts += f", {human_count(number['setAside'])} at the log end set aside"
@@ -144,20 +144,19 @@ class InstallView(View[Installed]):
             yield f"{what}: {some(count, noun)} {agreeing(count)} there already."
         else:
             yield f"{counts}; {already} there already."
-            yield f"To take it back, before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
+            yield f"To undo it before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
         if self._unasked:
             flags = replace_flags(decision.needs for decision in self._unasked)
-            left = agreeing(len(self._unasked), "left as it is", "left as they are")
-            yield f"{some(len(self._unasked), 'file')} {left}: run again with {flags}."
+            yield f"{some(len(self._unasked), 'file')} not replaced: run again with {flags}."
         elif self._dry_run and number["installed"] + number["replaced"]:
             yield AND_DO_IT
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()
 
-    def exit_code(self, code: int) -> int:
-        """Return ``code``, or that wrong files are left where nothing else was wrong."""
-        is_partial = self._unasked and not (code or self._result.faults)
-        return PARTIAL if is_partial else code
+    @property
+    def exit_code(self) -> int:
+        """That wrong files are left, where nothing else was wrong."""
+        return PARTIAL if self._unasked and not self._result.faults else OK
 
     def _what_next(self) -> str:
         """Return what to do before the broker starts: once it has, its other log dirs are closed to us."""
@@ -166,9 +165,70 @@ class InstallView(View[Installed]):
         if absent := self._result.absent:
             where = f"{some(len(absent), 'staged partition')} {agreeing(len(absent))} not here"
             return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
-        if self._counts()["refused"]:
-            return "Next: make again what was refused, and install it; the broker would stop tiering there."
+        if self.totals()["refused"]:
+            return "Next: rebuild what was refused, and install it; the broker would stop tiering there."
         return "Next: start the broker; it tiers the segments by itself."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(Result):
+    """What was, or would be, done to one file."""
+
+    change: Change
+
+
+def undone(manifest: Path, *, dry_run: bool) -> Iterator[Undone]:
+    """Undo the installation that wrote ``manifest``, and yield what was done; a dry run yields what would be.
+
+    Raises:
+        LogDirInUseError: a broker runs there.
+        StalePlanError: the log dir was changed since; it is left as it is.
+        LogDirError: a file cannot be read or written; what was done by then is yielded before.
+
+    """
+    undo, done = read_undo(manifest, Disk()), list[Change]()
+    error: ResnapError | None = None
+    try:
+        if dry_run:
+            undo.check()
+            done += undo.steps()
+        else:
+            undo.apply(done.append)
+    except ResnapError as failed:
+        error = failed
+    for change in done:
+        yield Undone(change=change, partly_done=not dry_run)
+    if error is not None:
+        raise error
+
+
+class UndoView(View[Undone]):
+    """A row per file."""
+
+    name = "files"
+    kind = "file"
+    columns = (Column(key="path", title="FILE"), Column(key="action", title="ACTION"))
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._counts = {"removed": 0, "restored": 0}
+
+    def row(self, result: Undone) -> Row:
+        """Return the row of a file, and count it."""
+        action = "removed" if result.change.old is None else "restored"
+        self._counts[action] += 1
+        return {"path": result.change.place, "action": action}
+
+    def totals(self) -> Row:
+        """Return how many files were removed, and how many restored."""
+        return {"dryRun": self._dry_run, **self._counts}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words."""
+        would = "would be " if self._dry_run else ""
+        removed, restored = self._counts.values()
+        counts = f"{some(removed, 'file')} {would}removed, {restored} {would}restored."
+        yield counts if removed or restored else "Nothing to undo."
 
 
 Staged = Annotated[
@@ -216,10 +276,9 @@ def install(
     dry_run = context.settings.dry_run
     if undo is not None:
         if staged is not None or any((replacing, undo_dir, plan_file)):
-            hint = "the manifest names the log dir and all that is to be done there"
-            raise UsageError("--undo stands alone", hint=hint)
-        undo_request = install_undo.Request(manifest=undo, dry_run=dry_run)
-        return context.show(install_undo.run(undo_request, context), install_undo.UndoView(dry_run=dry_run))
+            hint = "the manifest names the log dir and every change to undo"
+            raise UsageError("--undo takes no other argument", hint=hint)
+        return context.show(undone(undo, dry_run=dry_run), UndoView(dry_run=dry_run))
     if staged is None or log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
                          hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
@@ -232,7 +291,7 @@ def install(
         dry_run=dry_run,
     )
     view = InstallView(dry_run=dry_run, is_table=context.output.form == "table")
-    return view.exit_code(context.show(run(request, context), view))
+    return context.show(run(request, context), view)
 
 
 def _replace(text: str) -> Replace:

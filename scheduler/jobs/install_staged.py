@@ -166,7 +166,7 @@ class _Selection:
 def _select(request: Request, area: StagingArea) -> _Selection:
     staged = {key: offsets for key, found in area.offsets().items() if (offsets := request.wanted(key, found))}
     if not staged:
-        raise UsageError(f"{request.staged} has no snapshot of any topic in question",
+        raise UsageError(f"{request.staged} has no snapshot of any selected topic",
                          hint="give what `resnap regenerate --into` was given")  # fmt: skip
     given = Path(request.scope.sources[0])
     planned = request.planned
@@ -237,11 +237,11 @@ def _undo_root(request: Request) -> Path:
     elif staged is not None:
         root = staged.with_name(staged.name + UNDO_SUFFIX)
     else:
-        raise UsageError(f"beside {request.staged} nothing can be kept", hint="give --undo-dir, a directory here")
+        raise UsageError(f"nothing can be written beside {request.staged}", hint="give --undo-dir, a directory here")
     target = Path(realpath(request.log_dir))
     log_dir = log_dir_around(root) or (target if Path(realpath(root)).is_relative_to(target) else None)
     if log_dir is not None:
-        hint = "a broker does not start with a strange directory in its log dir: give --undo-dir, a place outside"
+        hint = "a broker does not start with an unknown directory in its log dir: give --undo-dir, a place outside"
         raise UsageError(f"{root} is inside the log dir {log_dir}", hint=hint)
     return root
 
@@ -259,7 +259,7 @@ def _not_staged(staged: str, key: TopicPartition, offsets: Sequence[int]) -> Log
     return LogDirError(
         f"{key}: {some(len(offsets), 'boundary')} of the plan not installed, since nothing is staged in {staged}:"
         f" {first}",
-        hint="`resnap regenerate --plan FILE --into STAGED` makes them, or says why it cannot; then install again",
+        hint="`resnap regenerate --plan FILE --into STAGED` makes them, or reports why it cannot; then install again",
     )
 
 

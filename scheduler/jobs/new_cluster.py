@@ -83,7 +83,7 @@ class Beginning:
 
 @dataclass(slots=True)
 class _Said:
-    """What is to be said while the topics are gathered."""
+    """Messages while the topics are collected."""
 
     warnings: list[str] = field(default_factory=list)
     faults: list[ResnapError] = field(default_factory=list)
@@ -147,7 +147,7 @@ def begin_cluster(
 def _left_out(topic: str) -> VerificationError:
     return VerificationError(
         f"{topic}: not given to the new cluster, since not all of it was restored",
-        hint="remedy what is named of it, and run the same command again before the cluster starts; a broker sets"
+        hint="resolve what is reported of it, and run the same command again before the cluster starts; a broker sets"
         " directories of topics that its cluster does not have aside (-stray)",
     )
 
@@ -158,8 +158,14 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
     count = max(settings.partitions or 0, max(there) + 1)
     if settings.partitions is None:
         said.warnings.append(
-            f"{name}: how many partitions it had is not known; it gets {count}, by what was shipped. If it had more,"
+            f"{name}: how many partitions it had is not known; it gets {count}, according to what was shipped. If it "
+            "had more,"
             ' give --topic-config FILE with "partitions"'
+        )
+    elif settings.partitions < count:
+        said.warnings.append(
+            f"{name}: it is said to have {settings.partitions} partitions, and partition {count - 1} was shipped: it"
+            f" gets {count}"
         )
     if settings.config is None:
         said.warnings.append(
@@ -174,7 +180,7 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
         )
     empty = [str(number) for number in range(count) if number not in there]
     if empty:
-        said.warnings.append(f"{name}: of partitions {', '.join(empty)} nothing was shipped: they begin empty")
+        said.warnings.append(f"{name}: nothing was shipped of partitions {', '.join(empty)}: they begin empty")
     return NewTopic(
         name=name,
         topic_id=partitions[0].topic_id or "",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Unread, unread
@@ -84,13 +84,13 @@ def _keep(path: Path, text: str) -> None:
         write_whole(path.absolute(), (text.encode(),))
     except OSError as error:
         what = f"{path}: the plan cannot be written: {error.strerror}"
-        raise ResnapError(what, hint="free some space, or name a file where you may write") from error
+        raise ResnapError(what, hint="free some space, or name a file that you can write") from error
 
 
 @with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
 def plan(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
     ] = None,
@@ -101,5 +101,5 @@ def plan(
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
     rules = rules_of(context.settings, context.clock)
     scope = scope_of(context.settings, sources)
-    view = JudgedView(scope) if prove else PlanView(scope, rules, context.settings.expiration_origin, save)
+    view = JudgedView(scope) if prove else PlanView(scope, rules, context.settings, save)
     return context.show(run(Request(scope=scope, rules=rules, save=save, prove=prove), context), view)

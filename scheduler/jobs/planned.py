@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
 from resnap.scheduler.job.sources import warn_unmatched
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_bytes, some
 from resnap.tiering.lost_producer_state import lost_state
 from resnap.tiering.planning import can_be_tiered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from resnap.replay.window import ReplayRules
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.output.documents import PlanRow, RunRow
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
@@ -55,8 +57,8 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
     marked = [(one.topic_partition, lost) for one in alone if (lost := lost_state(one)) is not None]
     for topic_partition, lost in marked[:MOST_NAMED]:
         context.warn(
-            f"{topic_partition}: this replica looks as if it had lost its producer state: {lost.detail}: give --remote"
-            " URL, the store that brokers tier to, since what lies below is in no file here"
+            f"{topic_partition}: this replica seems to have lost its producer state: {lost.detail}: give --remote URL, "
+            "the store that brokers tier to, since the log below is not on this disk"
         )
     if len(marked) > MOST_NAMED:
         context.warn(f"{some(len(marked) - MOST_NAMED, 'more replica')} with the same signs")
@@ -81,21 +83,22 @@ def plan_row(planned: Planned) -> PlanRow:
         ],
         "knownFromOffset": plan.known_from(),
         "snapshots": len(plan.boundaries),
-        "read": cost_row(planned.cost),
+        "read": cost_row(cost_of([plan])),
         "runs": runs,
         "segments": len(plan.segments),
     }
 
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return what a plan comes to."""
-    totals = {"partitions": 0, "snapshots": 0, "segmentsToRead": 0, "bytesToRead": 0}
-    for one in planned:
-        totals["partitions"] += 1
-        totals["snapshots"] += len(one.plan.boundaries)
-        totals["segmentsToRead"] += one.cost.segments
-        totals["bytesToRead"] += one.cost.size_bytes
-    return totals
+    """Return the totals of a plan."""
+    plans = [one.plan for one in planned]
+    cost = cost_of(plans)
+    return {
+        "partitions": len(plans),
+        "snapshots": sum(len(plan.boundaries) for plan in plans),
+        "segmentsToRead": cost.segments,
+        "bytesToRead": cost.size_bytes,
+    }
 
 
 class DryRunView(View[Any]):
@@ -133,9 +136,9 @@ def _offsets_read(value: object) -> str:
 class PlanView(DryRunView):
     """A row per partition."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="snapshots", title="SNAPSHOTS", right=True),
         Column(key="segments", title="SEGMENTS", right=True),
@@ -143,16 +146,16 @@ class PlanView(DryRunView):
         Column(key="runs", title="OFFSETS READ", show=_offsets_read),
     )
 
-    def __init__(self, scope: Scope, rules: ReplayRules, expiration_origin: str, saved: Path | None) -> None:
+    def __init__(self, scope: Scope, rules: ReplayRules, settings: Settings, saved: Path | None) -> None:
         super().__init__()
-        self._scope, self._rules, self._expiration_origin, self._saved = scope, rules, expiration_origin, saved
+        self._scope, self._rules, self._settings, self._saved = scope, rules, settings, saved
 
     def head(self) -> Row:
         """Return the rules of the plan."""
         return {
             "asOf": str(self._rules.as_of),
             "producerIdExpirationMs": self._rules.expiry.expiration_ms,
-            "producerIdExpirationFrom": self._expiration_origin,
+            "producerIdExpirationFrom": self._settings.expiration_origin,
         }
 
     def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields
@@ -160,7 +163,7 @@ class PlanView(DryRunView):
         return [row for row in self.rows(result) if row["snapshots"]]
 
     def totals(self) -> Row:
-        """Return what the plan comes to."""
+        """Return the totals of the plan."""
         return totals_of(self.planned)
 
     def closing(self) -> Iterable[str]:
@@ -173,10 +176,12 @@ class PlanView(DryRunView):
         )
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
         if total["snapshots"]:
-            made_of = f"{self._scope.typed}{' --as-of roll' if self._rules.as_of.roll else ''}"
+            made_of = self._scope.typed
             if self._saved is not None:
                 made_of = f"--plan {shlex.quote(str(self._saved))}"
-            yield f"Next: `resnap regenerate {made_of} --into DIR`, or `resnap tier {made_of} --to URL`."
+            boundaries = " --boundaries all" if self._settings.boundaries == "all" and self._saved is None else ""
+            regenerate = f"`resnap regenerate {made_of}{boundaries} --into DIR`"
+            yield f"Next: {regenerate}, or `resnap tier {made_of} --to URL`."
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
@@ -184,6 +189,6 @@ def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
     gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
     if gone:
         yield (
-            f"The log of {first_of(gone, MOST_NAMED)}: of producers whose last batch lies below, only those are"
-            " known that snapshots show."
+            f"The log of {first_of(gone, MOST_NAMED)}: producers whose last batch lies below are known only where a "
+            "snapshot has them."
         )

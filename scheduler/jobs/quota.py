@@ -83,7 +83,7 @@ def run(request: Request, context: Context) -> Iterator[Changed]:
 
 
 class ChangedView(View[Changed]):
-    """The facts alone."""
+    """Only the facts."""
 
     _facts: Row
 
@@ -148,7 +148,7 @@ def _consequence(found: list[Origin], of: FilterPart | None) -> str:
     if of is None:
         return "No quota is set: no principal is limited."
     if of.name is None:
-        return "The default user has no quota: who has none of their own is not limited."
+        return "The default user has no quota: users without a quota of their own are not limited."
     if default is None:
         return f"User {of.name!r} has no quota, nor has the default user: no limit."
     return f"User {of.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
@@ -244,7 +244,7 @@ def describe_quotas(context: Invocation, *, user: User = None, user_default: Use
 def _chosen(name: str | None, *, default: bool) -> FilterPart | None:
     """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither."""
     if name is not None and default:
-        raise UsageError("--user and --user-default name two", hint="give one of them")
+        raise UsageError("--user and --user-default exclude each other", hint="give one of them")
     if default:
         return FilterPart(USER, Match.DEFAULT)
     if name is not None and not user_name(name):
@@ -256,5 +256,5 @@ def _one(name: str | None, *, default: bool) -> str | None:
     """Return the name of the one user that must be named; None for the default user."""
     chosen = _chosen(name, default=default)
     if chosen is None:
-        raise UsageError("whose quota?", hint="give --user NAME or --user-default")
+        raise UsageError("no user is named", hint="give --user NAME or --user-default")
     return chosen.name

@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Result):
-    """The rate that leaves so large a share of principals alone; the first result. None where there is none."""
+    """The rate that does not throttle the given share of principals; the first result. None if there is none."""
 
     rate: float | None
 
@@ -48,7 +48,7 @@ class Advised(Result):
 
     new_ids: int
     least_rate: float
-    """At which it would have been left alone."""
+    """The rate at which it would not have been throttled."""
     outcome: Outcome
 
 
@@ -81,7 +81,7 @@ class _Need(NamedTuple):
 
 
 def _need(principal: str, uses: Uses, *, rules: Rules) -> _Need | None:
-    """Return the least rate that leaves a principal alone; None if it used no id."""
+    """Return the lowest rate that does not throttle a principal; None if it used no id."""
     if not len(uses.at_ms):
         return None
     free = without_limit(principal, uses, rules)
@@ -138,14 +138,14 @@ class AdviceView(View[Advice | Advised | Unread]):
         if self._rate is None:
             yield "No producer id in it: nothing to advise."
         else:
-            alone = f"{self._untouched} of {self._principals} principals alone"
-            yield f"Rate {number(self._rate)} (per {self._unit}) leaves {alone}."
+            alone = f"{self._untouched} of {self._principals} principals"
+            yield f"Rate {number(self._rate)} (per {self._unit}) does not throttle {alone}."
 
 
 @with_settings(TOPIC, ENGINE, SPARK, STORE)
 def advise_quota(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     share: Annotated[
         float,
@@ -159,7 +159,7 @@ def advise_quota(
     window_seconds: WindowSeconds = 3600,
     unit: Unit = "hour",
 ) -> None:
-    """Find the rate that would have left the quietest 99 % of principals alone, and what it would have stopped."""
+    """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
     request = Request(
         scope=scope_of(context.settings, sources),
         rules=rules_of(profile, samples, window_seconds, unit, 0.01, permissive=False),

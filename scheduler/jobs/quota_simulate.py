@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, Sources
+from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -26,7 +26,7 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.output.rendering import Column, Row, human_bytes, human_count, human_duration, some
+from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.producer_activity import LogUses, Uses
@@ -110,7 +110,7 @@ def _rates(request: Request, context: Context) -> UserRates:
         return UserRates(default=request.rate)
     rates = rates_of(quota_origins(context), context.warn)
     if rates == UserRates():
-        raise UsageError("no rate to try out", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
+        raise UsageError("no rate is given", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
     return rates
 
 
@@ -136,7 +136,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         Column(key="firstThrottled", title="FROM"),
         Column(key="lastThrottled", title="TO"),
         Column(key="peakActive", title="PEAK", right=True),
-        Column(key="peakBytes", title="MEMORY", right=True, show=lambda value: human_bytes(int(str(value)))),
+        Column(key="peakBytes", title="MEMORY", right=True, show=bytes_text),
     )
     _read: LogRead
 
@@ -170,7 +170,7 @@ class SimulationView(View[LogRead | Simulated | Unread]):
             "peakBytes": one.peak_bytes,
         }
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return the totals over all principals, and how much was read."""
         return {
             "principals": len(self._outcomes),
@@ -187,15 +187,13 @@ class SimulationView(View[LogRead | Simulated | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        uses, outcomes = self._read.uses, self._outcomes
-        read = f"{some(uses.batches, 'batch')} of {some(uses.segments, 'segment')}"
-        throttled = [one for one in outcomes if one.is_throttled]
-        yield f"{len(throttled)} of {len(outcomes)} principals would have been throttled; from {read}."
-        new, free = sum(one.new_ids for one in outcomes), sum(one.free for one in outcomes)
-        memory = sum(one.peak_bytes for one in outcomes)
+        total = self.totals()
+        read = f"{some(total['batches'], 'batch')} of {some(total['segments'], 'segment')}"
+        throttled = f"{total['throttledPrincipals']} of {total['principals']} principals"
+        yield f"{throttled} would have been throttled; from {read}."
         yield (
-            f"Of {human_count(new)} new ids {human_count(free)} passed for free by a filter's error;"
-            f" {human_bytes(memory)} of memory at most."
+            f"Of {human_count(total['newIds'])} new ids {human_count(total['free'])} were not charged because of a"
+            f" filter's false positives; {human_bytes(total['peakBytes'])} of memory at most."
         )
 
 
@@ -210,7 +208,7 @@ FalsePositives = Annotated[
 @with_settings(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE)
 def simulate_quota(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     *,
     rate: Annotated[
         float | None,
@@ -232,7 +230,7 @@ def simulate_quota(
         typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
     ] = None,
 ) -> None:
-    """Replay a log's producers through a quota, and show whom it would have throttled, when, and for how long."""
+    """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
     request = Request(
         scope=scope_of(context.settings, sources),
         rules=rules_of(profile, samples, window_seconds, unit, false_positive_rate, permissive=permissive),

@@ -45,7 +45,7 @@ PrincipalFile = Annotated[
 ]  # fmt: skip
 Profile = Annotated[
     Literal["P-A", "P-B", "P-C", "P-L"],
-    typer.Option("--profile", help="How long ids are remembered; see docs/quota.md."),
+    typer.Option("--profile", help="How long an id counts as known; see docs/quota.md."),
 ]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="producer.id.quota.window.num")]
 WindowSeconds = Annotated[int, typer.Option("--window-seconds", min=1, help="producer.id.quota.window.size.seconds")]
@@ -128,7 +128,7 @@ def _read(
 def _principals(path: Path | None, context: Context) -> PrincipalMap:
     if path is None:
         context.note(
-            "a log does not say whose producers are whose: each topic stands in for a principal (--principal-map)"
+            "a log does not name the principals of producers: each topic counts as a principal (--principal-map)"
         )
         return PrincipalMap()
     return principals_in(path)

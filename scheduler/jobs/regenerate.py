@@ -14,7 +14,7 @@ import typer
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
@@ -171,7 +171,7 @@ class _Prints:
         """By path, of what was replayed last."""
 
     def take(self, wave: Sequence[Replayed]) -> None:
-        """Look at the segments that the snapshots of ``wave`` depend on."""
+        """Read the attributes of the segments that the snapshots of ``wave`` depend on."""
         needed = []
         for replayed in wave:
             partition = replayed.planned.selected.inventory.partition
@@ -209,7 +209,7 @@ def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> N
 def regenerate(
     context: Invocation,
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")],
-    sources: Sources = None,
+    sources: LogDirs = None,
     plan_file: PlanFile = None,
 ) -> int:
     """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.

@@ -39,7 +39,7 @@ from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_c
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _NO_METADATA: Final = (
-    "give the log dirs of a broker with tiered storage; only brokers that follow a partition of the topic have it"
+    "give the log dirs of a broker with tiered storage; only brokers with a replica of a partition of the topic have it"
 )
 
 
@@ -150,7 +150,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> 
     local = chain.from_iterable(one.partitions for one in log_dirs)
     if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
         what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
-        raise UsageError(what, hint="without --topic all are shown that it names")
+        raise UsageError(what, hint="without --topic all topics that it names are shown")
     return _Reading(metadata=replace(metadata, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
 
 
@@ -219,7 +219,17 @@ class RemoteStatusView(View[Read]):
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        return _closing(self._status)
+        yield ""
+        status, comparison = self._status, self._status.comparison
+        numbers = ", ".join(map(str, status.metadata_partitions))
+        yield f"From partitions {numbers} of {METADATA_TOPIC}; its other partitions, if any, are not included."
+        if status.cut:
+            yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
+        for one in comparison.findings:
+            size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
+            yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
+        if comparison.other_objects:
+            yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
 
 
 def finding_row(finding: Finding) -> Row:
@@ -292,20 +302,6 @@ def _custom_metadata(data: bytes | None) -> Row | None:
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
-def _closing(status: RemoteStatus) -> Iterator[str]:
-    yield ""
-    comparison = status.comparison
-    numbers = ", ".join(map(str, status.metadata_partitions))
-    yield f"By partitions {numbers} of {METADATA_TOPIC}; others know more, where there are others."
-    if status.cut:
-        yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
-    for one in comparison.findings:
-        size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
-        yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
-    if comparison.other_objects:
-        yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
-
-
 @with_settings(TOPIC, CLUSTER, S3)
 def show_status(
     context: Invocation,
@@ -326,5 +322,4 @@ def show_status(
     """
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
     view = RemoteStatusView(whole=context.output.form != "table")
-    context.show(run(Request(log_dirs=places, store=store), context), view)
-    return view.exit_code
+    return context.show(run(Request(log_dirs=places, store=store), context), view)

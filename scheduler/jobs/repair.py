@@ -9,7 +9,7 @@ import secrets
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,9 +23,9 @@ from resnap.scheduler.job.store_check import store_checks
 from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
 from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
-from resnap.scheduler.job.work_items import Cost
+from resnap.scheduler.job.work_items import cost_of
 from resnap.scheduler.jobs.planned import beginnings_gone
-from resnap.scheduler.output.rendering import PARTITION, Column, some
+from resnap.scheduler.output.rendering import PARTITION, Column, counted, some
 from resnap.storage.errors import LockedError, ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
@@ -134,10 +134,10 @@ def _is_conditional(store: ObjectStore, request: Request, context: Context) -> b
         return found is Condition.KEPT
     if found is not Condition.KEPT:
         what = f"{store.url}: conditions on the version that is replaced (If-Match) are {found}"
-        raise UsageError(f"{what}, so nothing keeps others from writing at the same time", hint=_ALONE)
+        raise UsageError(f"{what}, so nothing prevents others from writing at the same time", hint=_ALONE)
     alone = condition(store)
     if alone is not Condition.KEPT:
-        what = f"{store.url}: conditional writes are {alone}, so no lease keeps other runs away"
+        what = f"{store.url}: conditional writes are {alone}, so no lease protects against other runs"
         raise UsageError(what, hint=_ALONE)
     return True
 
@@ -197,26 +197,34 @@ def _undo(name: str, store: ObjectStore, request: Request, context: Context) -> 
         hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
         raise UsageError(f"{store.url} keeps no originals of a run {name}", hint=hint)
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
-    return _put_back(found, replacer, context)
+    return _put_back(found, replacer, request.scope, context)
 
 
-def _put_back(found: Sequence[Any], replacer: Replacer, context: Context) -> Iterator[Result]:
-    """Put back what was replaced, the last segment first; what cannot be is named."""
+def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: Context) -> Iterator[Result]:
+    """Put back what was replaced in scope, the last segment first; what cannot be is named."""
+    is_in_scope = False
     for folder in reversed(found):
         context.check()
         try:
             record = read_record(replacer.store, folder.path)
+            if not scope.wants(record.topic):
+                continue
+            is_in_scope = True
             if not context.settings.dry_run:
                 who = f"{this_run()} (repair --undo)"
                 with leased(replacer.store, record.lease, who=who, now_ms=context.clock.now_ms()) as lease:
                     replacer.hold_lease = lease.hold
                     replacer.put_back(folder.path, record)
         except (ResnapError, LockedError) as error:
+            is_in_scope = True
             if error.transient:
                 raise
             yield Result(faults=(error,))
         else:
             yield Undone(record=record, partly_done=not context.settings.dry_run)
+    if not is_in_scope:
+        raise UsageError(f"the run {replacer.run} has replaced nothing of a topic that matches --topic",
+                         hint="leave out --topic to put back all that it has replaced")  # fmt: skip
 
 
 def _repair_row(repair: Repair) -> Row:
@@ -235,19 +243,17 @@ def _repair_row(repair: Repair) -> Row:
 
 
 def _kinds(repaired: object) -> str:
-    kinds: dict[str, int] = {}
-    for one in repaired if isinstance(repaired, list) else ():
-        for kind in filter(None, (one["snapshot"], "transaction index" if one["transactionIndex"] else None)):
-            kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    rows = repaired if isinstance(repaired, list) else []
+    kinds = ((one["snapshot"], "transaction index" if one["transactionIndex"] else None) for one in rows)
+    return counted(kind for of_one in kinds for kind in of_one if kind)
 
 
 class RepairView(View[Result]):
     """A row per partition."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="segments", title="SEGMENTS", right=True),
         Column(key="repaired", title="WRONG", right=True, show=count_of),
@@ -277,13 +283,11 @@ class RepairView(View[Result]):
         self._totals["segments"] += one.segments
         self._totals["repaired"] += len({repair.manifest_key for repair in one.repaired})
         self._totals["notRepaired"] += len(one.failures)
-        size_bytes = sum(plan.bytes_in_segments for plan in one.plans)
-        segments = sum(run.end - run.start for plan in one.plans for run in plan.runs)
         return {
             **identity(one.topic_partition),
             "topicId": one.topic_id,
             "segments": one.segments,
-            "read": cost_row(Cost(segments=segments, size_bytes=size_bytes)),
+            "read": cost_row(cost_of(one.plans)),
             "repaired": [_repair_row(repair) for repair in one.repaired],
             "notRepaired": len(one.failures),
             "reasons": [str(failure) for failure in one.failures],
@@ -330,9 +334,9 @@ class RepairView(View[Result]):
 class UndoView(View[Result]):
     """A row per segment."""
 
-    name: ClassVar[str | None] = "segments"
-    kind: ClassVar[str] = "segment"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "segments"
+    kind = "segment"
+    columns = (
         PARTITION,
         Column(key="baseOffset", title="BASE OFFSET", right=True),
         Column(key="objects", title="OBJECTS", right=True),
@@ -379,8 +383,8 @@ def repair(
         bool,
         typer.Option(
             "--no-other-writers",
-            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that do not"
-            " keep conditions on what they replace.",
+            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that ignore "
+            "conditions on what they replace.",
         ),
     ] = False,
     undo: Annotated[

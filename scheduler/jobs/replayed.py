@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
@@ -13,7 +12,7 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import count_of, identity, left_out_warning
 from resnap.scheduler.jobs.planned import beginnings_gone
-from resnap.scheduler.output.rendering import Column, agreeing, human_bytes, human_count, partition_name, some
+from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
 from resnap.storage.errors import DataError
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.inventory import SnapshotState
@@ -39,8 +38,8 @@ class Rebuilt(Result):
     """Transaction indexes that were staged because the batches contradict those that are there, or are not."""
 
     @classmethod
-    def of(cls, replayed: Replayed, *more: ResnapError, counts: bool = True) -> Self:
-        """Return the result of a replay, with faults that the job found; ``counts`` is whether it did some work."""
+    def of(cls, replayed: Replayed, *, counts: bool = True) -> Self:
+        """Return the result of a replay; ``counts`` is whether it did some work."""
         result, unchanged = replayed.result, replayed.planned.still_valid
         made = any(one.outcome is Outcome.REBUILT for one in result.boundaries)
         is_whole = result.error is None and all(one.outcome is Outcome.REBUILT for one in result.boundaries)
@@ -48,7 +47,7 @@ class Rebuilt(Result):
         return cls(
             topic_partition=result.topic_partition,
             state=done if is_whole else PartitionState.FAILED,
-            faults=(*_faults(result), *more),
+            faults=tuple(_faults(result)),
             warnings=tuple(_warnings(replayed)),
             partly_done=counts and (made or bool(unchanged)),
             replayed=replayed,
@@ -73,8 +72,8 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
     result = replayed.result
     if result.lacks_records:
         yield (
-            f"{result.topic_partition}: batches are missing, as only a cleaner, or a loss, leaves it: snapshots hold"
-            " what a broker would rebuild from those that are left, which can be older than what producers had written"
+            f"{result.topic_partition}: batches are missing, compacted away or lost: snapshots hold what a broker "
+            "would rebuild from the remaining batches, which can be older than what producers had written"
         )
     for found in result.boundaries:
         yield from left_out_warning(result.topic_partition, found.boundary.offset, found.left_out)
@@ -101,7 +100,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
 
 
 def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
-    """Return what became of one boundary in a replay."""
+    """Return the outcome of one boundary in a replay."""
     comparison = found.comparison
     row: dict[str, object] = {
         **identity(topic_partition),
@@ -167,8 +166,7 @@ def _totals_row(rows: Sequence[Row]) -> Row:
     entries = [one["entries"] for one in rows if isinstance(one["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
     for key in ("outcome", "coverage", "verdict"):
-        counts = Counter(one[key] for one in rows if key in one)
-        row[key] = ", ".join(f"{count} {value}" for value, count in counts.items())
+        row[key] = counted(one[key] for one in rows if key in one)
     if entries:
         row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
     row["leftOut"] = [one for some in rows if isinstance(some["leftOut"], list) for one in some["leftOut"]]
@@ -190,26 +188,27 @@ _SHARED: Final = (
 )
 
 
-class ReplayView(View["Rebuilt | Unread | Result"]):
+class ReplayView(View[Result]):
     """A row per boundary, of which people see those that are not in order, below one for each partition.
 
     The service keeps all of a partition as one.
     """
 
-    name: ClassVar[str | None] = "boundaries"
-    kind: ClassVar[str] = "boundary"
+    name = "boundaries"
+    kind = "boundary"
 
-    columns: ClassVar[Sequence[Column]] = (
+    columns: Sequence[Column] = (
         *_SHARED,
         Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
     )
 
-    made: ClassVar[str] = "rebuilt"
+    made = "rebuilt"
 
     def __init__(self, scope: Scope, into: str | None = None) -> None:
         """Count nothing yet; ``into`` is where snapshots of ``scope`` are made, if any are."""
         self._scope, self._into = scope, into
         self._results: list[PartitionResult] = []
+        self._boundaries: list[BoundaryResult] = []
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
         self._to_replace: set[Replace] = set()
@@ -234,6 +233,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             self._known.append((topic_partition, known))
             yield known_row(topic_partition, known)
         self._results.append(found)
+        self._boundaries += found.boundaries
         for boundary in found.boundaries:
             yield {**boundary_row(topic_partition, boundary), "anchor": found.anchor}
 
@@ -244,14 +244,14 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
             yield _totals_row(rows)
         yield from (row for row in rows if not _is_in_order(row))
 
-    def totals(self) -> Row:
+    def totals(self) -> dict[str, int]:
         """Return totals over all replays."""
-        boundaries = [found for result in self._results for found in result.boundaries]
+        made = sum(found.outcome is Outcome.REBUILT for found in self._boundaries)
         return {
             "partitions": len(self._results),
-            "snapshots": sum(found.outcome is Outcome.REBUILT for found in boundaries),
-            "failed": sum(found.outcome is not Outcome.REBUILT for found in boundaries),
-            "leftOut": sum(len(found.left_out) for found in boundaries),
+            "snapshots": made,
+            "failed": len(self._boundaries) - made,
+            "leftOut": sum(len(found.left_out) for found in self._boundaries),
             "batches": sum(result.batches for result in self._results),
             "bytesRead": sum(result.bytes_read for result in self._results),
             "segmentsRead": sum(result.segments_read for result in self._results),
@@ -261,7 +261,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
         yield from self._unchanged()
-        if not self._known or any(result.boundaries for result in self._results):
+        if not self._known or self._boundaries:
             yield self._sum()
         yield from self._older_rules()
         known_from = {topic_partition: known.known_from_offset for topic_partition, known in self._known}
@@ -283,7 +283,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         """Say what was not made again, because it is there and nothing that it depends on has changed."""
         if not self._known:
             return
-        made = sum(len(result.boundaries) for result in self._results)
+        made = len(self._boundaries)
         partitions = len({topic_partition for topic_partition, _ in self._known})
         since = instant(max(known.made_ms for _, known in self._known))
         nothing_read = "; nothing was read" if not made else ""
@@ -293,24 +293,22 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
         )
 
     def _sum(self) -> str:
-        boundaries = [found for result in self._results for found in result.boundaries]
-        made = sum(found.outcome is Outcome.REBUILT for found in boundaries)
-        failed = f", {len(boundaries) - made} not" if len(boundaries) > made else ""
-        batches = some(sum(result.batches for result in self._results), "batch")
-        segments = some(sum(result.segments_read for result in self._results), "segment")
-        read = human_bytes(sum(result.bytes_read for result in self._results))
+        total = self.totals()
+        made, batches = some(total["snapshots"], "snapshot"), some(total["batches"], "batch")
+        failed = f", {total['failed']} not" if total["failed"] else ""
+        read = f"{some(total['segmentsRead'], 'segment')} ({human_bytes(total['bytesRead'])} read)"
         begun = sum(result.anchor is not None for result in self._results)
         anchored = f" In {some(begun, 'partition')} reading began where an earlier run ended." if begun else ""
-        return f"{some(made, 'snapshot')} {self.made}{failed}, from {batches} of {segments} ({read} read).{anchored}"
+        return f"{made} {self.made}{failed}, from {batches} of {read}.{anchored}"
 
     def _older_rules(self) -> Iterator[str]:
         """Say how many entries differ because the brokers that wrote them were older."""
-        boundaries = [found for result in self._results for found in result.boundaries]
-        entries = sum(found.comparison.older_rules.total for found in boundaries if found.comparison)
+        entries = sum(found.comparison.older_rules.total for found in self._boundaries if found.comparison)
         if entries:
             yield (
-                f"{human_count(entries)} of the entries that differ are as brokers before 2.4.1 (KAFKA-9144) or before"
-                " 1.0 left them at a transaction's marker: later brokers make of the log what the replay gives. They"
+                f"{human_count(entries)} of the entries that differ have the values that brokers before 2.4.1 "
+                "(KAFKA-9144) or before 1.0 wrote at a transaction's marker: later brokers rebuild from the log what "
+                "the replay gives. They"
                 " are not damage, and do not count in the exit code."
             )
 
@@ -330,7 +328,7 @@ class Staged(Result):
 class JudgedView(ReplayView):
     """The same, with the verdict on the snapshots that are there."""
 
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         *_SHARED,
         Column(key="verdict", title="VERDICT"),
         Column(key="missingCount", title="MISSING", right=True, show=_if_any),
@@ -338,7 +336,7 @@ class JudgedView(ReplayView):
         Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=_if_any),
     )
 
-    made: ClassVar[str] = "recomputed"
+    made = "recomputed"
 
     def __init__(self, scope: Scope, staged: str | None = None) -> None:
         """Count nothing yet; ``staged`` is where the snapshots lie that are judged, if not beside the segments."""
@@ -354,13 +352,13 @@ class JudgedView(ReplayView):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next with snapshots that are as they should be."""
         yield from super().closing()
-        found = [one.comparison for result in self._results for one in result.boundaries]
+        found = [one.comparison for one in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         if self._staged is None or not all(one is not None and one.verdict in _GOOD for one in found):
             return
         if self._absent:
             into = shlex.quote(self._staged)
-            yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes those that are missing."
+            yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes the missing ones."
         else:
             yield f"Next: stop the broker, then `{self._scope.install_command(self._staged, '--dry-run')}`."

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -18,6 +17,7 @@ from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
@@ -25,13 +25,13 @@ from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.cluster.producers import ActiveProducer
+    from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
@@ -44,8 +44,8 @@ _LOSSES: Final = {
 }
 """Names of the counts in rows."""
 _HEAL: Final = (
-    "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md says what clients notice,"
-    " and how to heal it"
+    "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md describes what clients "
+    "notice, and how to repair it"
 )
 
 
@@ -58,14 +58,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Result):
-    """What is to be said of replicas of one partition."""
+    """The findings about replicas of one partition."""
 
     replicas: tuple[ReplicaFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Result):
-    """What the check comes to."""
+    """The totals of the check."""
 
     partitions: int
     replicas: int
@@ -83,21 +83,27 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
 
     """
     with cluster_of(context.settings) as cluster:
-        check = ReplicaCheck(
-            brokers=LiveBrokers(cluster=cluster, wants=request.scope.wants_partition, warn=context.warn),
-            now_ms=context.clock.now_ms,
-            monotonic_s=context.clock.monotonic_s,
-            pause=time.sleep,
-            check=context.check,
-        )
+        check = check_of(cluster, request.scope.wants_partition, context)
         found = list(check.findings())
     if not check.partitions:
-        hint = "without --topic all are checked that the user may describe"
-        raise UsageError("the cluster has, or shows, no partition that is asked for", hint=hint)
+        hint = "without --topic all topics that the user may describe are checked"
+        raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
     states = Counter(one.state for one in found)
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
-    unseen = _unseen(request.scope, check.names)
+    globs, partitions = request.scope.unmatched(check.names)
+    unseen = [*globs, *sorted(set(partitions))]
     yield from results(found, check.partitions, check.replicas, alone=check.alone, unseen=unseen)
+
+
+def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context: Context) -> ReplicaCheck:
+    """Return the comparison of the replicas of those partitions of the cluster that ``wants`` names."""
+    return ReplicaCheck(
+        brokers=LiveBrokers(cluster=cluster, wants=wants, warn=context.warn),
+        now_ms=context.clock.now_ms,
+        monotonic_s=context.clock.monotonic_s,
+        pause=time.sleep,
+        check=context.check,
+    )
 
 
 def results(
@@ -108,7 +114,7 @@ def results(
     alone: int = 0,
     unseen: Sequence[str] = (),
 ) -> Iterator[Checked | Ended]:
-    """Yield what was found, by partition, and what it comes to; ``unseen`` is what was asked for and is not there."""
+    """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for one in found:
         by_partition[one.topic_partition].append(one)
@@ -130,16 +136,9 @@ def results(
     )
 
 
-def _unseen(scope: Scope, seen: Collection[TopicPartition]) -> list[str]:
-    """Return the topics, patterns and partitions of ``scope`` that none of ``seen`` is of."""
-    names = {one.topic for one in seen}
-    topics = [glob for glob in scope.topics if not any(fnmatchcase(name, glob) for name in names)]
-    return [*topics, *sorted(set(scope.partitions) - set(map(str, seen)))]
-
-
 def _not_there(name: str) -> ClusterError:
     return ClusterError(
-        f"not known: {name}: the cluster has, or shows, nothing of this name",
+        f"not known: {name}: the cluster has nothing of this name, or does not show it",
         hint="the user must be allowed to describe the topic",
     )
 
@@ -155,7 +154,7 @@ def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
         who = "" if broker_id is None else f" on broker {broker_id}"
         yield ClusterError(
             f"not known: {which}{who}: {why}",
-            hint="brokers answer from 2.8 on, to who may read the topic",
+            hint="brokers from 2.8 on answer, to users that may read the topic",
         )
 
 
@@ -192,27 +191,16 @@ def _replica_row(one: ReplicaFinding) -> Row:
         "producers": [
             {
                 "losses": [loss.value for loss in lost.losses],
-                "known": _producer_row(lost.known),
-                "found": None if lost.found is None else _producer_row(lost.found),
+                "known": plain(lost.known),
+                "found": plain(lost.found),
             }
             for lost in one.lost
         ],
     }
 
 
-def _producer_row(one: ActiveProducer) -> Row:
-    return {
-        "producerId": one.producer_id,
-        "producerEpoch": one.producer_epoch,
-        "lastSequence": one.last_sequence,
-        "lastTimestamp": one.last_timestamp,
-        "coordinatorEpoch": one.coordinator_epoch,
-        "currentTransactionStartOffset": one.current_transaction_start_offset,
-    }
-
-
 def _in_words(one: ReplicaFinding) -> str:
-    """Return what is to be said of one replica, for people."""
+    """Return the finding about one replica, for people."""
     who = f"broker {one.broker_id}{', which leads,' if one.leads else ''}"
     match one.state:
         case ReplicaState.LOST:
@@ -236,7 +224,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     name = "replicas"
     kind = "replica"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         PARTITION,
         Column(key="brokerId", title="BROKER", right=True),
         Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),
@@ -256,7 +244,7 @@ class ReplicasView(View["Checked | Ended"]):
 
     @property
     def exit_code(self) -> int:
-        """What replicas that lost state call for, whatever else was not known."""
+        """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
     def rows(self, result: Checked | Ended) -> Iterator[Row]:
@@ -300,17 +288,18 @@ class ReplicasView(View["Checked | Ended"]):
             yield from self._what_next()
 
     def _what_next(self) -> Iterator[str]:
-        """Yield the commands that move leadership away from replicas that lost state, and that heal them."""
+        """Yield the commands that move leadership away from replicas that lost state, and that repair them."""
         orders = _orders(self._lost)
         if orders:
-            yield "Move leadership away first, to replicas that are in order:"
+            yield "Move leadership away first, to replicas that have not lost state:"
             yield from (f"  {one}" for one in move_commands(orders, self._bootstrap_server, self._command_config))
         stuck = [str(one.topic_partition) for one in self._lost if one.leads and one.topic_partition not in orders]
         if stuck:
             named = first_of(stuck, _MOST_NAMED)
-            yield f"Leadership cannot be moved yet, since no other replica in sync is in order: {named}."
+            why = "since no other replica in sync is known to have its state"
+            yield f"Leadership cannot be moved yet, {why}: {named}."
         brokers = ", ".join(map(str, sorted({one.broker_id for one in self._lost if one.broker_id is not None})))
-        yield f"Then heal them: stop the broker ({brokers}; one after the other), and on its machine:"
+        yield f"Then repair them: stop the broker ({brokers}; one after the other), and on its machine:"
         yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
 
 
@@ -322,7 +311,6 @@ def replicas(context: Invocation) -> int:
     no log. A difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost
     state, and with 16 if none is known to have and some did not answer.
     """
-    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
     scope = Scope(sources=(), topics=context.settings.topics)
-    context.show(run(Request(scope=scope), context), view)
-    return view.exit_code
+    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
+    return context.show(run(Request(scope=scope), context), view)

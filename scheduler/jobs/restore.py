@@ -37,7 +37,7 @@ from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.restoring.file_copies import Copier
-from resnap.tiering.restoring.placement import Assignment, placed, read_assignment
+from resnap.tiering.restoring.placement import MAX_BROKER_ID, Assignment, placed, read_assignment
 from resnap.tiering.restoring.restoration import Replaced, Restoration, restoration_of
 from resnap.tiering.restoring.restored_log import highest_producer_id, kept_log_start, open_at_end
 from resnap.tiering.restoring.restorer import Restored, Restorer
@@ -61,7 +61,7 @@ class Request:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By name: which of several topics of that name is meant; else its id where the manifests have another, or none."""
     assignment: Assignment | None = None
-    """Of a new cluster: who gets a replica; None for each log dir's broker, of whatever cluster."""
+    """Of a new cluster: which brokers get a replica; None for each log dir's broker, of any cluster."""
     new_cluster: Path | None = None
     """Where the bootstrap metadata of a new cluster lies, which gets what is restored."""
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def restored(
         around = log_dir_around(Path(realpath(log_dir)).parent)
         if around is not None:
             hint = (
-                "a broker does not start with a strange directory in its log dir: give the log dir, or a place outside"
+                "a broker does not start with an unknown directory in its log dir: give the log dir, or a place outside"
             )
             raise UsageError(f"{log_dir} is inside the log dir {around}", hint=hint)
         if log_dir not in made and not is_directory(log_dir):
@@ -126,7 +126,7 @@ def restored(
     except NoLogDirError as error:
         raise nothing_tiered(scope.sources[0]) from error
     if any(not one.log_dir.is_shipped for one in selected.partitions):
-        hint = "give what `resnap tier --to` was given; the copy of a log dir comes back by what copied it"
+        hint = "give what `resnap tier --to` was given; restore a copy of a log dir with the tool that copied it"
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)
     unknown = request.topic_ids.keys() - {one.topic_partition.topic for one in selected.partitions}
     if unknown and not selected.problems:  # of which it may be one
@@ -194,7 +194,10 @@ class _Run:
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
             work = list(self._placed(found, targets, selected, faults, lost))
-            warnings = tuple(incomplete_warning(selected.incomplete, request.scope.sources[0]))
+            warnings = (
+                *incomplete_warning(selected.incomplete, request.scope.sources[0]),
+                *_unmatched_settings(request, {one.topic_partition.topic for one in found} | lost),
+            )
             yield Unread(faults=tuple(faults), warnings=warnings)
             self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
             highest: dict[TopicPartition, int] = {}
@@ -386,10 +389,11 @@ def restore(
     --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
     """
     if brokers is not None and assignment is not None:
-        raise UsageError("--brokers and --assignment say the same in two ways", hint="give one of them")
+        raise UsageError("--brokers and --assignment exclude each other", hint="give one of them")
     if not into and (new_cluster is None or (brokers is None and assignment is None)):
         raise UsageError("no log dir to restore into",
-                         hint="give --into LOG_DIR; on a controller that is no broker --new-cluster, and --brokers or"
+                         hint="give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers "
+                         "or"
                          " --assignment")  # fmt: skip
     settings = context.settings
     if assignment is not None:
@@ -409,12 +413,20 @@ def restore(
     context.show(run(request, context), RestoreView(dry_run=request.dry_run))
 
 
+def _unmatched_settings(request: Request, topics: Collection[str]) -> Iterator[str]:
+    """Yield a warning where --topic-config names what is not restored: a name that is mistyped sets nothing."""
+    for topic in sorted(request.topics.keys() - set(topics)):
+        if request.scope.wants(topic):
+            yield f"--topic-config names {topic}, of which nothing is restored: what it says of that has no effect"
+
+
 def _brokers(text: str) -> Assignment:
     """Return that each of the brokers gets a replica of every partition."""
-    ids = [one.strip() for one in text.split(",")]
-    if not all(one.isdecimal() for one in ids) or len(set(ids)) < len(ids):
+    words = [one.strip() for one in text.split(",")]
+    ids = [int(one) for one in words if one.isdecimal()]
+    if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
         raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
-    return Assignment(brokers=tuple(map(int, ids)))
+    return Assignment(brokers=tuple(ids))
 
 
 def _topic_id(text: str) -> tuple[str, str]:

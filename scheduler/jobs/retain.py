@@ -39,8 +39,8 @@ from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
 
 _HIDDEN: Final = (
-    "run again: unless it was shipped just now, the store's listings leave out what is there, and to use them would"
-    " cut a gap; `resnap doctor --store URL` looks into it"
+    "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "
+    "them would leave a gap: `resnap doctor --store URL` tests the store"
 )
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
@@ -157,7 +157,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
             if scope.wants(found.facts.topic):
                 manifests[key] = found
     for key in _hidden(part.store, listing):
-        faults.append(VerificationError(f"{key}: is there, and was not listed", hint=_HIDDEN))
+        faults.append(VerificationError(f"{key}: exists, but was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
     if not manifests and not broken and not any(map(scope.wants, retained_topics(part.store))):
         raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")

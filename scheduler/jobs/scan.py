@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, Sources
+from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
@@ -30,7 +30,7 @@ from resnap.tiering.readiness import ScanFacts, Stop, exclusion
 from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition, Selection
@@ -229,7 +229,7 @@ class ScanView(View["Scanned | Unread"]):
 
     name = "partitions"
     kind = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    columns = (
         PARTITION,
         Column(key="segments", title="SEGMENTS", right=True),
         BYTES,
@@ -316,7 +316,8 @@ class ScanView(View["Scanned | Unread"]):
             first = self._lost_state[0]
             why = "" if first.lost_state is None else first.lost_state.detail
             yield (
-                f"Replicas that lost their producer state, or look like it: {human_count(len(self._lost_state))}, the"
+                f"Replicas that lost their producer state, or seem to have lost it: "
+                f"{human_count(len(self._lost_state))}, the"
                 f" first of them {first.selected.topic_partition}: {why}."
             )
             yield "Next: keep it from leading, stop its broker, and give it its state back:"
@@ -326,7 +327,7 @@ class ScanView(View["Scanned | Unread"]):
 @with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)
 def scan(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     exit_code: Annotated[
         bool,
         typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),

@@ -69,9 +69,9 @@ def _body(store: ObjectStore) -> Iterator[Finding]:
         store.put(key, body)
         yield ok("store write", f"{store.url} took {BODY_BYTES} bytes")
         if store.get(key) == body:
-            yield ok("store read", "what was written came back")
+            yield ok("store read", "what was written was read back")
         else:
-            yield fail("store read", "the store gave other bytes back than it took",
+            yield fail("store read", "the store returned other bytes than were written",
                        "do not ship to this store; where it is behind a proxy, try without")  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _ranges(store: ObjectStore) -> Finding:
 def _parts(store: ObjectStore) -> Finding:
     problem = parts_problem(store)
     if problem is None:
-        return ok("store parts", "an upload in parts came back whole")
+        return ok("store parts", "an upload in parts was read back whole")
     return fail("store parts", problem, "segments of more than 16 MiB cannot be shipped to this store")
 
 
@@ -100,7 +100,7 @@ def _checksums(checks: UploadChecks) -> Iterator[Finding]:
         yield ok("verification", "by the store's own check of our checksums, since it refuses wrong ones and keeps"
                  " nothing of them; --verify-upload read-back reads every object back all the same")  # fmt: skip
     else:
-        yield ok("verification", "every object is read back whole, since the store's own check proves nothing")
+        yield ok("verification", "every object is read back whole, since the store's own check is not reliable")
 
 
 def _copies(problem: str | None) -> Finding:
@@ -116,7 +116,7 @@ def _condition(found: Condition) -> Finding:
         "store condition",
         _CONDITIONS[found],
         "nothing is lost by it, but two tiering jobs on one partition at once may both do all the work,"
-        " and `resnap gc` wants --no-other-writers",
+        " and `resnap gc` needs --no-other-writers",
     )
 
 
@@ -124,13 +124,13 @@ def _replacement(found: Condition) -> Finding:
     if found is Condition.KEPT:
         return ok("store replace", "a write that is to replace one version (If-Match) replaces no other one")
     what = f"conditions on the version that is replaced (If-Match) are {found}"
-    return warn("store replace", what, "only `resnap repair` needs them, and wants --no-other-writers without")
+    return warn("store replace", what, "only `resnap repair` uses them, and needs --no-other-writers without them")
 
 
 def _listing(store: ObjectStore) -> Finding:
     problem = listing_problem(store)
     if problem is None:
-        return ok("store list", "what is written and deleted shows at once, in order, over several pages")
+        return ok("store list", "what is written and deleted is listed correctly at once, in order, over several pages")
     return fail("store list", problem, "choose a store whose listings are current")
 
 

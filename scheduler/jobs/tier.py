@@ -7,10 +7,10 @@ reported.
 from __future__ import annotations
 
 import shlex
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -25,7 +25,7 @@ from resnap.scheduler.cli.flags import (
     STORE,
     UPLOAD,
     WRITE,
-    Sources,
+    LogDirs,
 )
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
@@ -37,11 +37,10 @@ from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
 from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
-from resnap.scheduler.job.topics import keep_topics
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
-from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
@@ -50,7 +49,7 @@ from resnap.tiering.refusal import FAULTS, Reason
 from resnap.tiering.shipping.shipment import PartitionShipment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
@@ -90,11 +89,6 @@ class Selected(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenManifests(Result):
-    """Manifests of a partition in the store that cannot be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tiered(Result):
     """One partition: what was shipped of it and what was not; also where nothing was left."""
 
@@ -118,15 +112,7 @@ class Ended(Result):
     unfinished: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldWrong(Result):
-    """What is wrong with what earlier runs have shipped of a partition."""
-
-
-TierResult = Selected | Unread | BrokenManifests | Tiered | NotReached | Ended | HeldWrong | WouldReplay
-
-
-def run(request: Request, context: Context) -> Iterator[TierResult]:
+def run(request: Request, context: Context) -> Iterator[Result]:
     """Return what is shipped, partition by partition as they are done; with ``dry_run`` what would be replayed.
 
     Raises:
@@ -148,8 +134,7 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:
-        shipped = (one.selected for one in orders if one.candidates.segments)
-        keep_topics(tiering.store, shipped, request.scope, uploading.layout.key_prefix)
+        tiering.keep_topics(orders, request.scope)
     return chain(
         [Selected(orders=tuple(orders))],
         unread(selection),
@@ -160,10 +145,11 @@ def run(request: Request, context: Context) -> Iterator[TierResult]:
     )
 
 
-def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[BrokenManifests]:
+def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[Result]:
+    """Yield the manifests in the store that cannot be read, by partition."""
     for order in (one for one in orders if one.failures):
         _count_mismatches(order.failures, context)
-        yield BrokenManifests(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
+        yield Result(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
 
 
 def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
@@ -201,12 +187,12 @@ def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Ite
         what = (
             f"{order.topic_partition}: {some(number, 'segment')} that the store holds, from offset"
             f" {order.doubted[0].base_offset} on, {agreeing(number, 'was', 'were')} made under narrower rules than"
-            " those of this run, or from a shorter log: the run will hold them against a replay"
+            " those of this run, or from a shorter log: the run will compare them with a replay"
         )
         yield WouldReplay(warnings=(what,))
 
 
-def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[TierResult]:
+def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[Result]:
     waiting = {order.topic_partition: order for order in orders}
     failures: list[ResnapError] = []
     with context.progress("replay", "ship") as (replaying, shipping):
@@ -235,7 +221,7 @@ def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], con
             check = HeldCheck(tiering.planner.engine, tiering.planner.rules)
             for wrong in check.problems(orders, progress, context.warn):
                 context.observer.mismatch(Mismatch.SNAPSHOT)
-                yield HeldWrong(findings=(wrong,))
+                yield Result(findings=(wrong,))
 
 
 def _nothing_left(order: TierOrder) -> PartitionShipment:
@@ -295,20 +281,19 @@ def shipment_row(shipment: PartitionShipment) -> ShipmentRow:
 
 
 def _kinds_of_snapshots(shipped: object) -> str:
-    kinds = Counter(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else {}
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
 
 
 def _stop(value: object) -> str:
     return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
-class TierView(View[TierResult]):
+class TierView(View[Result]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
-    name: ClassVar[str | None] = "partitions"
-    kind: ClassVar[str] = "partition"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "partitions"
+    kind = "partition"
+    columns = (
         PARTITION,
         Column(key="shipped", title="SHIPPED", right=True, show=count_of),
         Column(key="already", title="ALREADY", right=True),
@@ -330,7 +315,7 @@ class TierView(View[TierResult]):
         self._held: dict[object, Row] = {}
         """Rows that wait for those before them."""
 
-    def row(self, result: TierResult) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
         match result:
             case Selected():
@@ -346,7 +331,7 @@ class TierView(View[TierResult]):
                 self._unfinished, self._is_through = result.unfinished, not self._has_failed
         return None
 
-    def rows(self, result: TierResult) -> Iterator[Row]:
+    def rows(self, result: Result) -> Iterator[Row]:
         """Yield rows in the order of their names: each waits for those before it."""
         row = self.row(result)
         if not isinstance(result, Tiered) or row is None:
@@ -359,7 +344,7 @@ class TierView(View[TierResult]):
             yield self._held.pop(self._coming.popleft())
 
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that still wait for others, which do not come any more."""
+        """Yield the rows that still wait for others, which will not follow."""
         yield from (self._held[partition] for partition in self._coming if partition in self._held)
 
     def _select(self, orders: tuple[TierOrder, ...]) -> None:
@@ -458,7 +443,7 @@ def view_of(request: Request, context: Context) -> View[Any]:
 def tier(
     context: Invocation,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
-    sources: Sources = None,
+    sources: LogDirs = None,
     plan_file: PlanFile = None,
 ) -> int:
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.

@@ -10,12 +10,12 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE, Sources
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -142,7 +142,7 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
             yield Rebuilt.of(replayed, counts=False)
     if wrong:
         what = f"not what a replay gives: {some(wrong, 'snapshot')}"
-        hint = "`resnap regenerate` makes them again; `resnap explain` shows what an entry is made of"
+        hint = "`resnap regenerate` makes them again; `resnap explain` shows which batches made an entry"
         yield Result(faults=(VerificationError(what, hint=hint),))
 
 
@@ -180,10 +180,7 @@ class Unfit(Result):
     snapshots: int
 
 
-StoreResult: TypeAlias = Begun | ReadBack | Chained | Compared | Unfit | Result
-
-
-def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
+def run_store(request: StoreRequest, context: Context) -> Iterator[Result]:
     """Return what reading a store back shows: segments, then what they are together, then snapshots.
 
     Raises:
@@ -199,7 +196,7 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[StoreResult]:
     return chain([Begun(checks=checks)], _verify(checks, request.url, context))
 
 
-def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[StoreResult]:
+def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[Result]:
     segments = gone = 0
     unread: list[tuple[StoreCheck, str]] = []
     with context.progress("verify", "replay") as (reading, replaying):
@@ -241,7 +238,7 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
 
 
 def _read_back(verified: VerifiedSegment, check: StoreCheck, url: str, context: Context) -> ReadBack:
-    repair, other = f"`resnap repair {url}` puts a right one in its place", check.part.layout.remedy_when_verified
+    repair, other = f"`resnap repair {url}` replaces it", check.part.layout.remedy_when_verified
     faults = tuple(
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else other)
         for problem in verified.problems
@@ -319,12 +316,12 @@ def verified_row(verified: VerifiedSegment) -> VerifiedRow:
     }
 
 
-class StoreView(View[StoreResult]):
+class StoreView(View[Result]):
     """A row per segment that was read or is wrong."""
 
-    name: ClassVar[str | None] = "segments"
-    kind: ClassVar[str] = "segment"
-    columns: ClassVar[Sequence[Column]] = (
+    name = "segments"
+    kind = "segment"
+    columns = (
         Column(key="manifest", title="MANIFEST"),
         BYTES,
         Column(key="result", title="RESULT"),
@@ -337,13 +334,13 @@ class StoreView(View[StoreResult]):
             ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent", UNFIT), 0
         )
 
-    def rows(self, result: StoreResult) -> Iterable[Row]:
+    def rows(self, result: Result) -> Iterable[Row]:
         """Return the row of a segment; that of a partition is for the service."""
         row = self.row(result)
         return () if row is None or isinstance(result, Unfit) else (row,)
 
-    def row(self, result: StoreResult) -> Row | None:
-        """Return the row of a segment, or of an unfit partition, and count whatever it is."""
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
             case Begun():
                 self._checks = result.checks
@@ -359,7 +356,7 @@ class StoreView(View[StoreResult]):
                 return {"unfitSnapshots": result.snapshots}
         return None
 
-    def table_rows(self, result: StoreResult) -> list[Row]:
+    def table_rows(self, result: Result) -> list[Row]:
         """Return the row of a segment that is not as it should be, or not wholly known to be."""
         return [row for row in self.rows(result) if row["result"] != "ok" or row["undecided"]]
 
@@ -406,15 +403,15 @@ class StoreView(View[StoreResult]):
         differ = counts["snapshotsDifferent"]
         yield (
             f"{some(counts['segments'], 'segment')} read back ({human_bytes(counts['bytes'])}),"
-            f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')}"
-            f" held against a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
+            f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')} "
+            f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
 
 
 @with_settings(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     context: Invocation,
-    sources: Sources = None,
+    sources: LogDirs = None,
     snapshots: Annotated[
         str | None,
         typer.Option(
@@ -439,9 +436,9 @@ def verify(
         raise UsageError("either LOG_DIR or --store is to be verified", hint="`resnap verify --help` shows both forms")
     if store and context.flags.get("remote") is not None:
         hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
-        raise UsageError("--remote is joined with a log dir, and --store takes none", hint=hint)
+        raise UsageError("--remote needs a log dir, and cannot be combined with --store", hint=hint)
     if since and not store:
-        raise UsageError("--since is of what was shipped", hint="give --store URL with it")
+        raise UsageError("--since needs --store", hint="add --store URL")
     if store is None:
         request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
         return context.show(run(request, context), JudgedView(request.scope, snapshots))

@@ -32,7 +32,7 @@ PHASES: Final = {"waiting": "", "compiling": COMPILING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressState:
-    """How far a piece of work has come at one moment.
+    """The progress of a piece of work at one moment.
 
     Attributes:
         task: its name, such as ``replay``.

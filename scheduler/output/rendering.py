@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
@@ -56,6 +57,11 @@ def first_of(texts: Sequence[object], most: int) -> str:
     return ", ".join(map(str, texts[:most])) + more
 
 
+def counted(values: Iterable[object]) -> str:
+    """Return how many there are of each value, such as ``2 kept, 1 proven``."""
+    return ", ".join(f"{count} {value}" for value, count in Counter(values).items())
+
+
 def human_bytes(size_bytes: int) -> str:
     """Return ``1536`` as ``1.5 KiB``."""
     size = float(size_bytes)
@@ -64,6 +70,11 @@ def human_bytes(size_bytes: int) -> str:
             break
         size /= _STEP
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def bytes_text(value: object) -> str:
+    """Return a number of bytes as a table cell."""
+    return human_bytes(int(str(value)))
 
 
 def human_duration(seconds: float) -> str:
@@ -125,7 +136,7 @@ def partition_name(row: Row) -> str:
 
 
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
-BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=lambda value: human_bytes(int(str(value))))
+BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=bytes_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +184,13 @@ class Output:
             "ndjson": self._write_lines,
             "dump-log": self._write_dump,
         }
+        errors: list[Exception] = []
         try:
-            writers[self.form](answer)
+            writers[self.form](replace(answer, rows=_until_error(answer.rows, errors)))
         finally:
             self._flush()
+        if errors:
+            raise errors[0]
 
     def line(self, text: str = "") -> None:
         """Print a line for people; nothing in the other forms."""
@@ -211,14 +225,11 @@ class Output:
     def _write_rows(self, answer: Answer) -> None:
         if not answer.columns:
             return
-        errors: list[Exception] = []
-        rows = _until_error(answer.rows, errors)
+        rows = iter(answer.rows)
         first = list(islice(rows, TABLE_BLOCK))
         if first and not (self._is_terminal and len(first) < TABLE_BLOCK and self._write_rich(answer.columns, first)):
             for text in aligned(answer.columns, first, rows):
                 self._print(text)
-        if errors:
-            raise errors[0]
 
     def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> bool:
         """Print a table unless it is wider than the terminal, which would wrap its cells unreadably."""
@@ -246,25 +257,17 @@ class Output:
         if answer.name is None:
             self._print(_json(answer.head))
             return
-        errors: list[Exception] = []
-        rows = _until_error(answer.rows, errors)
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
         self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
-        for number, row in enumerate(rows):
+        for number, row in enumerate(answer.rows):
             self._print((",\n  " if number else "\n  ") + _json(row), end="")
         tail = answer.tail()
         self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
-        if errors:
-            raise errors[0]
 
     def _write_lines(self, answer: Answer) -> None:
-        errors: list[Exception] = []
-        rows = _until_error(answer.rows, errors)
-        for row in rows:
+        for row in answer.rows:
             self._print(_json({"type": answer.kind, **row}))
         self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
-        if errors:
-            raise errors[0]
 
     def _write_dump(self, answer: Answer) -> None:
         for text in answer.dump():

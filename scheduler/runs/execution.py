@@ -237,7 +237,7 @@ class ServiceContext:
         return self.observer.service.engine
 
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
-        """Give what keeps how far each of ``tasks`` has come."""
+        """Return what stores the progress of each of ``tasks``."""
         return nullcontext([self.report.progress(task) for task in tasks])
 
     def note(self, text: str) -> None:

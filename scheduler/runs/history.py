@@ -35,7 +35,7 @@ _PAGE: Final = 1_000
 ORPHANED: Final = ReportedError(
     code="RunOrphaned",
     message="the service ended while the run was going on",
-    hint="ask for it again, or wait for the schedule: what was done stays done, and nothing half-made is visible",
+    hint="ask for it again, or wait for the schedule: finished work is kept, and nothing unfinished is visible",
     exit_code=1,
 )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 _LAST_RUNS: Final = 100
-"""Of a kind, among which one that counts is looked for."""
+"""How many runs of a kind are searched for one that counts."""
 
 
 class Observation:
@@ -31,7 +31,7 @@ class Observation:
         self.metrics, self._clock = metrics, clock
         self._lock = threading.Lock()
         self._stores: dict[str | None, str] = {}
-        """How the last run of each schedule fared that needed a store, and the last that a caller asked for."""
+        """The result of each schedule's last run that needed a store, and of the last run that a caller requested."""
 
     @property
     def stores(self) -> str:

@@ -173,7 +173,7 @@ class PartitionDetails:
         wants = self._scope(seen).wants_partition
         log_dir = open_source(seen.source, self.engine.reading.sources, topics=wants)
         if not log_dir.partitions:
-            raise UsageError(f"{name_of(seen)} is no longer in {seen.source}", hint="have the source scanned again")
+            raise UsageError(f"{name_of(seen)} is no longer in {seen.source}", hint="scan the source again")
         return log_dir.partitions[0]
 
 

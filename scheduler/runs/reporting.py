@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 MOST_ERRORS: Final = 100
-"""Kept of one run; how many more there were is said."""
+"""How many errors of one run are kept; the number of further ones is reported."""
 
 
 class RunReport:

@@ -325,7 +325,7 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
 
 
 def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[ScannedPartition]:
-    """Return what rows of the table stand for, with two queries whatever their number."""
+    """Return what rows of the table represent, with two queries for any number of rows."""
     repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
     found = []
     for one in kept:

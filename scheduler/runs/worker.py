@@ -34,7 +34,7 @@ RETRY_AFTER_S: Final = 30
 STOPPED: Final = ReportedError(
     code="ServiceStopped",
     message="the service was stopped while the run was going on",
-    hint="ask for it again, or wait for the schedule: what was done stays done",
+    hint="ask for it again, or wait for the schedule: finished work is kept",
     exit_code=130,
 )
 
@@ -91,11 +91,11 @@ class Worker:
         )
         with self._lock:
             if self._is_stopping:
-                raise QueueFullError("the service is about to end", hint="ask again when it is back")
+                raise QueueFullError("the service is stopping", hint="try again when it runs")
             if len(self._awaited) - len(self._at_work) >= self.queue_size:
-                hint = f"ask again in {RETRY_AFTER_S} s, or cancel a run that waits"
+                hint = f"try again in {RETRY_AFTER_S} s, or cancel a waiting run"
                 wait = agreeing(self.queue_size, "waits", "wait")
-                raise QueueFullError(f"{some(self.queue_size, 'run')} {wait}, more are not taken", hint=hint)
+                raise QueueFullError(f"{some(self.queue_size, 'run')} {wait}, and no more are accepted", hint=hint)
             self._awaited[run.id] = Future()
         try:
             self._history.add(run)

@@ -34,7 +34,7 @@ def check_places(settings: Settings, state_directory: Path) -> None:
     for spec in settings.schedules:
         if (spec.to or "").startswith(_MEMORY):
             raise ConfigurationError(
-                f"schedule {spec.name}: to {spec.to!r} is forgotten when the run ends",
+                f"schedule {spec.name}: to {spec.to!r} is lost when the run ends",
                 hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
             )
         for place in filter(is_store_url, spec.sources):
@@ -53,8 +53,8 @@ def _check_url(name: str, place: str, settings: Settings) -> None:
 def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
     """Yield what makes the service useless."""
     if settings.auth == "token" and not has_tokens:
-        yield "signing in is not possible: there is no token yet; `resnap token create NAME --role admin` makes one"
+        yield "nobody can sign in: there is no token yet; `resnap token create NAME --role admin` makes one"
     if not settings.log_dirs and not settings.schedules:
         yield "there is nothing to scan: set log.dirs, and a [[schedules]] table that runs `scan`"
     elif not settings.schedules:
-        yield "nothing is scanned by itself: a [[schedules]] table that runs `scan` fills the pages"
+        yield "nothing is scanned automatically: a [[schedules]] table that runs `scan` fills the pages"

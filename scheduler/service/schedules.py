@@ -17,18 +17,20 @@ from zoneinfo import ZoneInfo
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
+from resnap.scheduler.service.cron import cron_trigger
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from apscheduler.triggers.cron import CronTrigger
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.history import History
@@ -59,6 +61,11 @@ class ScheduleView:
     def request(self) -> RunRequest:
         """The request of its runs."""
         return request_of(self.spec)
+
+
+def origin_of(name: str) -> str:
+    """Return the origin of the runs of a schedule."""
+    return f"schedule:{name}"
 
 
 def request_of(spec: ScheduleSpec) -> RunRequest:
@@ -172,7 +179,7 @@ class Schedules:
 
         """
         request = request_of(self._specs[name])
-        return self._worker.submit(request, origin=f"schedule:{name}", principal=principal)
+        return self._worker.submit(request, origin=origin_of(name), principal=principal)
 
     def _due(self, name: str) -> None:
         """Execute a run, and wait for its end, so that the schedule knows that it is active."""
@@ -210,7 +217,7 @@ class Schedules:
         return due and max(now, due)
 
     def _last(self, name: str) -> Run | None:
-        found = self._history.page(RunFilter(origin=f"schedule:{name}"), limit=1)
+        found = self._history.page(RunFilter(origin=origin_of(name)), limit=1)
         return found[0] if found else None
 
     def _paused(self, name: str) -> tuple[int, str] | None:
@@ -244,7 +251,7 @@ def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
     if spec.every is not None:
         return IntervalTrigger(seconds=spec.every / timedelta(seconds=1), timezone=UTC)
     try:
-        return CronTrigger.from_crontab(spec.cron, timezone=ZoneInfo(spec.timezone))
+        return cron_trigger(spec.cron or "", ZoneInfo(spec.timezone))
     except ValueError as error:
         raise ConfigurationError(
             f"schedule {spec.name}: cron {spec.cron!r}: {error}",

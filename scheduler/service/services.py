@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 PROBE_S: Final = 1.0
 _LAST_RUNS: Final = 20
-"""Of a schedule, among which one is looked for that came to its end."""
+"""How many runs of a schedule are searched for one that finished."""
 
 
 class Services:
@@ -109,7 +109,7 @@ class Services:
         self.fleet = FleetWatch(settings=lambda: self.settings, clock=clock, warn=observation.warn)
         """Of the cluster, where the configuration names the services of its brokers."""
         self.cleaner: Cleaner | None = None
-        """Forgets producer ids that the quota need not remember; None before the start."""
+        """Removes expired producer ids of the quota; None before the start."""
         self.is_ending = False
         """Whether the service was asked to stop; open event streams end then."""
         self.submitting = threading.Lock()
@@ -140,7 +140,7 @@ class Services:
             self.history.ended(run.id, end)
             self.observation.run_ended(run, end, 0.0)
         else:
-            self.observation.note("run that waited when the last service ended is taken up", run=run.id)
+            self.observation.note("a run that waited when the last service ended is resumed", run=run.id)
             self.worker.take_up(run)
 
     def reload(self) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ This generates its flag with help, ``RESNAP_NAME``, the key in a file, its row i
 ``docs/reference.md``, and what a schedule or a request may set. To add a setting, add its field here beside, in
 ``replay``, ``store``, ``shipping``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
 that take the whole group have its flag then; others name it (``scheduler.cli.flags``). A new group is a base of
-``settings.Settings``, has its row in ``scheduler.cli.flags``, and stands in ``service.RUN_SETTINGS`` if runs may set
-any of its fields.
+``settings.Settings``, has its row in ``scheduler.cli.flags`` and in ``ALL`` there, and stands in
+``service.RUN_SETTINGS`` if runs may set any of its fields.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from resnap.scheduler.settings.values import duration_text, parse_duration, parse_size, size_text, split_list
@@ -77,12 +77,18 @@ def from_text(parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
+def _not_negative(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError("expected a duration of 0s or more")
+    return value
+
+
 Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
 """As Kafka has them, a Java long."""
-Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1)]
-Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration)]
+Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1, le=2**63 - 1)]
+Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration), AfterValidator(_not_negative)]
 
 
 class SettingGroup(BaseModel):
@@ -94,6 +100,14 @@ class SettingGroup(BaseModel):
     """Whether a running service keeps the values of all of them until it is restarted."""
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Origin by setting, for those that were given."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where a number is expected: they would be 1 and 0."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("expected another value than true or false")
+        return value
 
     def origin(self, name: str) -> str:
         """Return where the value of the setting ``name`` was given."""

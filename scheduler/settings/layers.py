@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENVIRONMENT_PREFIX: Final = "RESNAP_"
-RANKS: Final = "flags win over the environment, that over the file, that over server.properties"
+RANKS: Final = "flags override the environment, which overrides the file, which overrides server.properties"
 ALIASES: Final = {
     re.sub(r"[-.]", "_", spelled.removeprefix("--")): one.name
     for one in DECLARED.values()
@@ -181,7 +181,7 @@ def refusal(message: str, origin: str) -> UsageError | ConfigurationError:
     """Return the error to raise for a value from ``origin``: a wrong flag is a matter of usage."""
     if origin.startswith(FLAG_ORIGIN):
         return UsageError(message)
-    return ConfigurationError(message, hint=f"repair it there, or give another value in a higher place: {RANKS}")
+    return ConfigurationError(message, hint=f"correct it there, or override it: {RANKS}")
 
 
 def _mapping(value: object) -> dict[str, str]:
@@ -221,14 +221,14 @@ def _relative_to(directory: Path, value: object) -> object:
 
 def _resembling(name: str) -> str:
     close = difflib.get_close_matches(name, DECLARED, n=1)
-    return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all there are"
+    return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all settings"
 
 
 def resembling_variable(variable: str) -> str:
     """Return which variable may have been meant where ``variable`` sets nothing."""
     close = difflib.get_close_matches(setting_name(variable.removeprefix(ENVIRONMENT_PREFIX)), DECLARED, n=1)
     if not close:
-        return "`resnap config show` lists all there are"
+        return "`resnap config show` lists all settings"
     return f"did you mean {ENVIRONMENT_PREFIX}{close[0].upper()}?"
 
 

@@ -41,7 +41,7 @@ def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path 
     """
     if settings.state_dir is not None:
         if is_store_url(settings.state_dir):
-            raise UsageError(f"--state-dir {settings.state_dir}: a store cannot keep it",
+            raise UsageError(f"--state-dir {settings.state_dir}: it cannot be in a store",
                              hint="give a directory of this machine, or none")  # fmt: skip
         return None if settings.state_dir == NOWHERE else Path(settings.state_dir).absolute()
     states = environment.get("XDG_STATE_HOME", "")
@@ -87,7 +87,7 @@ def load_settings(
     layers.append(read.configuration)
     if "command_config" in given and value_in(layers, "bootstrap_server") is None:
         hint = "give --bootstrap-server HOST:PORT with it"
-        raise UsageError("--command-config says how to connect, and no cluster is named", hint=hint)
+        raise UsageError("--command-config is given, but no cluster", hint=hint)
     live, warned = _from_cluster(layers, shared_cluster) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
     of_another = None if read.properties is None else of_another_node(read.properties, places or ())
@@ -138,7 +138,7 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
 
 
 def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:
-    """Return what the running cluster says, where one is named, and what is to be said of that."""
+    """Return what the running cluster says, where one is named, and notes about it."""
     bootstrap_server = value_in(layers, "bootstrap_server")
     if not bootstrap_server:
         return {}, ()

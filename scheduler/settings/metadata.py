@@ -98,11 +98,11 @@ def of_another_node(properties: Path, places: Iterable[str | Path]) -> str | Non
     there = sorted({str(meta.node_id) for meta in _metas(places) if meta.node_id is not None})
     if named is None or not there or there == [named]:
         return None
-    return f"{properties} is of node {named}, the log dirs are of {', '.join(there)}: what it sets may not hold there"
+    return f"{properties} is of node {named}, the log dirs are of {', '.join(there)}: its settings may not apply there"
 
 
 def _check_cluster(directory: Path, metas: Iterable[MetaProperties]) -> None:
-    """Refuse a metadata log whose own ``meta.properties`` say that it is of another cluster than the log dirs."""
+    """Refuse a metadata log whose ``meta.properties`` name another cluster than the log dirs do."""
     holding = _metas([directory])
     its_own = next((meta.cluster_id for meta in holding if meta.cluster_id is not None), None)
     others = {meta.cluster_id for meta in metas if meta.cluster_id is not None} - {its_own}
@@ -142,7 +142,7 @@ def _disagreements(found: list[BrokerExpiration]) -> list[str]:
     if len(set(values.values())) == 1:
         return []
     each = ", ".join(f"broker {broker_id}: {value}" for broker_id, value in values.items())
-    return [f"brokers forget producers after different times ({each}): the longest is taken"]
+    return [f"brokers expire producers after different times ({each}): the longest is used"]
 
 
 def _releases(image: MetadataImage) -> list[str]:

@@ -11,7 +11,7 @@ from resnap.tiering.quota.token_bucket import QuotaConfig
 
 
 class QuotaSettings(SettingGroup):
-    """How new producer ids are counted, and how long they are remembered; rates are those of ``resnap quota set``."""
+    """How new producer ids are counted, and how long they count as known; rates are those of ``resnap quota set``."""
 
     title = "Quota of producer ids"
     at_start = True
@@ -22,7 +22,7 @@ class QuotaSettings(SettingGroup):
     producer_id_quota_window_size_seconds: Annotated[
         Annotated[int, Field(ge=1, le=31_536_000)],
         Setting(
-            "Time span of each sample, and for how long an id is remembered.",
+            "Time span of each sample, and how long an id counts as known.",
             "SECONDS",
             kafka=("producer.id.quota.window.size.seconds",),
         ),
@@ -30,7 +30,7 @@ class QuotaSettings(SettingGroup):
     producer_id_quota_cache_cleanup_scheduler_interval_ms: Annotated[
         Milliseconds,
         Setting(
-            "How often the memory of expired ids is freed.",
+            "How often expired ids are removed from memory.",
             "MS",
             kafka=("producer.id.quota.cache.cleanup.scheduler.interval.ms",),
         ),
@@ -41,7 +41,7 @@ class QuotaSettings(SettingGroup):
     ] = 0.01
     producer_id_quota_profile: Annotated[
         Literal["P-A", "P-B", "P-C", "P-L"],
-        Setting("Which text of the KIP says how long ids are remembered; see docs/quota.md."),
+        Setting("Which text of the KIP defines how long an id counts as known; see docs/quota.md."),
     ] = DEFAULT
 
     def quota_config(self) -> QuotaConfig:
@@ -51,6 +51,6 @@ class QuotaSettings(SettingGroup):
         )
 
     def remembering(self) -> Remembering:
-        """Return how ids are remembered."""
+        """Return how known ids are stored."""
         cycle = life_cycle(self.producer_id_quota_profile, self.producer_id_quota_window_size_seconds * 1000)
         return Remembering(cycle=cycle, false_positive_rate=self.producer_id_quota_false_positive_rate)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from resnap.replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
@@ -21,7 +21,7 @@ from resnap.scheduler.settings.declaration import (
     Size,
     from_text,
 )
-from resnap.scheduler.settings.values import parse_as_of, split_list
+from resnap.scheduler.settings.values import checked_as_of, split_list
 from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
@@ -139,7 +139,7 @@ class BrokerSettings(SettingGroup):
         tuple[Path, ...],
         from_text(split_list),
         Setting(
-            "Log dirs of the broker, for commands that are given no SOURCE.",
+            "Log dirs of the broker, for commands that are given no LOG_DIR.",
             "DIR",
             flag="",
             kafka=("log.dirs", "log.dir"),
@@ -165,8 +165,8 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only costs"
-            " reading); --producer-id-expiration-ms, --server-properties or --bootstrap-server says it"
+            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only means more to "
+            "read); give --producer-id-expiration-ms, --server-properties or --bootstrap-server"
         )
 
 
@@ -177,7 +177,7 @@ class ReplaySettings(SettingGroup):
 
     as_of: Annotated[
         Literal["now", "roll"] | datetime,
-        from_text(parse_as_of),
+        BeforeValidator(checked_as_of),
         Setting(
             "When producers count as expired: now, at the roll of each segment, or at an ISO 8601 time.",
             "now|roll|TIME",
@@ -262,8 +262,8 @@ class RunCacheSettings(SettingGroup):
     state_dir: Annotated[
         Annotated[str, Field(min_length=1)] | None,
         Setting(
-            "Directory where runs keep results for later runs, and the service its database; none keeps nothing. Unless"
-            " given, it is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
+            "Directory where runs keep results for later runs, and the service its database; with none, nothing is "
+            "kept. The default is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
             "DIR",
             beside_file=True,
             at_start=True,

@@ -58,7 +58,7 @@ def _connected(bootstrap_server: str, command_config: Path | None) -> Cluster:
 
 
 def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
-    """Return the settings that the running brokers use, and what is to be said of them.
+    """Return the settings that the running brokers use, and notes about them.
 
     Raises:
         ClusterError: the cluster does not answer; no broker that says nothing is one.
@@ -90,7 +90,7 @@ def _said(broker: BrokerSettings, name: str) -> Given | None:
 def _difference(name: str, said: list[Given]) -> Iterator[str]:
     if len({given.value for given in said}) > 1:
         each = ", ".join(f"{given.value} on {given.origin.partition(' of ')[0]}" for given in said)
-        yield f"brokers differ in {name} ({each}): the longest is taken"
+        yield f"brokers differ in {name} ({each}): the longest is used"
 
 
 def _check_readable(path: Path) -> None:

@@ -30,7 +30,7 @@ RUN_SETTINGS: Final = frozenset(
     for one in declared_in(group)
     if one.setting.for_runs
 )  # fmt: skip
-"""What a schedule, or a request, may set for its runs alone; all else is the service's."""
+"""What a schedule, or a request, may set for its own runs; all else is set for the service."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -44,7 +44,7 @@ class ScheduleSpec(BaseModel):
     every: Duration | None = None
     """Counted from the beginning of the last run."""
     cron: str | None = None
-    """Minute, hour, day of the month, month, day of the week."""
+    """Minute, hour, day of the month, month, day of the week (0 and 7 are Sunday); both days must match."""
     timezone: str = "UTC"
     """Time zone of ``cron``, by its IANA name."""
     sources: Listed = ()
@@ -172,7 +172,7 @@ class ServiceSettings(QuotaSettings):
     trusted_proxies: Annotated[
         Listed,
         Setting(
-            "Believe what this proxy, or network of proxies, says of its callers; none is believed unless given.",
+            "Trust what this proxy, or network of proxies, reports of its clients; by default no proxy is trusted.",
             "ADDRESS",
             flag="--trusted-proxy",
             at_start=True,
@@ -184,13 +184,13 @@ class ServiceSettings(QuotaSettings):
     )
     log_format: Annotated[
         Literal["auto", "json", "console"],
-        Setting("Form of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
+        Setting("Format of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
     ] = "auto"
     stop_grace: Annotated[
         Duration, Setting("How long the current run may go on when the service is stopped.", "DURATION")
     ] = timedelta(seconds=20)
     schedules: Annotated[
-        tuple[ScheduleSpec, ...], Setting("What is run when: tables [[schedules]] of the file.", flag="")
+        tuple[ScheduleSpec, ...], Setting("Schedules: tables [[schedules]] of the file.", flag="")
     ] = ()
     fleet: Annotated[
         tuple[FleetEntry, ...], Setting("The services beside the brokers: tables [[fleet]] of the file.", flag="")

@@ -33,8 +33,8 @@ class OutputSettings(SettingGroup):
 
     title = "Output and configuration"
 
-    output: Annotated[Form, Setting("Form of the answer.")] = "table"
-    quiet: Annotated[bool, Setting("Print nothing but the answer and errors.", short="-q")] = False
+    output: Annotated[Form, Setting("Output format.")] = "table"
+    quiet: Annotated[bool, Setting("Print only the output and errors.", short="-q")] = False
     verbose: Annotated[bool, Setting("Print more; show the traceback of a bug.", short="-v", at_start=True)] = False
     config: Annotated[
         Path | None, Setting("TOML file with settings; ./resnap.toml unless given, if it exists.", "FILE")

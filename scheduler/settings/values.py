@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from resnap.scheduler.clock import milliseconds
@@ -13,6 +13,7 @@ from resnap.scheduler.settings.redaction import MASK, redacted
 
 Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
 """Forms of an answer."""
+_ZONE_EXPECTED: Final = "expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhdw])")
@@ -95,9 +96,25 @@ def parse_as_of(text: str) -> datetime | str:
     return _zoned(at)
 
 
+def checked_as_of(value: object) -> object:
+    """Return what a file or a caller gives for ``as_of``, text parsed.
+
+    Raises:
+        ValueError: text of another form, or a date or time without a zone.
+
+    """
+    if isinstance(value, str):
+        return parse_as_of(value)
+    if isinstance(value, datetime):
+        return _zoned(value)
+    if isinstance(value, date):
+        raise ValueError(_ZONE_EXPECTED)  # noqa: TRY004 - pydantic takes no other error
+    return value
+
+
 def _zoned(at: datetime) -> datetime:
     if at.tzinfo is None:
-        raise ValueError("expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00")
+        raise ValueError(_ZONE_EXPECTED)
     return at
 
 

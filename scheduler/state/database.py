@@ -278,7 +278,9 @@ def _translated(path: Path) -> Iterator[None]:
                 f"{path} is not a file of the service, or is damaged: {error}",
                 hint="move it aside: the service starts with an empty history; what was shipped is not touched",
             ) from error
-        raise StateError(f"{path}: {error}", hint="check room, permissions, and who else has it open") from error
+        raise StateError(
+            f"{path}: {error}", hint="check free space, permissions, and which other process has it open"
+        ) from error
     except OSError as error:
         raise StateError(
             f"{path}: {(error.strerror or str(error)).lower()}", hint="give --state-dir a place that can be written"

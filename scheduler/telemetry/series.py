@@ -84,7 +84,7 @@ class Series:
         self.upload_bytes = counter("upload_bytes", "Bytes sent to object stores.")
         meaning = "Segments that could not be shipped."
         self.upload_failures = counters("upload_failures", meaning, reason=UPLOAD_FAILURES)
-        meaning = "Replicas of the running cluster that are not in order, by the last check of them."
+        meaning = "Replicas of the running cluster that lost state, lag or are not known, by the last check of them."
         self.replicas = gauges("replicas", meaning, state=REPLICA_STATES)
         meaning = "Partitions with unfit producer snapshots in a store, by the last verification of each schedule."
         self.remote_partitions_unfit = gauge("remote_partitions_unfit", meaning)
@@ -99,11 +99,11 @@ class Series:
         self.schedule_last_success = gauge(
             "schedule_last_success_timestamp_seconds", "When a schedule's run last succeeded; 0 for never.", "schedule"
         )
-        self.queue_runs = gauges("queue_runs", "Runs that are not over.", state=("waiting", "running"))
-        self.queue_limit_runs = gauge("queue_limit_runs", "Waiting runs beyond which requests are turned away.")
-        meaning = "Due runs that did not take place."
+        self.queue_runs = gauges("queue_runs", "Runs that have not ended.", state=("waiting", "running"))
+        self.queue_limit_runs = gauge("queue_limit_runs", "How many runs may wait before requests are refused.")
+        meaning = "Due runs that were not started."
         self.scheduler_events = counters("scheduler_events", meaning, event=SCHEDULER_EVENTS)
-        meaning = "Whether the configuration could be read when last asked to."
+        meaning = "Whether the last reload of the configuration succeeded."
         self.config_last_reload_success = gauge("config_last_reload_success", meaning)
 
         self.http_requests = counter("http_requests", "Requests answered.", "route", "method", "status")

@@ -73,7 +73,7 @@ def _provider(environment: Mapping[str, str], warn: Callable[[str], None]) -> Tr
     """Return what makes spans and exports them; the libraries read the other variables themselves."""
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _HTTP)
     if protocol != _HTTP:
-        warn(f"there are no traces: OTLP is spoken over {_HTTP}, and not {protocol}")
+        warn(f"no traces are sent: OTLP is supported over {_HTTP}, and not {protocol}")
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - if asked
@@ -82,7 +82,7 @@ def _provider(environment: Mapping[str, str], warn: Callable[[str], None]) -> Tr
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
         libraries = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
-        warn(f"there are no traces: {install_hint('otel', libraries)}")
+        warn(f"no traces are sent: {install_hint('otel', libraries)}")
         return None
     is_named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""

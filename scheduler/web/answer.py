@@ -25,7 +25,7 @@ class Answer:
 
 
 def answer_of(counts: Mapping[Readiness, int], unread: int = 0) -> Answer:
-    """Return the answer for partitions of which there are so many of each kind.
+    """Return the answer for partitions, given their number of each kind.
 
     Where ``unread`` sources could not be read, or not whole, nothing good is said: what was not seen may stop a broker.
     """
@@ -42,7 +42,7 @@ def _of_what_was_seen(counts: Mapping[Readiness, int]) -> Answer:
     stops = counts[Readiness.BLOCKED] + counts[Readiness.UNFIT]
     waits = counts[Readiness.PREPARED]
     if not everything:
-        step = 'have the log dirs scanned: a schedule with `run = "scan"` does, at its time or when it is run by hand'
+        step = 'scan the log dirs: a schedule with `run = "scan"` does, at its time or when it is run by hand'
         return Answer(word="Not known yet", tone="none", sentence="No scan has shown a partition.", steps=(step,))
     if not all_in:
         sentence = f"{some(everything, 'partition')}, all of compacted topics, which cannot be tiered."
@@ -51,7 +51,7 @@ def _of_what_was_seen(counts: Mapping[Readiness, int]) -> Answer:
         sentence = f"A broker would stop at {stops + waits:,} of {some(all_in, 'partition')}."
         return Answer(word="Not yet", tone="todo", sentence=sentence, steps=_steps(counts))
     if waits:
-        sentence = f"Nothing is left to be made; {some(waits, 'partition')} of {all_in:,} wait for an installation."
+        sentence = f"No snapshot is left to be made; {some(waits, 'partition')} of {all_in:,} wait for an installation."
         return Answer(word="Almost", tone="near", sentence=sentence, steps=_steps(counts))
     if not counts[Readiness.READY]:
         sentence = f"All that may be tiered of {some(all_in, 'partition')} is in a store already."

@@ -49,7 +49,7 @@ async def log_in(request: Request) -> Response:
     try:
         body = await request.body()
     except ClientDisconnect as error:  # as everywhere; it is not a fault of the service
-        raise HTTPException(400, "the client hung up before its request was whole") from error
+        raise HTTPException(400, "the client disconnected before its request was complete") from error
     fields = _fields(body)
     secret, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
     try:

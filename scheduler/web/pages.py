@@ -49,7 +49,7 @@ class PageContext:
 
     @property
     def destination(self) -> str:
-        """A place for snapshots below the first that is allowed, or a word for it where none is."""
+        """A place for snapshots below the first allowed one, or a placeholder if none is allowed."""
         allowed = self.services.settings.allow_destinations
         return f"{str(allowed[0]).rstrip('/')}/{STAGED}" if allowed else "DIRECTORY"
 

@@ -100,7 +100,7 @@ class _Column:
 
     @property
     def title(self) -> str:
-        """What is said of it."""
+        """Its description."""
         end = "on" if self.end is None else f"to {self.end}"
         what = f"from offset {self.first} {end}, up to {moment(self.to_ms)}, {human_bytes(self.size_bytes)}"
         several = f"{some(self.count, 'segment')} " if self.count > 1 else ""

@@ -34,7 +34,7 @@ class Word(NamedTuple):
 READINESS: Final[Mapping[Readiness, Word]] = {
     Readiness.READY: Word("ready", "✓", "good", "a broker can tier every closed segment"),
     Readiness.SHIPPED: Word("shipped", "✓", "good", "all that may be tiered is in a store already"),
-    Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, and are to be installed"),
+    Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, but not installed yet"),
     Readiness.BLOCKED: Word("blocked", "✕", "todo", "a broker stops; a replay makes what is missing"),
     Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and a replay is refused, too"),
     Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: it cannot be tiered"),

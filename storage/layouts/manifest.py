@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
-"""What lies in place of the manifest of a segment that was deleted; no manifest is as short."""
+"""The object in place of the manifest of a deleted segment; no manifest is as short."""
 
 _SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.layouts").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)

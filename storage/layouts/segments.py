@@ -155,7 +155,7 @@ class StoredManifest:
     missing: tuple[str, ...] = ()
     """What is wrong with its objects by their names and sizes alone."""
     problems: tuple[str, ...] = ()
-    """What is wrong with what is said of it."""
+    """What is wrong with its metadata."""
 
 
 class Vouched(NamedTuple):
@@ -185,7 +185,7 @@ class Deletion(NamedTuple):
     lease: str | None
     """Of its partition; None where no run can be at work on it."""
     manifest_key: str | None
-    """Where a tombstone comes to lie first; None where nothing could name it later."""
+    """Where a tombstone is written first; None where nothing could name it later."""
 
 
 class RightParts(NamedTuple):

@@ -197,7 +197,7 @@ def whole_chain(topic_partition: TopicPartition, found: Iterable[Found], *, hint
         reached = one.next_base_offset
     if reached < max(one.next_base_offset for one in ordered):
         is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
-        what = "overlap, and none of them goes on" if is_held else "leave a gap"
+        what = "overlap, and none of them continues the log" if is_held else "leave a gap"
         raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=hint)
     return [segments[id(one)] for one in chain]
 

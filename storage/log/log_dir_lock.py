@@ -107,7 +107,7 @@ def _not_for_root(directory: Path, status: os.stat_result) -> LogDirError:
     whose = f"belongs to {name}" if status.st_uid else f"may be written to by others (mode {status.st_mode & 0o777:o})"
     who = f"as {name}: sudo -u {name} resnap ..." if status.st_uid else "as the user that the broker runs as"
     return LogDirError(
-        f"{directory} {whose}, and root does not work where others could lead it elsewhere by links",
+        f"{directory} {whose}, and root does not work where other users could redirect it by links",
         hint=f"run the same command {who}",
     )
 
@@ -184,7 +184,7 @@ def _take(descriptor: int, path: Path) -> None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _TAKEN:
-            hint = "the file system must know POSIX record locks, as a broker's own start asks of it"
+            hint = "the file system must support POSIX record locks, which brokers need, too"
             raise LogDirError(f"{path}: cannot be locked: {error.strerror}", hint=hint) from error
         holder = _holder(descriptor)
         raise in_use(path.parent, holder.description if holder else "a process that has just ended") from error

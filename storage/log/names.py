@@ -168,5 +168,5 @@ def topic_name_problem(topic: str) -> str | None:
     if len(topic) > MAX_TOPIC_NAME_LENGTH:
         return f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters"
     if not _LEGAL_TOPIC.fullmatch(topic):
-        return "a topic name is made of ASCII letters and digits, '.', '_' and '-'"
+        return "a topic name consists of ASCII letters and digits, '.', '_' and '-'"
     return None

@@ -353,8 +353,8 @@ def readable(path: Path) -> Iterator[None]:
 
 def _remedy(error: OSError) -> str:
     if error.errno in {errno.EINVAL, errno.EFBIG}:
-        return "put the broker's own file in its place, or take away what has its name"
-    return "look into the kernel's log for this disk"
+        return "put the broker's own file in its place, or remove what has its name"
+    return "check the kernel's log for this disk"
 
 
 def _concerned(path: Path, error: OSError) -> Path:

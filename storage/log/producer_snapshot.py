@@ -151,7 +151,7 @@ def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
     ordered = sorted(entries)
     for before, after in pairwise(ordered):
         if before.producer_id == after.producer_id:
-            raise AssertionError(f"producer id {after.producer_id} comes twice")
+            raise AssertionError(f"producer id {after.producer_id} is listed twice")
     covered = struct.pack(">i", len(ordered)) + b"".join(starmap(ENTRY.pack, ordered))
     return struct.pack(">hI", VERSION, crc32c(covered)) + covered
 
@@ -265,7 +265,7 @@ def _write(file: BinaryIO, arrays: Iterable[npt.NDArray[np.void]], count: int) -
         file.write(data)
         written += len(array)
     if written != count:
-        raise AssertionError(f"{written} entries came, {count} were announced")
+        raise AssertionError(f"{written} entries were given, {count} were announced")
     file.seek(CRC_POSITION)
     file.write(checksum.to_bytes(COUNT_POSITION - CRC_POSITION, "big"))
     file.flush()
@@ -281,7 +281,7 @@ def _checked_order(arrays: Iterable[npt.NDArray[np.void]]) -> Iterator[npt.NDArr
             continue
         producer_ids = array["producer_id"].astype(np.int64)  # in this machine's byte order, in one piece
         if np.any(producer_ids[1:] <= producer_ids[:-1]) or (last is not None and producer_ids[0] <= last):
-            raise AssertionError("entries do not come by rising producer id")
+            raise AssertionError("entries are not in ascending order of producer id")
         last = int(producer_ids[-1])
         yield array
 

@@ -81,7 +81,7 @@ def write_properties(properties: Mapping[str, str]) -> bytes:
     return "".join(lines).encode("ascii")
 
 
-@hinted("no broker starts with it: write it again, as in another log dir of the same broker")
+@hinted("brokers do not start with it: copy it from another log dir of the same broker")
 def read_meta_properties(text: bytes) -> MetaProperties:
     """Return the content of a ``meta.properties``.
 

@@ -59,7 +59,7 @@ class PartitionProblem:
 
 
 class Incomplete(NamedTuple):
-    """A segment in a store that lacks an object which brokers need, and of which they may tell."""
+    """A segment in a store that lacks an object which brokers need, and which they may know of."""
 
     topic_partition: TopicPartition
     base_offset: int

@@ -153,8 +153,8 @@ def _check_same_log(local: PartitionDir, remote: PartitionDir, sources: Sources)
     at = [epochs_in(epochs, shared.offset, shared.offset + 1) for epochs in (ours, theirs)]
     if not all(at) or at[0] == at[1]:
         raise VerificationError(
-            f"{local.path} and {remote.path} have different batches at offset {shared.offset}, and their leader epochs"
-            " do not say which of them is right",
+            f"{local.path} and {remote.path} have different batches at offset {shared.offset}, and their leader epochs "
+            "do not show which of them is right",
             hint="the store may be that of another cluster or topic of this name; else take another replica",
         )
 

@@ -140,9 +140,9 @@ def nothing_tiered(url: str) -> UsageError:
     """Return the error for a store without any tiered segments."""
     hint = (
         "give the prefix that brokers tier to, or the URL that `resnap tier --to` was given; with the plugin of Aiven"
-        " its key.prefix, too: --key-prefix PREFIX where there is the flag, else as part of the URL"
+        " its key.prefix, too: --key-prefix PREFIX if the command has that flag, else as part of the URL"
     )
-    return UsageError(f"nothing that was tiered lies in {url}", hint=hint)
+    return UsageError(f"{url} holds no tiered segment", hint=hint)
 
 
 class TieredPart(NamedTuple):

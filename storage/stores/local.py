@@ -53,13 +53,13 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}
 """What a disk says that fails, and network file systems when their server does not answer."""
-_DISK_HINT: Final = "look into the kernel's log for this disk"
+_DISK_HINT: Final = "check the kernel's log for this disk"
 _TOO_MANY_HINT: Final = "raise the limit of open files (ulimit -n, LimitNOFILE=), and run again"
 _OTHER_HINTS: Final = {
     errno.EMFILE: _TOO_MANY_HINT,
     errno.ENFILE: _TOO_MANY_HINT,
     errno.EFBIG: "raise the limit of the size of a file (ulimit -f, LimitFSIZE=), or take another file system",
-    errno.EINVAL: "if something else stands in the place of an object, take it away",
+    errno.EINVAL: "if something else has the path of an object, remove it",
 }
 _NO_SUCH_FILE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _IN_THE_WAY: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -222,7 +222,7 @@ class LocalObjectStore:
         except FileExistsError as error:
             if path.is_dir():
                 raise
-            raise ObjectExistsError(f"{path}: there is an object already", key=key) from error
+            raise ObjectExistsError(f"{path}: the object already exists", key=key) from error
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and its parents up to the root; each is durable before anything is put into it."""
@@ -371,8 +371,8 @@ class LocalObjectStore:
 
 def _link_error(path: Path) -> StoreError:
     return StoreError(
-        f"{path}: a symbolic link, and links in a store are not followed",
-        hint="take it away, or put what it leads to in its place; a bind mount is not a link",
+        f"{path}: a symbolic link, which a store does not follow",
+        hint="remove it, or replace it with its target; a bind mount is not a link",
     )
 
 

@@ -68,7 +68,7 @@ class MemoryObjectStore:
         check_key(key)
         with self._bucket.lock:
             if if_absent and self._prefix + key in self._bucket.objects:
-                raise ObjectExistsError(f"{self._url}/{key}: there is an object already", key=key)
+                raise ObjectExistsError(f"{self._url}/{key}: the object already exists", key=key)
             self._keep(key, body)
 
     def replace(self, key: str, body: Buffer, *, etag: str) -> None:

@@ -308,7 +308,7 @@ def check_etag(where: str, key: str, *, expected: str | None, found: str) -> Non
 def changed(where: str, key: str) -> ObjectChangedError:
     """Return the error for an object that was replaced."""
     return ObjectChangedError(f"{where}: the object was replaced while it was read", key=key,
-                              hint="wait until whatever writes there is done, and run again")  # fmt: skip
+                              hint="wait until the other writer has ended, and run again")  # fmt: skip
 
 
 def check_order(where: str, last: str, key: str) -> str:
@@ -319,7 +319,7 @@ def check_order(where: str, last: str, key: str) -> str:
 
     """
     if key <= last:
-        raise StoreError(f"{where}: a listing goes back from {last!r} to {key!r}",
+        raise StoreError(f"{where}: a listing is out of order, {key!r} follows {last!r}",
                          hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
     return key
 
@@ -364,7 +364,7 @@ def body_chunks(
             if read_bytes > size_bytes:
                 break
             yield chunk
-    hint = "the file changed while it was read; run again, it is left out until it holds still"
+    hint = "the file changed while it was read; run again: it is skipped while it changes"
     if read_bytes != size_bytes:
         found = "more" if read_bytes > size_bytes else read_bytes
         raise VerificationError(f"{key}: body of another length: expected {size_bytes} bytes, found {found}", hint=hint)

@@ -202,7 +202,7 @@ class S3ObjectStore:
             if said.get(name) != value:
                 where = self._caller.where(key)
                 found = said.get(name, "nothing")
-                raise StoreError(f"{where}: of its copy the store says as {name} {found}, expected {value}", key=key,
+                raise StoreError(f"{where}: the store reports for its copy {name} {found}, expected {value}", key=key,
                                  hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
 
     def _copy(self, source: StoredBody, key: str) -> None:
@@ -330,7 +330,7 @@ class S3ObjectStore:
             if not is_truncated:
                 return
             if not token or token == options.get("ContinuationToken"):
-                raise StoreError(f"{self.url}: the store breaks off a listing and does not say how it goes on",
+                raise StoreError(f"{self.url}: the store ends a listing early, without a token to continue it",
                                  hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
             options["ContinuationToken"] = token
 

@@ -44,7 +44,7 @@ class S3Body(io.RawIOBase):
         self._chunks = self._read()
         self._chunk = b""
         self._at = self._reported = 0
-        """Of the chunk, and of all, what was given out."""
+        """How much of the chunk, and of all, was returned."""
 
     def __len__(self) -> int:
         """Return the length of the whole body."""

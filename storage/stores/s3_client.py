@@ -209,11 +209,11 @@ class S3Caller:
         if isinstance(error, botocore.exceptions.FlexibleChecksumError):
             hint = (
                 "try again; if it stays so, the object is damaged, or the store sends wrong checksums:"
-                " response_checksum_validation=when_required reads without believing them"
+                " response_checksum_validation=when_required reads without verifying them"
             )
             return StoreUnavailableError(what, key=key, hint=hint)
         if isinstance(error, _SERVICE_UNREACHABLE):
-            hint = f"check the endpoint {endpoint} and the way to it; most stores other than AWS want path addressing"
+            hint = f"check the endpoint {endpoint} and the network; most stores other than AWS need path addressing"
             return StoreUnavailableError(what, key=key, hint=hint)
         return StoreError(what, key=key)
 

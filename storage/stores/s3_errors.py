@@ -34,7 +34,8 @@ _VIRTUAL: Final = "give --s3-addressing-style virtual: this store wants the buck
 _UNKNOWN_KEY: Final = "the store does not know this access key: check it, the profile and the endpoint"
 _ACCESS_HINTS: Final = {
     "AccessDenied": "these credentials may not do this; Resnap needs s3:ListBucket, s3:GetObject, s3:PutObject,"
-    " s3:DeleteObject and s3:AbortMultipartUpload (without s3:ListBucket an absent object looks forbidden, too)",
+    " s3:DeleteObject and s3:AbortMultipartUpload (without s3:ListBucket an absent object is reported as forbidden, "
+    "too)",
     "ExpiredToken": "the credentials have expired: get new ones, and run again",
     "InvalidAccessKeyId": _UNKNOWN_KEY,
     "InvalidToken": "check AWS_SESSION_TOKEN, or unset it if the access key needs none",
@@ -61,7 +62,7 @@ _UNSUPPORTED_HINT: Final = (
     " --s3-response-checksum-validation when_required"
 )
 _REFUSED_HINT: Final = "`resnap doctor --store URL` shows what this store keeps"
-_RETRY_HINT: Final = "try again later; if it stays so, look at the store"
+_RETRY_HINT: Final = "try again later; if it stays so, check the store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreErr
     if answer.code == "NoSuchUpload":
         return UploadGoneError(f"{where}: {answer}", key=key, hint="run the same command again")
     if answer.status == HTTPStatus.PRECONDITION_FAILED:
-        return ObjectExistsError(f"{where}: there is an object already", key=key)
+        return ObjectExistsError(f"{where}: the object already exists", key=key)
     if answer.code in _FULL or answer.status == HTTPStatus.INSUFFICIENT_STORAGE:
         return StoreFullError(f"{where}: {answer}", key=key, hint="make room in the store, or raise its quota")
     return _refusal(answer, where, key)

@@ -32,7 +32,7 @@ from tests.benchmarks import (
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogStore
 from tests.benchmarks.machine import machine_facts
-from tests.benchmarks.measuring import tell
+from tests.benchmarks.measuring import report
 from tests.benchmarks.options import Options
 from tests.benchmarks.tables import compact, size_of
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as stack:
         options = _options(asked, stack)
         for section in sections:
-            tell(f"{section.name}:")
+            report(f"{section.name}:")
             facts = machine_facts(options.place, rounds=options.rounds)
             sys.stdout.write(f"`{_command(section, asked)}`: {facts}.\n\n")
             for table in BENCHMARKS[section.name].run(replace(options, batch_bytes=section.batch_bytes)):

@@ -2,7 +2,7 @@
 
 Two things of a broker's are comparable. *Replay*: it was stopped cleanly, its snapshots are lost, and it hops from
 header to header as Resnap does. *Recovery*: it crashed, and reads everything, compares checksums and rebuilds indexes
-besides. Brokers tell in their logs how long they took, without their own start; a command's time is from start to end.
+besides. Brokers log how long they took, without their own start; a command's time is from start to end.
 
 A broker's replay makes no snapshots of the segments on its way. So Resnap appears twice: with the one at the end only,
 which is the same work, and with one at every boundary and its digests, which is what an operator needs.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.benchmarks.broker import Broker
 from tests.benchmarks.datasets import TOPIC, LogOptions
-from tests.benchmarks.measuring import Contender, Outcome, Result, contest, tell, warm
+from tests.benchmarks.measuring import Contender, Outcome, Result, contest, report, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, regenerate, run_command, run_locally, run_on_spark, spark
 from tests.benchmarks.tables import Table, amount, rate, seconds, times
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NAME = "kafka"
 BATCHES_APART = (200, 16 << 10, 1 << 20)
 SMALLER = 8
-"""The small log, from which fixed costs are told, is the large one divided by this."""
+"""The small log, which shows fixed costs, is the large one divided by this."""
 LOCAL, LOCAL_CRC = "Resnap, local", "Resnap, local, with CRC"
 LOCAL_LAST = "Resnap, local, the last snapshot only"
 WARM, WARM_CRC = "Resnap, Spark warm", "Resnap, Spark warm, with CRC"
@@ -218,7 +218,7 @@ def _on_less(case: Case, options: Options, session: SparkSession | None) -> dict
     log = options.log(_log_options(case, max(_size(case, options) // SMALLER, 24 * case.batch_bytes)))
     warm(log.segments)
     contenders = [one for one in _of_resnap(log, session) if one.name in (WARM, SHOT, SHOT_LOCAL)]
-    tell(f"the same on {log.options}")
+    report(f"the same on {log.options}")
     results = contest(contenders, rounds=options.rounds, on_disk=options.place)
     size_bytes = log.size_bytes
     options.done_with(log)

@@ -1,7 +1,7 @@
 """Real Kafka brokers, to be compared with: one node of KRaft on loopback, started and stopped as often as needed.
 
 The jars are the caller's: any folder below which ``kafka_2.13-<version>.jar`` lies together with all that it needs.
-Whatever a broker tells of how long it took is taken from its own log.
+How long a broker took is taken from its own log.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Broker:
                 process.wait()
 
     def _restart(self, pattern: str, threads: int) -> float:
-        """Start and stop it; return the seconds it tells of: of all threads' work if one, of the longest if two."""
+        """Start and stop it; return the seconds it logs: of all threads' work if one, of the longest if two."""
         warm(self._log.segments)
         seen = self._output.stat().st_size
         with self.running(threads=threads):

@@ -1,6 +1,6 @@
 """``resnap tier`` on standalone clusters of one, two and four executors with a core each, to a real S3 server.
 
-All of them share this machine, so that bytes a second grow no further than its cores; what a cluster would do is told
+All of them share this machine, so that bytes a second grow no further than its cores; what a cluster would do is shown
 by the processor time of a GiB on the executors, and by the driver's of 1,000 segments. Waves are made small, so that a
 run has several.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.machine import cores
-from tests.benchmarks.measuring import tell, warm
+from tests.benchmarks.measuring import report, warm
 from tests.benchmarks.resnap_jobs import ROOT, command_environment
 from tests.benchmarks.tables import Table, amount, rate, seconds
 from tests.benchmarks.upload import TIER, Target
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
 
 
 def run(options: Options) -> Iterator[Table]:
-    """Measure each number of executors; a server that was not built, or no Spark, is left out aloud."""
+    """Measure each number of executors; skip a server that was not built, or Spark, with a message."""
     table = Table(
         f"tier on executors, {len(cores())} cores for all of them",
         ["executors", "sent", "segments", "time", "a second", "driver's processor time, 1,000 segments",
@@ -110,7 +110,7 @@ def _measure(log: Log, executors: int) -> Measured:
                 size_bytes=summary["bytes"],
                 overlap=overlap(_events(directory / "events")),
             )
-        tell(f"  {executors} executors: {measured.took_s:.1f} s")
+        report(f"  {executors} executors: {measured.took_s:.1f} s")
         return measured
     finally:
         shutil.rmtree(directory)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.properties import MetaProperties
-from tests.benchmarks.measuring import tell
+from tests.benchmarks.measuring import report
 from tests.benchmarks.tables import amount
 from tests.logs.bulk_log import BulkPartitionWriter
 from tests.logs.log_writer import write_log_dir_files
@@ -109,7 +109,7 @@ class LogStore:
         root = self.root / options.name
         if not _is_fresh(root):
             shutil.rmtree(root, ignore_errors=True)
-            tell(f"making {options}, batches of {amount(options.batch_bytes)}")
+            report(f"making {options}, batches of {amount(options.batch_bytes)}")
             _make(root, options)
         return Log(options=options, root=root, **json.loads((root / DONE).read_text(encoding="utf-8")))
 

@@ -1,6 +1,6 @@
 """A large cluster answered for: 200 services of 4,000 replicas each, three of every partition, over real HTTP.
 
-One process stands for all services; each has an address below a path of its own. What the cluster would say of its
+One process serves as all services; each has an address below a path of its own. What the cluster would say of its
 replicas is made here. The service answers from what was collected, so that is measured apart.
 """
 

@@ -1,4 +1,4 @@
-"""What a run was made on: the facts that stand above its figures."""
+"""What a run was made on: the facts printed above its figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cores() -> list[int]:
 
 
 def block_device(path: Path) -> Path | None:
-    """Return where the kernel tells of the disk that ``path`` lies on; None for what is no disk, such as tmpfs."""
+    """Return where the kernel describes the disk that ``path`` lies on; None if it is not a disk, such as tmpfs."""
     device = path.stat().st_dev
     told = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     if not told.exists():

@@ -24,7 +24,7 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What one run tells of itself."""
+    """What one run reports."""
 
     seconds: float | None = None
     """Where the clock to trust is the contender's own."""
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """Somebody who does the job."""
+    """A program that does the job."""
 
     name: str
     run: Callable[[], Outcome | None]
@@ -72,7 +72,7 @@ def contest(contenders: Sequence[Contender], *, rounds: int, on_disk: Path) -> d
     for number in range(rounds):
         for contender in contenders if number % 2 == 0 else reversed(contenders):
             _run_once(results[contender.name], on_disk)
-            tell(f"  {contender.name}: {results[contender.name].all_seconds[-1]:.3f} s")
+            report(f"  {contender.name}: {results[contender.name].all_seconds[-1]:.3f} s")
     return results
 
 
@@ -120,7 +120,7 @@ def drop_from_cache(files: Sequence[Path]) -> None:
 
 
 def warm(files: Sequence[Path]) -> None:
-    """Bring ``files`` into the page cache; the holes of sparse ones are left out."""
+    """Bring ``files`` into the page cache; skip the holes of sparse ones."""
     block = bytearray(8 << 20)
     for path in files:
         with path.open("rb", buffering=0) as file:
@@ -143,7 +143,7 @@ def _stretches(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, position
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     """Say how far things are, on standard error: standard output is for the tables."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

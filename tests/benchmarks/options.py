@@ -1,4 +1,4 @@
-"""What every benchmark is told: where logs are made, how large they are, how often is measured, what may take part."""
+"""The options of every benchmark: where logs are made, how large they are, how often is measured, what takes part."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 NEVER_MS = 10 * 365 * 86_400_000
-"""An expiration within which nobody expires, so that everybody is rebuilt."""
+"""An expiration within which no producer expires, so that every one is rebuilt."""
 
 
 def all_of(log: Log, *, verify_crc: bool = False) -> ReplayRules:
@@ -132,7 +132,7 @@ def run_command(log: Log, *, engine: str, verify_crc: bool) -> Outcome:
 
 
 def regenerate(log: Log, into: Path, *, engine: str, verify_crc: bool = False) -> None:
-    """Rebuild all that is missing in ``log``, with everybody kept."""
+    """Rebuild all that is missing in ``log``, with every producer kept."""
     flags = ["--full", "--as-of", instant(log.end_ms), "--producer-id-expiration-ms", str(NEVER_MS), "--engine", engine]
     subprocess.run(
         [sys.executable, "-m", "resnap", "regenerate", str(log.log_dir), "--into", str(into), "--quiet", *flags,

@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.datasets import LogOptions
-from tests.benchmarks.measuring import tell
+from tests.benchmarks.measuring import report
 from tests.benchmarks.tables import Table, amount, seconds
 from tests.load.accounts import faults
 from tests.load.clients import READS
@@ -63,7 +63,7 @@ def run(options: Options) -> Iterator[Table]:
             for kind in (alone, watched) if number % 2 == 0 else (watched, alone):
                 how_many = (streams, pollers) if kind is watched else (0, 0)
                 kind.append(_replay(service, *how_many))
-                tell(f"  {'with' if kind is watched else 'without'} clients: {kind[-1].took_s:.3f} s")
+                report(f"  {'with' if kind is watched else 'without'} clients: {kind[-1].took_s:.3f} s")
     yield _replays(alone, watched, streams, pollers)
     yield _reads(watched)
 
@@ -97,7 +97,7 @@ def _replay(service: UnderLoad, streams: int, pollers: int) -> Replay:
 def _replays(alone: Sequence[Replay], watched: Sequence[Replay], streams: int, pollers: int) -> Table:
     table = Table(
         f"A replay with one thread, alone and beside {streams} event streams and {pollers} who read every 2 s",
-        ["what", "time", "processor, service", "processor, clients", "events told", "reads",
+        ["what", "time", "processor, service", "processor, clients", "events sent", "reads",
          "memory at first, halfway, at the end"],
     )  # fmt: skip
     for what, replays in (("alone", alone), ("with clients", watched)):

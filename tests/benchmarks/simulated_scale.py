@@ -19,7 +19,7 @@ from resnap.replay.distributed.scan_tasks import pack
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import TASK_BYTES, TASK_SPLITS
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import PartitionDir, Segment
@@ -75,7 +75,7 @@ def run(options: Options) -> Iterator[Table]:
         f"Partitions of {SEGMENTS} segments of {amount(SEGMENT_BYTES)}, {SLOTS} slots, everything read",
         ["partitions", "segments", "listed", "with plans", "peak", "planning, 1,000 segments",
          "tasks, 1,000 segments", "waves", "tasks", "largest task"],
-        remarks=[f"A task is to have at most {amount(TASK_BYTES)} or one segment, and {TASK_SPLITS} splits."],
+        remarks=[f"A task is to have at most {amount(SCAN_TASK_BYTES)} or one segment, and {TASK_SPLITS} splits."],
     )  # fmt: skip
     for partitions in (100, 1_000) if options.quick else PARTITIONS:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
@@ -94,12 +94,12 @@ def run(options: Options) -> Iterator[Table]:
 
 def _copied(options: Options) -> Table:
     """Have executors do copies that sleep, and measure this process, which is the driver, without its JVM."""
-    from resnap.replay.spark.task_pool import TASK_BYTES, TASK_ITEMS, TaskPool  # noqa: PLC0415 - imports pyspark
+    from resnap.replay.spark.task_pool import COPY_TASK_BYTES, TASK_ITEMS, TaskPool  # noqa: PLC0415 - imports pyspark
 
     table = Table(
         "Copies that sleep, of two executors of one core",
         ["segments", "driver's processor time, 1,000 segments", "resident, more than before", "largest task"],
-        remarks=[f"A task is to have at most {TASK_ITEMS} segments, and {amount(TASK_BYTES)} or one segment."],
+        remarks=[f"A task is to have at most {TASK_ITEMS} segments, and {amount(COPY_TASK_BYTES)} or one segment."],
     )
     segments = _partition(0).segments
     with spark(2) as session:

@@ -17,7 +17,7 @@ class Table:
     columns: list[str]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    """Sentences that stand below the table."""
+    """Sentences printed below the table."""
 
     def add(self, *cells: str) -> None:
         """Append a row of as many cells as there are columns."""

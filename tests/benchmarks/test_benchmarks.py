@@ -1,4 +1,4 @@
-"""The benchmarks run: on little, once, and whatever the figures. Nothing here looks at a time."""
+"""The benchmarks run: on little data, once. No test here checks a duration."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_real_broker_takes_part_and_writes_the_same_snapshots(
 
 
 @pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in BENCHMARKS)], ids=" ".join)
-def test_help_tells_what_each_benchmark_is_for(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_each_benchmark_is_for(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     said = capsys.readouterr().out

@@ -85,7 +85,7 @@ class Target:
 
 
 def run(options: Options) -> Iterator[Table]:
-    """Measure each target that there is; a server, or rclone, that was not built is left out aloud."""
+    """Measure each target that there is; skip a server, or rclone, that was not built, with a message."""
     log = options.log(LogOptions(size_bytes=options.size(1 << 30, 4 << 20), segment_bytes=64 << 20))
     there = [kind for kind in STRICT if kind.binary.exists()]
     absent = [kind.name for kind in (*STRICT, RCLONE) if not kind.binary.exists()]

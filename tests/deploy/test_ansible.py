@@ -1,4 +1,4 @@
-"""The Ansible role: it makes, waits, stops, installs, starts and looks, in this order; and what fails is undone.
+"""The Ansible role: it makes, waits, stops, installs, starts and checks, in this order; and what fails is undone.
 
 The service and the installation are real. What is said of the cluster, and the broker, are scripts that write down when
 they were called; ``tests/kafka/test_fleet.py`` runs the role with real brokers.
@@ -71,7 +71,7 @@ class Host:
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.root)
 
     def calls(self) -> list[str]:
-        """Return what was called since the last look."""
+        """Return what was called since the last call of this function."""
         said = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
         return said

@@ -16,7 +16,7 @@ from tests.deploy.dockerfile import Dockerfile, Stage
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PLACES: Final = ("/src", "/wheels", "/opt/resnap", "/var/lib/resnap")
-"""Of the image; each stands below a temporary directory here."""
+"""Of the image; each is below a temporary directory here."""
 
 
 class Image:

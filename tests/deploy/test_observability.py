@@ -61,7 +61,7 @@ def alerts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def shown() -> Iterator[tuple[str, str]]:
-    """Yield every expression of the dashboard with the title it stands under."""
+    """Yield every expression of the dashboard with its title."""
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
@@ -92,7 +92,7 @@ def test_counters_are_asked_for_their_growth_and_gauges_are_not(title: str, expr
     told_as_they_are = {name for name, _ in parse(expression).selectors} - grown
     counters = {name for name in there_are() if name.endswith(("_total", "_bucket", "_sum", "_count"))}
     assert grown <= counters, title
-    # Of what earlier processes left behind, the number itself is told: it is counted once, before the first scrape.
+    # Of what earlier processes left behind, the number itself is reported: it is counted once, before the first scrape.
     assert told_as_they_are & counters <= {"resnap_runs_orphaned_total"}, title
 
 
@@ -145,7 +145,7 @@ def test_the_table_of_metrics_has_every_series_with_its_labels_and_no_other() ->
 @pytest.mark.parametrize(
     "wrong", ["sum(resnap_runs_total", "sum by job (x)", "frobnicate(x)", "x{job=~resnap}", "rate x", "x ? y", "a)"]
 )
-def test_what_is_no_promql_is_refused(wrong: str) -> None:
+def test_invalid_promql_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse(wrong)
 

@@ -200,7 +200,7 @@ def test_the_health_check_asks_whether_the_service_lives(
     assert (health_check(image, server.server_port) == 0) is is_healthy
 
 
-def test_the_health_check_fails_where_nobody_answers(image: Dockerfile, server: HTTPServer) -> None:
+def test_the_health_check_fails_where_no_service_answers(image: Dockerfile, server: HTTPServer) -> None:
     port = server.server_port
     server.shutdown()
     server.server_close()
@@ -243,7 +243,7 @@ def test_the_unit_waits_longer_than_the_service_takes_to_end() -> None:
     assert seconds(unit("WatchdogSec")) >= 30
 
 
-def test_the_unit_does_not_try_again_what_does_not_mend_itself() -> None:
+def test_the_unit_does_not_retry_what_does_not_repair_itself() -> None:
     never = {int(code) for code in unit("RestartPreventExitStatus").split()}
     assert never == {UsageError.exit_code, ConfigurationError.exit_code}
 

@@ -1,6 +1,6 @@
 """Fuzz one parser, guided by what of the code it reaches: ``python -m tests.fuzz NAME CORPUS [libFuzzer's options]``.
 
-Needs atheris, which is no dependency of the project: ``pip install atheris`` where it has a wheel. CORPUS is a
+Needs atheris, which is not a dependency of the project: ``pip install atheris`` where it has a wheel. CORPUS is a
 directory that gets good examples to begin with, and keeps what was found; ``-runs=1000000`` ends it.
 """
 

@@ -1,4 +1,4 @@
-"""Every parser of bytes that may come from a damaged disk or a stranger."""
+"""Every parser of bytes that may come from a damaged disk or an unknown client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
     "memory": (ValueError, KeyError, TypeError, AttributeError),
     "quotas": (ValueError, KeyError, TypeError, AttributeError, RecursionError),
 }
-"""What a parser may raise besides the library's own errors: its caller tells by these that a file is none of ours."""
+"""What a parser may raise besides the library's own errors: they show its caller that a file is not ours."""
 LARGEST: Final = 4_096
 """Bytes of an example."""
 HELD_PER_BYTE: Final = {"zstd-piece": 1 << 15}
@@ -202,7 +202,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "cursor": lambda data: decoded_cursor(_text(data), str, int, str),
 }
 NEVER_REFUSE: Final = {"file-name", "directory-name", "object-key", "lease", "journal"}
-"""Parsers that tell by a value what is not of their form."""
+"""Parsers that return a value for what is not of their form."""
 
 
 def try_one(name: str, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Real Kafka brokers on loopback: started, stopped in order or killed, and what they tell of themselves."""
+"""Real Kafka brokers on loopback: started, shut down cleanly or killed, and what they report."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _OF_EVERY_START: Final = re.compile(
 )
 """Of tiering: the folder is there already, or it looked before it had read its metadata topic, or was being stopped."""
 _PORTS: Final = range(12_000, 32_000)
-"""Below those that the kernel gives to clients, so that nobody comes between a look and a broker's own start."""
+"""Below those that the kernel gives to clients, so that no other process takes a free port before a broker starts."""
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on, and that no other test gets while this process lives."""
+    """Return a port of loopback that no process listens on, and that no other test gets while this process lives."""
     while True:
         port, name = random.SystemRandom().choice(_PORTS), socket.socket(socket.AF_UNIX)
         try:
@@ -127,7 +127,7 @@ class Broker:
         """Choose ports, which stay the same over all starts; what it writes goes beside the first log dir.
 
         ``secure`` are the ports of further listeners, by security protocol, of a broker of KRaft. One that ``joins``
-        another one's cluster is no controller, and has log dirs in a folder of its own; nor is one whose quorum
+        another one's cluster is not a controller, and has log dirs in a folder of its own; nor is one whose quorum
         ``voters`` names. New log dirs are formatted for ``cluster_id``.
         """
         self.release, self.log_dirs = release, log_dirs
@@ -139,7 +139,7 @@ class Broker:
         self._voters = f"1@127.0.0.1:{joins._controller}" if joins else voters
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
-        """How much it had told when it was started last."""
+        """How much it had logged when it was started last."""
 
     @property
     def address(self) -> str:

@@ -1,4 +1,4 @@
-"""What brokers leave on disk, looked at without any code of ours: snapshots that they wrote, and what they tiered."""
+"""What brokers leave on disk, read without any code of ours: snapshots that they wrote, and what they tiered."""
 
 from __future__ import annotations
 

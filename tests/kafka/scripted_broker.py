@@ -1,7 +1,7 @@
-"""A broker of one partition that answers real clients as a script tells it, to see what they make of each error.
+"""A broker of one partition that answers real clients as a script says, to see how they handle each error.
 
-It speaks versions that clients from 2.5 to 4.1 have in common. A script goes by the client's id, so that many clients
-are served at once; all that they ask is kept.
+It speaks versions that clients from 2.5 to 4.1 have in common. A script is selected by the client's id, so that many
+clients are served at once; all that they ask is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Script:
-    """What one client hears, and what it has asked."""
+    """What one client gets, and what it has asked."""
 
     errors: dict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
     """By request, in this order; then no error."""
@@ -63,7 +63,7 @@ class Script:
 
 
 class ScriptedBroker:
-    """Scripts by client id; a client without one hears no errors."""
+    """Scripts by client id; a client without one gets no errors."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, Script] = defaultdict(Script)

@@ -334,7 +334,7 @@ def batch_text(batch: BatchMetadata) -> str:
 
 
 def last_stable_offsets_off(verdict: str) -> str:
-    """Leave out what only the log's own tests look at."""
+    """Skip what only the log's own tests check."""
     head, *ended = verdict.split(" ")
     return verdict if head == "duplicate" else " ".join([head, *(one.rpartition("/")[0] for one in ended)])
 

@@ -132,7 +132,7 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
         assert (damaged.code != 0, first.name in damaged.err) == (True, True)
         first.write_bytes(body)
         status = ("remote", "status", "--store", bucket.as_uri(), *there)
-        assert command(*status).document["partitions"] == []  # not a word was told so far
+        assert command(*status).document["partitions"] == []  # nothing was announced so far
 
         operator.follow(ANNOUNCE_COPIES, PUBLISH)
         (believed,) = command(*status).document["partitions"]
@@ -156,5 +156,5 @@ def test_a_broker_that_dies_while_it_is_read_is_not_waited_for(
             told = cluster.read(TOPIC, 0)
             assert next(told)[0] == 0
             broker.kill()
-            with pytest.raises(ClusterError, match=f"cannot read {TOPIC}-0: TimeoutError: nothing came for 3 s"):
+            with pytest.raises(ClusterError, match=f"cannot read {TOPIC}-0: TimeoutError: no record arrived for 3 s"):
                 list(told)

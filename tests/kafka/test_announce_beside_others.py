@@ -1,4 +1,4 @@
-"""Announcing where something comes in between: others who announce or copy, runs that die, topics made anew."""
+"""Announcing beside others: runs that announce or brokers that copy, killed runs, recreated topics."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Site:
         return self.command(*self.announcement(topic, *flags))
 
     def status(self, topic: str) -> Any:
-        """Return the partition by brokers' beliefs; nothing may be amiss that does harm."""
+        """Return the partition as brokers cache it; no problem may be harmful."""
         ran = self.command("remote", "status", "--store", self.remote.as_uri(), "--topic", topic, *self.there)
         assert ran.code == 0, ran.err
         return next(iter(ran.document["partitions"]), None)
@@ -120,7 +120,7 @@ def site(running: tuple[Broker, Path, Path], command: Resnap) -> Iterator[Site]:
 
 @dataclass
 class Meddling(Cluster):
-    """A cluster with which something happens once a number of records was told."""
+    """A cluster with an event once a number of records was announced."""
 
     address: str
     after: int
@@ -139,7 +139,7 @@ class Meddling(Cluster):
 
 
 def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluster], None]) -> tuple[Announcement, str]:
-    """Announce, and let something happen ``after`` so many records; return what was told, and what went wrong."""
+    """Announce, and let something happen ``after`` so many records; return what was announced, and what went wrong."""
     with Meddling(site.broker.address, after, happens) as cluster:
         announcer = Announcer(
             store=LocalObjectStore(site.remote),
@@ -155,7 +155,7 @@ def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluste
     return announced, "\n".join(map(str, announcer.problems))
 
 
-def test_two_who_announce_at_once_tell_of_each_segment_once(site: Site) -> None:
+def test_two_runs_at_once_announce_each_segment_once(site: Site) -> None:
     site.make("twice")
     line = [sys.executable, "-m", "resnap", *map(str, site.announcement("twice", "--publish"))]
     at_once = [
@@ -189,20 +189,20 @@ def announce_killed(site: Site, topic: str, after: int) -> int:
 import os, signal, sys
 from resnap.scheduler.cli import run
 from resnap.tiering.cluster.client import Cluster
-publish, told = Cluster.publish, []
-def told_of(self, *record):
+publish, records = Cluster.publish, []
+def publish_and_count(self, *record):
     publish(self, *record)
-    told.append(record)
-    if len(told) == {after}:
+    records.append(record)
+    if len(records) == {after}:
         os.kill(os.getpid(), signal.SIGKILL)
-Cluster.publish = told_of
+Cluster.publish = publish_and_count
 run(sys.argv[1:])
 """
     line = [sys.executable, "-c", program, *map(str, site.announcement(topic, "--publish"))]
     return subprocess.run(line, cwd=PROJECT, env=os.environ | FORGETFUL, check=False).returncode
 
 
-def test_telling_ends_when_copying_is_turned_on_and_the_broker_goes_on_from_there(site: Site) -> None:
+def test_announcing_ends_when_copying_is_turned_on_and_the_broker_continues_from_there(site: Site) -> None:
     site.make("turned-on")
     read, closed = site.broker.drive("read", "turned-on", 0), site.closed("turned-on")
 
@@ -218,7 +218,7 @@ def test_telling_ends_when_copying_is_turned_on_and_the_broker_goes_on_from_ther
 
 
 @pytest.mark.heavy
-def test_a_broker_that_copied_in_between_is_told_of_and_nothing_is_lost(site: Site) -> None:
+def test_a_broker_that_copied_in_between_is_reported_and_nothing_is_lost(site: Site) -> None:
     site.make("between")
     read, closed = site.broker.drive("read", "between", 0), site.closed("between")
 
@@ -233,7 +233,7 @@ def test_a_broker_that_copied_in_between_is_told_of_and_nothing_is_lost(site: Si
 
 
 @pytest.mark.heavy
-def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one_announced(site: Site) -> None:
+def test_nothing_of_the_old_topic_is_announced_for_a_recreated_one(site: Site) -> None:
     site.make("anew")
     assert site.announce("anew", "--publish").code == 0
     (old,) = (site.remote / "kafka-tiered-storage").glob("anew-0-*")
@@ -250,7 +250,7 @@ def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one_announced(site: S
 
 
 @pytest.mark.heavy
-def test_what_is_not_contiguous_is_told_of_up_to_the_gap_and_gone_on_with_once_it_is_shipped(site: Site) -> None:
+def test_what_is_not_contiguous_is_announced_up_to_the_gap_and_continued_once_it_is_shipped(site: Site) -> None:
     site.make("gap")
     read, closed = site.broker.drive("read", "gap", 0), site.closed("gap")
     (manifest,) = (path for path in site.remote.rglob(f"{closed[1]:020d}-*.manifest") if "gap" in path.parts)
@@ -303,7 +303,7 @@ def test_what_is_too_old_is_deleted_by_kafkas_rules_and_the_broker_is_at_rest_th
 
 
 @pytest.mark.heavy
-def test_where_a_record_has_ended_the_brokers_reading_nothing_is_told(
+def test_where_a_record_has_ended_the_brokers_reading_nothing_is_announced(
     release: Callable[[str], Release], command: Resnap, tmp_path: Path
 ) -> None:
     data, remote = tmp_path / "data", tmp_path / "remote"

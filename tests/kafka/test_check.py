@@ -40,7 +40,7 @@ UNREADABLE: Final = {
     "odd-index": "index-unusable", "odd-timeindex": "index-unusable", "no-bytes": "damaged", "short-log": "damaged",
     "no-first-log": "damaged", "no-last-log": "damaged", "short-last-log": "damaged",
 }  # fmt: skip
-"""Topics that a broker tiers, and that nobody can read whole afterwards."""
+"""Topics that a broker tiers, and that no consumer can read completely afterwards."""
 FORGOTTEN: Final = ("no-first-log", "no-last-log", "short-last-log")
 """Those of which a broker removes what shows the loss when it starts."""
 REFUSED: Final = ("compact", "compact,delete")
@@ -115,7 +115,7 @@ def configure(admin: Any, topic: str, **settings: str) -> str:
 
 
 def read(broker: Broker, topic: str, expected: int, *, within_s: int) -> int:
-    """Return how many records a consumer gets, at most ``expected``; it gives up where it is told of an error."""
+    """Return how many records a consumer gets, at most ``expected``; it gives up when it gets an error."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.address, consumer_timeout_ms=within_s * 1_000, auto_offset_reset="earliest"
     )

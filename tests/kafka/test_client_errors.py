@@ -157,7 +157,7 @@ def seen_of_batches(script: Script, life: Life, failed: str, state: str) -> Reac
 
 
 def outcome(tries: list[Asked], life: Life) -> BatchOutcome:
-    """Return what became of a batch that was sent again; what was split comes back whole if it is small enough."""
+    """Return the outcome of a batch that was sent again; a split one comes back whole if it is small enough."""
     first, again = tries[0], tries[1]
     if life.error is KafkaError.MESSAGE_TOO_LARGE and life.at.records > 1:
         return BatchOutcome.SPLIT

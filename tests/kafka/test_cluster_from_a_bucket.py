@@ -1,4 +1,4 @@
-"""From an empty machine and a store to a cluster that goes on: the section of the runbook, typed as it stands."""
+"""From an empty machine and a store to a cluster that goes on: the section of the runbook, typed unchanged."""
 
 from __future__ import annotations
 

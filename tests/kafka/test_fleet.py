@@ -2,7 +2,7 @@
 
 Topics that 2.7 wrote, with three replicas, on brokers of 3.9 that cannot tier them. The service beside each broker
 makes the snapshots that it lacks; ``resnap fleet gate`` says when it may be stopped for their installation. All the
-while a producer writes and a consumer reads, neither of whom may hear of an error.
+while a producer writes and a consumer reads, neither of which may get an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ JSON: Final = ("--output", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Three brokers, the service beside each, and the command that is told of them all."""
+    """Three brokers, the service beside each, and the command that gets the URLs of all."""
 
     brokers: dict[int, Broker]
     services: dict[int, Whole]
@@ -108,7 +108,7 @@ class Cluster:
         assert play.returncode == 0, (root / "play.log").read_text()[-8000:]
 
     def variables(self, node: int, script: Path) -> dict[str, object]:
-        """Return what the role is told of a broker."""
+        """Return the variables that the role gets for a broker."""
         service, directory = self.services[node], self.services[node].directory
         (directory / "operator").write_text(service.secrets["operator"])
         return {

@@ -76,7 +76,7 @@ class Theirs:
         return KafkaError(struct.unpack(">h", answer[-2:])[0])
 
     def end_v2(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> InitProducerIdResponse:
-        """End a transaction as a client of transactions v2, which is told the id and epoch of the next one."""
+        """End a transaction as a client of transactions v2, which gets the id and epoch of the next one."""
         body = write_unsigned_varint(len(name) + 1) + name.encode()
         body += struct.pack(">qhb", producer_id, epoch, commit) + b"\0"
         answer = self._wire.ask(END_TXN, 5, body, flexible=True)
@@ -182,7 +182,7 @@ class BothSides:
         self.steps += 1
 
     def _settled(self, side: Theirs | Ours, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
-        """Ask until the answer is not that it is to be asked again: fences and ends take the broker a while."""
+        """Ask until the answer is not that it is to be trying again: fences and ends take the broker a while."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             answer = side.init(request, version)
@@ -243,7 +243,7 @@ def test_random_requests_have_the_same_answers(
 
 
 @pytest.mark.slow
-def test_whoever_has_the_producer_id_after_the_last_epoch_is_told_to_ask_again(
+def test_a_request_with_the_producer_id_after_the_last_epoch_has_to_be_repeated(
     release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     last = 32_766

@@ -85,7 +85,7 @@ def _explained(command: Resnap, lost: LostState) -> dict[str, Any]:
 
 
 def _move_leadership_away(command: Resnap, lost: LostState, tools: Release, plan: Path) -> None:
-    """Do what is said to be done first, and look who leads; then let the other one lead again."""
+    """Do what is said to be done first, and check which broker leads; then let the other one lead again."""
     said = _explained(command, lost)
     assert (said["leads"], said["wronglyAppended"]) == (True, [])
     echo, reassign, elect = map(shlex.split, said["moveCommands"])
@@ -99,7 +99,7 @@ def _move_leadership_away(command: Resnap, lost: LostState, tools: Release, plan
 
 
 def _check_service(root: Path, lost: LostState) -> None:
-    """Let the service find it, and look at its metric and its page."""
+    """Let the service find it, and check its metric and its page."""
     (root / "data").mkdir(parents=True)
     cluster = {"RESNAP_BOOTSTRAP_SERVER": lost.leader.address}
     with whole(root, root / "data", environment=cluster) as service, service.client() as client:

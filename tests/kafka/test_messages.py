@@ -52,7 +52,7 @@ FEW: Final = settings(
     max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 FIRST_WITH_ID: Final = 3
-"""Version of ``InitProducerId`` that tells which id a producer has."""
+"""Version of ``InitProducerId`` that says which id a producer has."""
 INT16, INT32, INT64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
 
 

@@ -235,7 +235,7 @@ def is_in_force(data: Path, level: str, value: str | None) -> bool:
 
 
 def effective(command: Resnap, broker: Broker) -> tuple[int, str]:
-    """Return the expiration that the broker goes by, and who said so."""
+    """Return the expiration that the broker uses, and its origin."""
     ran = command("controller", "config", *broker.log_dirs, "--server-properties", broker.settings, "--output", "json")
     (row,) = [one for one in ran.document["settings"] if one["name"] == "producer.id.expiration.ms"]
     return row["value"], row["level"]

@@ -59,7 +59,7 @@ def history(chance: random.Random) -> Iterator[RemoteLogRecord]:
 
 
 def shown(records: list[RemoteLogRecord]) -> str:
-    """What Kafka's class would say of the same beliefs, in the form of Java's collections."""
+    """Return what Kafka's class would report of the same cache, in the form of Java's collections."""
     found = fold_events(events(records)).partitions
     states = {one.id: one.state.name for part in found for one in part.segments}
     readable = sorted(name for part in found for name in part.readable_ids)

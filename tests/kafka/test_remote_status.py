@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kafka
 
 TOPIC: Final = "payments"
 NEEDED: Final = {".log", ".index", ".timeindex", ".leader_epoch_checkpoint", ".snapshot"}
-LOOKS: Final = 20
+READS: Final = 20
 
 
 def stopped_while_it_copies(broker: Broker, remote: Path) -> str | None:
@@ -71,7 +71,7 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
             nonlocal appending
             if appending.poll() is not None:  # a broker that is halted again and again can cost it its transaction
                 appending = subprocess.Popen(program)
-            for _ in range(LOOKS):
+            for _ in range(READS):
                 halved.extend(filter(None, [stopped_while_it_copies(broker, remote)]))
                 if halved:
                     break

@@ -96,7 +96,7 @@ def check_story(command: Resnap, unfit: UnfitRemote, store: str, *flags: object,
 
 
 def _check_unfit(command: Resnap, unfit: UnfitRemote, store: str, how: tuple[object, ...]) -> None:
-    """See that nobody complains, that verification finds it, and that nothing can be restored."""
+    """Check that no broker complains, that verification finds it, and that nothing can be restored."""
     assert unfit.broker.complaints(unfit.since) == []
     found = command("verify", "--store", store, *how)
     assert found.code == 13

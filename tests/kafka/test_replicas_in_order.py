@@ -148,7 +148,7 @@ def test_records_deleted_before_any_were_tiered_give_no_alarm_of_a_new_replica(
         assert ran.document["summary"]["replicas"] == 2
 
 
-def test_a_broker_that_hangs_keeps_nobody_from_what_is_known_of_the_others(
+def test_a_broker_that_hangs_does_not_hide_what_is_known_of_the_others(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     for node in ("1", "2"):

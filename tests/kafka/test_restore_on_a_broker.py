@@ -48,7 +48,7 @@ def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
     with broker.running():
         eventually(lambda: not list(data.glob("*-delete")), "the broker does not remove what was in the making")
     for name in PARTITIONS:
-        shutil.rmtree(data / name)  # the broker has made them anew, empty
+        shutil.rmtree(data / name)  # the broker has created them again, empty
     ran = command("restore", store.as_uri(), "--into", data, *JSON)
     assert ran.code == 0, ran.err
     ends = {f"{row['topic']}-{row['partition']}": row["endOffset"] for row in ran.document["partitions"]}

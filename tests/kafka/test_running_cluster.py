@@ -45,7 +45,7 @@ def test_a_broker_says_which_producers_each_of_its_replicas_has(
         client.produce(open_in, sequence=1)
         with Cluster(broker.address, {}) as cluster:
             found = describe_producers(cluster, 1, [open_in, ended, missing])
-            with pytest.raises(ClusterError, match="cannot learn of producers from broker 7"):
+            with pytest.raises(ClusterError, match="cannot describe the producers of broker 7"):
                 describe_producers(cluster, 7, [ended])
             assert describe_producers(cluster, 1, []) == {}
     (one,), (other,) = found[open_in].producers, found[ended].producers
@@ -58,7 +58,7 @@ def test_a_broker_says_which_producers_each_of_its_replicas_has(
     assert found[missing] == ReplicaProducers(error="UNKNOWN_TOPIC_OR_PARTITION")
 
 
-def test_of_a_broker_too_old_to_be_asked_it_says_so_and_goes_by_files(
+def test_a_broker_too_old_to_be_asked_is_reported_and_files_are_used(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     with zookeeper(release("2.7.2"), tmp_path / "zookeeper") as address:
@@ -72,7 +72,7 @@ def test_of_a_broker_too_old_to_be_asked_it_says_so_and_goes_by_files(
             live = ("--bootstrap-server", broker.address, "--output", "json")
             explained = command("explain", tmp_path / "data", f"{TOPIC}-0", 1, *live)
     assert (explained.code, explained.document["batches"][0]["transactionalId"]) == (0, "appender")
-    assert "the cluster does not say who holds transactions: cannot learn about transactions" in explained.err
+    assert "the cluster does not say who holds transactions: cannot describe transactions" in explained.err
     assert found[EXPIRATION] == (
         604_800_000,
         "broker 1 of the running cluster: brokers before 3.4 use transactional.id.expiration.ms, default",
@@ -100,7 +100,7 @@ def made_by(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
     return made
 
 
-def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_longest_counts(
+def test_brokers_on_zookeeper_report_their_setting_and_of_two_that_differ_the_longest_counts(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = release("3.9.1")
@@ -126,7 +126,7 @@ def test_brokers_on_zookeeper_say_what_they_go_by_and_of_two_that_differ_the_lon
                 found, said = settings_of(command, *live)
     assert found[EXPIRATION] == (7_200_000, FROM_FIRST)
     assert found["transaction.max.timeout.ms"] == (900_000, "broker 1 of the running cluster: default")
-    assert f"brokers differ in {EXPIRATION} (7200000 on broker 1, 60000 on broker 2): the longest is taken" in said
+    assert f"brokers differ in {EXPIRATION} (7200000 on broker 1, 60000 on broker 2): the longest is used" in said
 
 
 def test_what_is_set_at_run_time_counts_and_a_refusal_is_said(
@@ -163,7 +163,8 @@ def test_what_is_set_at_run_time_counts_and_a_refusal_is_said(
         found, said = settings_of(command, *live)
         assert found[EXPIRATION] == (None, "default")
         assert (
-            "broker 1 does not say its settings: CLUSTER_AUTHORIZATION_FAILED; grant the user DescribeConfigs" in said
+            "broker 1 does not report its settings: CLUSTER_AUTHORIZATION_FAILED; grant the user DescribeConfigs"
+            in said
         )
         refused = command("quota", "describe", *live)
         assert (refused.code, "CLUSTER_AUTHORIZATION_FAILED" in refused.err) == (16, True)

@@ -1,4 +1,4 @@
-"""The whole story: a log of 2.7.2 that 3.9.1 cannot tier, mended, and tiered by the stock broker; consumers see all.
+"""End to end: a log of 2.7.2 that 3.9.1 cannot tier, repaired, and tiered by the stock broker; consumers see all.
 
 What an operator types is taken from the runbook, block by block.
 """
@@ -39,7 +39,7 @@ START, UNDO, SEE = 1, 2, 1
 """Later blocks of a section."""
 
 
-def test_a_log_of_2_7_that_3_9_cannot_tier_is_tiered_once_it_is_mended(
+def test_a_log_of_2_7_that_3_9_cannot_tier_is_tiered_once_it_is_repaired(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     old, new = release("2.7.2"), release("3.9.1")

@@ -80,7 +80,7 @@ def test_snapshots_that_went_while_the_broker_was_down_are_put_in_before_it_star
     assert broker.complaints(since) == []
 
 
-def test_false_empty_snapshots_on_two_disks_are_mended_after_a_crash(
+def test_false_empty_snapshots_on_two_disks_are_repaired_after_a_crash(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     disks, truth, remote = (tmp_path / "disk1", tmp_path / "disk2"), tmp_path / "truth", tmp_path / "remote"

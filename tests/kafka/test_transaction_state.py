@@ -131,7 +131,7 @@ def test_who_holds_a_hanging_transaction_is_named_and_the_command_as_printed_end
     with broker.running():
         broker.drive("create", TOPIC, 2)
         unknown, known = RawClient(broker.port, "ledger"), RawClient(broker.port, "audit")
-        unknown.produce(hung)  # of which its coordinator is never told
+        unknown.produce(hung)  # which is never reported to its coordinator
         known.add(going_on)
         known.produce(going_on)
         live = ("--bootstrap-server", broker.address)

@@ -29,7 +29,7 @@ class Wire:
         self._socket.close()
 
     def ask(self, key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
-        """Send a request and return the body of its answer; ``flexible`` tells which headers both have."""
+        """Send a request and return the body of its answer; ``flexible`` says which headers both have."""
         self._correlation += 1
         head = _HEADER.pack(key, version, self._correlation, len(_CLIENT)) + _CLIENT + (b"\0" if flexible else b"")
         self._socket.sendall(struct.pack(">i", len(head + body)) + head + body)

@@ -1,4 +1,4 @@
-"""What a stream of events owes to whoever follows it, held against what it told."""
+"""What a stream of events owes to its reader, compared with what it sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def faults(seen: Seen) -> list[str]:
 
 
 def _of_one_run(streams: Sequence[Followed]) -> Iterator[str]:
-    """Compare the streams of one run: whatever one of them told, the others owe.
+    """Compare the streams of one run: whatever one of them sent, the others owe.
 
     Of progress only the last word is kept, so that a stream owes what came after the piece with which it began.
     """

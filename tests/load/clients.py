@@ -52,11 +52,11 @@ class Orders:
 
 @dataclass(slots=True, kw_only=True)
 class Followed:
-    """What one stream told: numbers and kinds of its events, in the order in which they came."""
+    """What one stream sent: numbers and kinds of its events, in the order in which they came."""
 
     run: str
     caught_up: int = 0
-    """The last event of the first piece: up to there it told what is kept, from there on what happened."""
+    """The last event of the first piece: up to there it sent what is kept, from there on what happened."""
     ids: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     last_state: str = ""
@@ -67,7 +67,7 @@ class Seen:
     """What came of it.
 
     Attributes:
-        runs: as the service told them when they were over.
+        runs: as the service reported them when they were over.
         reads: seconds that each read took, by route.
         cpu_s: what the clients themselves took of a processor.
         late: seconds that they woke up later than they meant to, every ``TICK_S``: what they owe to themselves, or to
@@ -92,10 +92,10 @@ class _Clients:
     def __init__(self, orders: Orders) -> None:
         self._orders, self._seen = orders, Seen()
         self._run = ""
-        """The one that pollers look at."""
+        """The one that pollers request."""
 
     async def work(self) -> Seen:
-        """Ask for every replay, with everybody watching, until the last one is over."""
+        """Ask for every replay, with all clients watching, until the last one is over."""
         polling = [asyncio.create_task(self._tick())]
         async with self._connection() as connection:
             for body in self._orders.replays:

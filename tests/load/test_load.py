@@ -53,7 +53,7 @@ def streams_open(client: httpx.Client) -> int:
     return int(float(found[1]))
 
 
-def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(service: UnderLoad) -> None:
+def test_two_hundred_clients_get_every_event_once_and_leave_nothing_behind(service: UnderLoad) -> None:
     before = service.usage()
     found = seen(clients(service.orders(streams=STREAMS, pollers=POLLERS)))
     assert found.errors == []
@@ -69,19 +69,19 @@ def test_two_hundred_clients_hear_everything_once_and_leave_nothing_behind(servi
     eventually(lambda: service.usage().files, lambda files: files < before.files + STREAMS // 2)
 
 
-def test_who_never_reads_and_who_vanishes_keep_nobody_from_anything(service: UnderLoad) -> None:
+def test_clients_that_never_read_or_that_vanish_block_no_other_client(service: UnderLoad) -> None:
     with service.process.client() as client:
         at = client.post("/v1/replays", json=service.replays(1)[0]).headers["location"]
         silent = [deaf_follower(service.port, f"{at}/events") for _ in range(20)]
         eventually(lambda: streams_open(client), lambda count: count == len(silent))
         for vanished in silent[::2]:
-            # At once and without a word, as whoever is killed.
+            # At once and without a close, as a client that is killed.
             vanished.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             vanished.close()
         others = clients(service.orders(streams=LOUD, pollers=5))
         assert eventually(lambda: client.get(at).json()["state"], lambda state: state in FINAL) == "succeeded"
         eventually(lambda: streams_open(client), lambda count: count <= LOUD)
-        # Not much later: of a connection that was closed the kernel forgets what nobody reads for some minutes.
+        # Not much later: the kernel drops what was not read of a closed connection after some minutes.
         for one in silent[1::2]:
             told = b"".join(iter(lambda one=one: one.recv(1 << 16), b""))
             assert told.count(b"event: partition") == PARTITIONS, "all of it was sent, and waits to be read"

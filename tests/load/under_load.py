@@ -35,7 +35,7 @@ name = "look"
 run = "scan"
 every = "1h"
 """
-"""One thread, and all batches of a log that was written some days ago; the first look is at the start."""
+"""One thread, and all batches of a log that was written some days ago; the first scan is at the start."""
 
 
 class Usage(NamedTuple):
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderLoad:
-    """A service that is ready: its log dir was looked at."""
+    """A service that is ready: its log dir was scanned."""
 
     process: Process
     port: int

@@ -108,7 +108,7 @@ def write_legacy_message(
     timestamp: int = NO_TIMESTAMP,
     attributes: int = 0,
 ) -> bytes:
-    """Return a whole message with its checksum; ``timestamp`` is left out of magic 0.
+    """Return a whole message with its checksum; magic 0 has no ``timestamp``.
 
     For a wrapper, name the codec in ``attributes``, leave the key null and give the compressed inner set as the value:
     inner offsets are absolute in magic 0 and count from 0 in magic 1, ``offset`` is that of the last inner message.

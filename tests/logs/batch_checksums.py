@@ -69,7 +69,7 @@ def _added_by_a_byte(following: int) -> Checksums:
 
 @lru_cache(maxsize=64)
 def _carried_past(length: int) -> tuple[Checksums, ...]:
-    """Return four tables, one for each byte of a checksum, of what becomes of it ``length`` bytes later."""
+    """Return four tables, one for each byte of a checksum, of its value ``length`` bytes later."""
     operator = _past_zeros(length)
     values = np.arange(_BYTE_VALUES, dtype=np.uint32)
     return tuple(_apply(operator, values << np.uint32(8 * number)) for number in range(_BYTES_OF_A_CHECKSUM))

@@ -1,9 +1,9 @@
 """Writes large partitions fast: segments, indexes and snapshots for ``traffic``, some hundred megabytes a second.
 
 What ``log_writer`` does batch by batch is done here by columns, for logs as large as an operator's. Batches of one size
-share their records, so that only headers are made anew. Written *sparse*, a log has its headers and markers only; the
-records are holes of the file, which are read as zeros and have the checksum of zeros. So a log may be larger than the
-disk it lies on, as long as nobody looks into a record.
+share their records, so that only headers are built for each. Written *sparse*, a log has its headers and markers only;
+the records are holes of the file, which are read as zeros and have the checksum of zeros. So a log may be larger than
+the disk it lies on, as long as no reader decodes a record.
 
 Source: as ``log_writer`` and ``segment_writer``.
 """
@@ -154,7 +154,7 @@ class BulkPartitionWriter:
         return position
 
     def snapshot(self) -> bytes:
-        """Return the producer snapshot at the log end, of a broker that has expired nobody."""
+        """Return the producer snapshot at the log end, of a broker that has expired no producer."""
         return snapshot_array_bytes(self._state.entries())
 
     def write_snapshot(self) -> None:

@@ -157,7 +157,7 @@ def write_log_dir_files(
         recovery_points: up to where the log is on disk; the high watermarks, as after a clean stop, if not given.
         log_start_offsets: of partitions whose records before them were deleted.
         cleaner_offsets: of compacted partitions.
-        clean_shutdown: whether to leave the marker of a broker that stopped in order.
+        clean_shutdown: whether to leave the marker of a clean shutdown.
 
     """
     (log_dir / META_PROPERTIES).write_bytes(write_meta_properties(meta))

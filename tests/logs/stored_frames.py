@@ -1,7 +1,7 @@
 """Compressed blobs that compress nothing: each codec's own frame around the bytes as they are.
 
 Every codec of Kafka has a way to store what would not shrink. A writer of random payloads needs no more than that, and
-so no library: whoever inflates such a blob gets the bytes back.
+so no library is needed: to inflate such a blob gives the bytes back.
 
 Source: RFC 1952 (gzip), the xerial framing and the format description of snappy, the frame formats of LZ4 and zstd.
 """

@@ -27,7 +27,7 @@ def test_a_checksum_is_carried_on_past_what_follows(texts: list[bytes], after: b
     assert carried.tolist() == [crc32c(text + after) for text in texts]
 
 
-def test_more_rows_than_are_looked_at_together_are_all_there() -> None:
+def test_more_rows_than_are_read_together_are_all_there() -> None:
     rows = np.random.default_rng(1).integers(0, 256, (20_000, 5), dtype=np.uint8)
     assert checksums(rows).tolist() == [crc32c(row.tobytes()) for row in rows]
 

@@ -56,7 +56,7 @@ class Traffic:
     first_producer_id: int = 1000
 
     def is_transactional(self, producers: Ints) -> Bools:
-        """Tell which producers, by their numbers, have transactions."""
+        """Return which producers, by their numbers, have transactions."""
         if not self.transactional_share:
             return np.zeros(len(producers), dtype=np.bool_)
         chosen: Bools = (producers % round(1 / self.transactional_share) == 0) & (producers != NO_PRODUCERS)

@@ -297,6 +297,6 @@ class _Run:
 
 
 def _is_due(number: int, rounds: int, times: int) -> bool:
-    """Tell whether one of ``times`` events, spread evenly, falls on this round; none falls on the first."""
+    """Return whether one of ``times`` events, spread evenly, falls on this round; none falls on the first."""
     step = times + 1
     return number > 0 and number * step // rounds > (number - 1) * step // rounds

@@ -1,4 +1,4 @@
-"""Where rebuilt snapshots go that a test looks at."""
+"""A destination in memory for rebuilt snapshots that a test compares."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class MemorySink:
         self.snapshots: dict[tuple[TopicPartition, int], Array] = {}
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
-        """Remember a copy of the entries."""
+        """Keep a copy of the entries."""
         self.snapshots[topic_partition, offset] = np.array(entries, dtype=ENTRY_DTYPE)
         return digest_of(snapshot_array_bytes(entries))
 
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
     ) -> SnapshotDigest:
-        """Remember the entries of all parts together."""
+        """Keep the entries of all parts together."""
         entries = np.concatenate([np.zeros(0, dtype=ENTRY_DTYPE), *parts]).astype(ENTRY_DTYPE)
         if len(entries) != count:
             raise AssertionError(f"{len(entries)} entries came, {count} were announced")

@@ -37,7 +37,7 @@ class Replayed:
     """Entries by boundary and producer id."""
 
     def at(self, offset: int) -> BoundaryResult:
-        """Return what became of the boundary at ``offset``."""
+        """Return the outcome of the boundary at ``offset``."""
         return next(made for made in self.result.boundaries if made.boundary.offset == offset)
 
 

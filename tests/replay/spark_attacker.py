@@ -103,7 +103,7 @@ def main(ports: list[int]) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    # Python may lie where nobody else can read: what it loads late, it loads now.
+    # Python may lie where no other user can read: what it would load late, it loads now.
     "".encode("idna")
     if os.geteuid() == 0:
         os.setgroups([])

@@ -76,7 +76,7 @@ def python_without_the_project(directory: Path) -> Path:
 
 
 def wait_for(text: str, log: Path) -> None:
-    """Return when ``text`` stands in ``log``."""
+    """Return when ``text`` is in ``log``."""
     deadline = time.monotonic() + 300
     while text not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.boundary_state import entries_of
-from resnap.replay.kernel.summary import EVENT_DTYPE, NONE
+from resnap.replay.kernel.summary import EVENT_DTYPE, NONE, empty
 from resnap.replay.producer_state import DataBatch, Event, Marker, ServerTime
 from resnap.replay.scan.producer_fold import ProducerFold
 from resnap.replay.scan.producer_table import ProducerTable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.replay.kernel.summary import Array
+
+NOTHING = Piece(empty(), -1)
 
 
 def events_of(segment: bytes) -> Iterator[Event]:

@@ -192,7 +192,7 @@ def begun_at(partition: PartitionDir, rules: ReplayRules, offset: int, directory
     return plan
 
 
-def test_the_newest_clock_below_an_anchor_tells_when_a_segment_above_it_was_rolled(tmp_path: Path) -> None:
+def test_the_newest_clock_below_an_anchor_shows_when_a_segment_above_it_was_rolled(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, [[plain(0), data(0, 1), marker(3, 1)], [plain(1)], [plain(1)], [plain(1)]])
     for log in directory.glob("*.log"):
         os.utime(log, ns=(0, hour(0) * 1_000_000))  # as a copy may leave it

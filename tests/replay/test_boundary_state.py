@@ -1,4 +1,4 @@
-"""What is written at a boundary, what is left out, and what asks for more to be read."""
+"""What is written at a boundary, what is excluded, and what asks for more to be read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.boundary_state import (
+    MOST_NAMED,
     BoundaryState,
     LeftOut,
     Unexplained,
     boundary_state,
+    fewest,
     idle_state,
     undoubted_state,
 )
@@ -95,14 +97,14 @@ def shown(first_offset: int, last_offset: int, *, pid: int = 7) -> BoundaryEvide
     return BoundaryEvidence(spanning={pid: first_offset}, shown={pid: seen}, at_boundary=at_boundary)
 
 
-def test_a_transaction_that_was_begun_unseen_asks_for_more_and_is_left_out_meanwhile() -> None:
+def test_a_transaction_that_was_begun_unseen_asks_for_more_and_is_excluded_meanwhile() -> None:
     found = state_of(batch())
     assert not len(found.entries)
     assert found.left_out == (LeftOut(7, Unexplained.TRANSACTION),)
     assert found.unexplained_since_ms == RECENT_MS
 
 
-def test_the_oldest_first_appearance_tells_how_far_to_read() -> None:
+def test_the_oldest_first_appearance_determines_how_far_to_read() -> None:
     found = state_of(batch(900, pid=7), batch(901, pid=8, at=RECENT_MS - 5), batch(902, pid=7, at=RECENT_MS - 9))
     assert found.unexplained_since_ms == RECENT_MS - 5
     assert [left_out.producer_id for left_out in found.left_out] == [7, 8]
@@ -117,7 +119,7 @@ def test_a_first_sequence_of_zero_has_no_past_at_epoch_zero() -> None:
 def test_a_first_sequence_of_zero_at_a_later_epoch_asks_for_the_coordinator_epoch_alone() -> None:
     found = state_of(batch(sequence=0, epoch=2))
     assert found.unexplained_since_ms == RECENT_MS
-    # Should nothing more be read, it is kept without one: that harms nobody.
+    # Should nothing more be read, it is kept without one: that is harmless.
     assert found.left_out == ()
     assert entry(found).coordinator_epoch == -1
 
@@ -203,7 +205,7 @@ def test_evidence_of_a_younger_transaction_settles_nothing() -> None:
     assert found.left_out == (LeftOut(7, Unexplained.TRANSACTION),)
 
 
-def test_an_entry_that_evidence_shows_to_stand_is_written_though_nothing_of_it_was_read() -> None:
+def test_an_entry_that_evidence_shows_to_be_valid_is_written_though_nothing_of_it_was_read() -> None:
     found = state_of(batch(sequence=0, pid=3), batch(901, sequence=0, pid=9), evidence=shown(100, 120))
     assert list(as_entries(found.entries)) == [3, 7, 9]
     assert entry(found) == ProducerEntry(7, 0, 8, 120, 0, RECENT_MS, 2, 100)
@@ -250,7 +252,7 @@ def test_beyond_the_window_a_named_transaction_that_has_its_marker_is_not_writte
     assert not len(found.entries)
 
 
-def test_beyond_the_window_an_entry_that_stands_is_written_as_it_stands() -> None:
+def test_beyond_the_window_a_valid_entry_is_written_unchanged() -> None:
     found = state_of(coverage=Coverage.BEYOND_WINDOW, evidence=shown(100, 120))
     assert entry(found) == ProducerEntry(7, 0, 8, 120, 0, RECENT_MS, 2, 100)
 
@@ -303,3 +305,10 @@ def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
     found = undoubted_state(table, a_plan(0), run, a_boundary(), NOW_MS)
     assert found is not None
     assert found.entries["producer_id"].tolist() == [3, 5, 9]
+
+
+def test_a_producer_that_is_left_out_for_two_reasons_is_named_once() -> None:
+    below, later = LeftOut(5000, Unexplained.BELOW), [LeftOut(pid, Unexplained.LATER) for pid in range(5000, 7000)]
+    named = fewest([*later, below])
+    assert named[0] == below
+    assert [one.producer_id for one in named] == list(range(5000, 5001 + MOST_NAMED))

@@ -25,7 +25,7 @@ from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import partition_result
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import TASK_BYTES
+from resnap.replay.scan.splits import SCAN_TASK_BYTES
 from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
@@ -36,7 +36,7 @@ from tests.replay.memory_sink import MemorySink
 from tests.replay.plain_rows import plain_rows
 from tests.replay.replaying import planned
 from tests.replay.simulation import Simulation, moves, write
-from tests.replay.test_spark_job import NOW_MS, files, log_dir, plans_of, told, transactions
+from tests.replay.test_spark_job import NOW_MS, comparable, files, log_dir, plans_of, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def test_stages_say_and_write_what_the_local_engine_does(
     here, there = tmp_path / "local", tmp_path / "staged"
     local = list(rebuild_locally(plans, DirectorySink(here)))
     found = [staged(plan, DirectorySink(there), ranges=ranges, reading=READINGS[how]) for plan in plans]
-    assert told(found) == told(local)
+    assert comparable(found) == comparable(local)
     assert files(there) == files(here)
 
 
@@ -105,7 +105,7 @@ def test_ranges_of_any_history_are_together_what_the_run_is(drawn: Sequence[Move
         assert written.end_offset
         expected, found = MemorySink(), MemorySink()
         (local,) = rebuild_locally([plan], expected)
-        assert told([staged(plan, found, ranges=ranges, reading=Reading())]) == told([local])
+        assert comparable([staged(plan, found, ranges=ranges, reading=Reading())]) == comparable([local])
         assert found.snapshots.keys() == expected.snapshots.keys()
         assert all((found.snapshots[key] == expected.snapshots[key]).all() for key in expected.snapshots)
 
@@ -143,7 +143,7 @@ def test_tasks_are_bounded_however_few_slots_there_are_at_first(tmp_path: Path, 
     packed = pack([(many, many.runs[0])], Reading(), slots=2)
     assert len(packed) == tasks
     assert sum(len(task.splits) for task in packed) == len(segments)
-    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= TASK_BYTES
+    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= SCAN_TASK_BYTES
     waiting = deque([many] * 5)
     assert next_wave(waiting, slots=2) == [many]
 
@@ -165,7 +165,7 @@ def test_ranges_divide_the_work(tmp_path: Path) -> None:
     assert max(len(pids) for _, pids in rows) <= 1_000 // 128
 
 
-def test_a_destination_that_fails_is_told_from_either_stage(tmp_path: Path) -> None:
+def test_a_destination_that_fails_is_reported_from_either_stage(tmp_path: Path) -> None:
     plan = planned(
         a_partition(tmp_path, [transactions(hour, pids=range(40)) for hour in range(4)]), now_ms=NOW_MS, full=True
     )

@@ -77,12 +77,12 @@ def test_an_entry_that_differs_in_any_value_contradicts_the_log(field: str) -> N
     assert judged([other], [ALIVE]) == Comparison(verdict=Verdict.DIFFERENT, different=producers(7))
 
 
-def test_a_lost_coordinator_epoch_is_tolerated_and_told() -> None:
+def test_a_lost_coordinator_epoch_is_tolerated_and_reported() -> None:
     lost = ALIVE._replace(coordinator_epoch=-1)
     assert judged([lost], [ALIVE]) == Comparison(verdict=Verdict.PROVEN, coordinator_lost=producers(7))
 
 
-def test_a_coordinator_epoch_that_was_not_forgotten_is_told_apart_from_other_differences() -> None:
+def test_a_coordinator_epoch_that_was_not_lost_is_distinguished_from_other_differences() -> None:
     forgotten = ALIVE._replace(coordinator_epoch=-1)
     expected = Comparison(verdict=Verdict.DIFFERENT, different=producers(7), coordinator_kept=producers(7))
     assert judged([ALIVE], [forgotten]) == expected
@@ -122,7 +122,7 @@ def test_an_open_transaction_is_never_swept() -> None:
     assert judged([], [OPEN], written_ms=NOW_MS + 10**9).verdict is Verdict.FALSE_EMPTY
 
 
-def test_an_expired_entry_too_many_harms_nobody() -> None:
+def test_an_extra_expired_entry_is_harmless() -> None:
     expired = ALIVE._replace(timestamp=NOW_MS - EXPIRATION_MS)
     assert judged([expired], [], seen=(7,)) == Comparison(verdict=Verdict.PROVEN)
 

@@ -109,7 +109,7 @@ def test_every_entry_that_the_broker_had_is_rebuilt_or_named(
                 for pid, theirs in broker.items():
                     goes_on = pid in firsts and (firsts[pid].is_control or firsts[pid].base_sequence > 0)
                     if pid in ours:
-                        # A coordinator epoch that nothing shows is written as unknown, which harms nobody.
+                        # A coordinator epoch that nothing shows is written as unknown, which is harmless.
                         without_epoch = theirs._replace(coordinator_epoch=ours[pid].coordinator_epoch)
                         assert ours[pid] == (theirs if pid in shown else without_epoch), (where, ours[pid], theirs)
                         rebuilt_from_snapshots += theirs.last_offset < log.offsets[0]
@@ -203,8 +203,8 @@ def test_a_transaction_that_began_in_a_segment_that_is_gone_stays_open_up_to_its
     assert [one.producer_id for one in silent.left_out] == [hung]
 
 
-def test_a_producer_whose_past_only_a_later_snapshot_tells_is_named(tmp_path: Path) -> None:
-    """With transactions of version 2 each begins at sequence 0, under an epoch of its own: batches tell of no past."""
+def test_a_producer_whose_past_only_a_later_snapshot_shows_is_named(tmp_path: Path) -> None:
+    """With transactions of version 2 each begins at sequence 0, under an epoch of its own: batches show no past."""
     idle, ended_here, new, other = 9_001, 9_002, 9_003, 7
     states, snapshots = ProducerStates(NEVER), {}
     batches = {

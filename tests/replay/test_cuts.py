@@ -56,7 +56,7 @@ class CountedReader(BytesReader):
         return super().read(position, length)
 
 
-def test_one_look_is_enough_where_entries_lie_evenly() -> None:
+def test_one_read_is_enough_where_entries_lie_evenly() -> None:
     positions = list(range(4_096, LOG_BYTES, 4_096))
     index = CountedReader(write_offset_index([OffsetIndexEntry(at, at) for at in positions]))
     for target in (1, LOG_BYTES // 3, LOG_BYTES - 5_000):

@@ -84,7 +84,7 @@ def test_a_plain_batch_has_null_where_kafka_writes_minus_one(tmp_path: Path) -> 
     assert (row["recordsCount"], row["lastOffset"]) == (3, 2)
 
 
-def test_a_markers_row_tells_what_it_decided_and_has_no_sequence(tmp_path: Path) -> None:
+def test_a_markers_row_shows_what_it_decided_and_has_no_sequence(tmp_path: Path) -> None:
     row = one_row(tmp_path, a_marker(commit=False, coordinator_epoch=6, producer_id=2**40, producer_epoch=3))
     assert row == {
         "topic": "payments", "partition": 0, "segment": 0, "position": 0, "sizeInBytes": 78, "magic": 2,

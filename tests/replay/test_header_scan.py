@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import EVENT_DTYPE
 from resnap.replay.scan import header_scan
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.replay.scan.producer_events import scan
 from resnap.storage.errors import FormatError
 from resnap.storage.log.control_record import COMMIT
@@ -80,7 +80,7 @@ def test_a_scan_finds_what_the_codecs_find_batch_by_batch(block_bytes: int, even
 
 @thorough
 @given(events=histories(legal=False), first_offset=st.sampled_from((0, 1, 2**31, 2**62)))
-def test_facts_tell_of_the_segment_as_a_whole(events: list[Event], first_offset: int) -> None:
+def test_facts_describe_the_segment_as_a_whole(events: list[Event], first_offset: int) -> None:
     data = encode_events(events, first_offset=first_offset)
     _, facts = scanned(data, base=first_offset)
     timestamps = [e.timestamp for e in events if not isinstance(e, LegacyEvent) or e.magic]
@@ -108,7 +108,7 @@ def test_payloads_larger_than_a_block_are_hopped_over() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
-def test_legacy_messages_of_both_magics_stand_among_batches(block_bytes: int) -> None:
+def test_legacy_messages_of_both_magics_are_read_among_batches(block_bytes: int) -> None:
     events = [
         LegacyEvent(magic=0, records=2), LegacyEvent(magic=1, records=3, compressed=True),
         PlainEvent(records=2), LegacyEvent(magic=0, records=2, compressed=True),
@@ -123,9 +123,9 @@ def test_legacy_messages_of_both_magics_stand_among_batches(block_bytes: int) ->
 def test_headers_are_read_with_their_positions() -> None:
     data = closed_segment()
     segment = SegmentRange(locator="<segment>", base_offset=0, next_base_offset=10)
-    headers, positions = zip(*read_headers(BytesReader(data), segment, ScanFacts()), strict=True)
-    assert np.concatenate(positions).tolist() == [*batch_positions(data)][:-1]
-    assert np.concatenate(headers)["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
+    blocks = list(read_blocks(BytesReader(data), segment, ScanFacts()))
+    assert np.concatenate([one.positions + one.at for one in blocks]).tolist() == [*batch_positions(data)][:-1]
+    assert np.concatenate([one.headers for one in blocks])["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
 
 
 def test_each_leader_epoch_is_noted_where_it_begins() -> None:
@@ -238,7 +238,7 @@ def test_overwritten_bytes_raise_nothing_but_a_format_error(
     scan_or_format_error(bytes(data), next_base, block_bytes)
 
 
-def test_a_length_that_claims_gigabytes_is_not_believed() -> None:
+def test_a_length_that_claims_gigabytes_is_refused() -> None:
     good, bad = a_batch(), a_batch(offset=1)
     data = good + bad[:8] + struct.pack(">i", 2**31 - 1) + bad[12:] + a_batch(offset=2) * 1_000
     with pytest.raises(FormatError) as caught:

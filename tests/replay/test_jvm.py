@@ -130,8 +130,8 @@ def test_processes_that_start_at_once_all_get_a_whole_shim(tmp_path: Path) -> No
             "is Java 1.8.0_402: expected 17 or newer",
         ),
         ({"status": 1, "complaint": "cannot open libjli.so\nmore"}, "does not run: cannot open libjli.so"),
-        ({"status": 1}, "does not run: it failed without a word"),
-        ({"modules": "nonsense"}, "does not say its version"),
+        ({"status": 1}, "does not run: it failed without a message"),
+        ({"modules": "nonsense"}, "does not report its version"),
     ],
 )
 def test_a_java_home_that_cannot_run_spark_is_refused(tmp_path: Path, java: dict[str, object], told: str) -> None:

@@ -75,7 +75,7 @@ def test_lines_are_passed_on_as_they_come_after_release(monkeypatch: pytest.Monk
         assert seen.getvalue() == "now\n"
 
 
-def test_what_was_written_before_is_read_by_whoever_has_caught_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_written_before_is_read_after_catching_up(capsys: pytest.CaptureFixture[str]) -> None:
     with JvmOutput() as output:
         output.release()
         for number in range(100):
@@ -97,7 +97,9 @@ def test_what_was_written_before_is_read_by_whoever_has_caught_up(capsys: pytest
         DROPPED_WITH_ITS_OWN_ERROR,
     ],
 )
-def test_chatter_is_dropped_and_what_stands_around_it_kept(chatter: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chatter_is_dropped_and_the_text_before_and_after_it_kept(
+    chatter: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     carried(f"before\n{chatter}after\n")
     assert capsys.readouterr().err == "before\nafter\n"
 
@@ -110,7 +112,7 @@ def test_every_other_text_comes_through_unchanged(text: str, capsys: pytest.Capt
     assert capsys.readouterr().err == text
 
 
-def test_bytes_that_are_no_text_do_not_end_the_reading(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_that_are_not_text_do_not_end_the_reading(capsys: pytest.CaptureFixture[str]) -> None:
     with JvmOutput() as output:
         os.write(output.descriptor, b"\xff\nafter\n")
         output.handed_over()

@@ -28,12 +28,14 @@ print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
 SCAN = """
 import sys
+from resnap.replay.parts import scan_part
 from resnap.replay.scan import split_scan
 from resnap.replay.scan.header_scan import SegmentRange
+from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import Split
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)
-found = split_scan.scan_split(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100)
+found = scan_part(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100, Reading())
 print(found.error, len(found.pieces[0].rows), "resnap.replay.kernel.hop" in sys.modules, split_scan.why_no_kernel())
 """
 
@@ -58,7 +60,7 @@ def a_zip(folder: Path, *, more: str = "") -> Path:
     return archive
 
 
-def test_what_one_process_compiled_the_next_one_loads_from_the_directory_that_numba_is_told(tmp_path: Path) -> None:
+def test_what_one_process_compiled_the_next_one_loads_from_the_directory_set_for_numba(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, again = (run(FOLD, environment=environment) for _ in range(2))
     assert Path(first.split()[0]).parent == tmp_path
@@ -81,7 +83,7 @@ def test_where_nothing_can_be_written_each_process_compiles_for_itself() -> None
 
 
 @pytest.mark.slow
-def test_code_that_was_cut_short_is_compiled_anew(tmp_path: Path) -> None:
+def test_code_that_was_cut_short_is_compiled_again(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     run(FOLD, environment=environment)
     for kept in (*tmp_path.rglob("*.nbc"), *tmp_path.rglob("*.nbi")):
@@ -167,5 +169,5 @@ def test_the_command_line_starts_without_numba() -> None:
 def test_machine_code_that_cannot_be_listed_is_yet_to_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         code_cache, "cache_directory", lambda: tmp_path / ("a" * 256)
-    )  # an error to everybody, also to root
+    )  # an error for every user, also for root
     assert is_empty()

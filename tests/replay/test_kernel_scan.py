@@ -79,7 +79,7 @@ def a_split(
 
 
 def plainly(reader: RangeReader, split: Split) -> Found:
-    """Scan a batch at a time, so that of several damages the first one is told."""
+    """Scan a batch at a time, so that of several damages the first one is reported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", HEADER.size)
         return _found(lambda facts: plain_pieces(reader, split, SILENCE_MS, facts, Reading().producers_per_task))
@@ -245,7 +245,7 @@ def test_of_damaged_bytes_the_kernel_says_what_the_plain_path_says(seed: int, se
 
 
 @pytest.mark.parametrize("bit", mostly_slow(range(8), 3))
-def test_each_flipped_bit_of_a_small_segment_is_told_alike(bit: int) -> None:
+def test_each_flipped_bit_of_a_small_segment_is_reported_alike(bit: int) -> None:
     data = b"".join((
         a_batch(offset=0, records=3, transactional=True),
         a_marker(offset=3),
@@ -349,7 +349,7 @@ def test_leader_epochs_of_any_number_are_noted() -> None:
     assert found.facts.leader_epochs == [(epoch, epoch) for epoch in range(500)]
 
 
-def test_producer_ids_of_any_size_are_told_apart() -> None:
+def test_producer_ids_of_any_size_are_distinguished() -> None:
     ids = [0, 1, 2**31, 2**32, 2**62, 2**63 - 1]
     data = b"".join(a_batch(offset=offset, producer_id=producer_id) for offset, producer_id in enumerate(ids))
     expected, found = both(data, a_split(len(data)))
@@ -411,7 +411,7 @@ def test_a_marker_between_large_batches_comes_with_the_header_after_it(tmp_path:
     assert bytes_read(data, "as it comes", tmp_path / "x.log") == expected
 
 
-def test_a_file_that_has_shrunk_since_it_was_opened_is_told_alike(tmp_path: Path) -> None:
+def test_a_file_that_has_shrunk_since_it_was_opened_is_reported_alike(tmp_path: Path) -> None:
     data = b"".join(a_batch(offset=offset) for offset in range(20))
     size = read_header(data).size_bytes
     path = tmp_path / "x.log"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import NONE
 from resnap.replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
-from resnap.replay.scan.splits import NOTHING, Piece
 from tests.examples import examples
-from tests.replay.specification import entries_in, illegal_in, join, piece_of
+from tests.replay.specification import NOTHING, entries_in, illegal_in, join, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.producer_state import Event
+    from resnap.replay.scan.splits import Piece
 
 SILENCE_MS = EXPIRY.certain_silence_ms
 thorough = examples(300)

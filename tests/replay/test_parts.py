@@ -15,14 +15,12 @@ from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.split_scan import scan_split
-from resnap.replay.scan.splits import NOTHING, Piece, SplitSummary
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
 from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, planned
-from tests.replay.specification import join
+from tests.replay.specification import NOTHING, join
 from tests.strategies import (
     START_MS,
     DataEvent,
@@ -34,6 +32,7 @@ from tests.strategies import (
 
 if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
+    from resnap.replay.scan.splits import Piece, SplitSummary
 
 SILENCE_MS = 1_100
 PLAINLY = Reading()
@@ -56,7 +55,7 @@ def in_one(pieces: list[Piece]) -> Piece:
 OF_TRANSACTIONS = ["producer_id", "txn_first_offset", "closed", "first_marker_offset", "first_sequence"]
 
 
-def told(summary: SplitSummary) -> tuple[object, ...]:
+def comparable(summary: SplitSummary) -> tuple[object, ...]:
     """Give what does not depend on how a segment was read: facts, the transactions at the high watermark, all."""
     pieces = list(summary.pieces)
     below = in_one([*takewhile(lambda piece: not (piece.above and len(piece.rows)), pieces)])
@@ -81,10 +80,10 @@ def test_parts_of_any_size_are_together_what_the_whole_is(
     with TemporaryDirectory() as directory:
         partition = a_partition(Path(directory), [events, [PlainEvent()]], index_interval_bytes=interval)
         plan = a_plan(partition, high_watermark=mark)
-        expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
+        expected = scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY)
         parts = scanned(plan, size)
         assert len(parts) == 1 or fit(parts)
-        assert told(whole(parts, plan, PLAINLY)) == told(expected)
+        assert comparable(whole(parts, plan, PLAINLY)) == comparable(expected)
 
 
 MIXED: list[Event] = [
@@ -131,13 +130,13 @@ def spoiled_index(partition: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["missing", "between batches", "falling", "beyond", "zeros", "padded", "cut short"])
 def test_whatever_the_index_says_the_segment_is_read_right(how: str, partition: Path) -> None:
     plan = a_plan(partition)
-    expected = told(scan_split(whole_segment(plan, 0), SILENCE_MS))
+    expected = comparable(scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY))
     spoiled_index(partition, how)
-    assert told(whole(scanned(plan, 300), plan, PLAINLY)) == expected
+    assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == expected
 
 
 @pytest.mark.parametrize("at", [16, 700, 1_300, -1])
-def test_damage_is_told_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
+def test_damage_is_reported_at_its_position_as_without_cuts(at: int, partition: Path) -> None:
     log = partition / "00000000000000000000.log"
     content = bytearray(log.read_bytes())
     if at == -1:
@@ -146,9 +145,9 @@ def test_damage_is_told_at_its_position_as_without_cuts(at: int, partition: Path
         content[at : at + 80] = b"\xff" * 80
     log.write_bytes(content)
     plan = a_plan(partition)
-    expected = scan_split(whole_segment(plan, 0), SILENCE_MS)
+    expected = scan_part(whole_segment(plan, 0), SILENCE_MS, PLAINLY)
     assert isinstance(expected.error, FormatError)
-    assert told(whole(scanned(plan, 300), plan, PLAINLY)) == told(expected)
+    assert comparable(whole(scanned(plan, 300), plan, PLAINLY)) == comparable(expected)
 
 
 def test_offsets_that_fall_from_one_part_to_the_next_are_damage_as_they_are_within_one(tmp_path: Path) -> None:
@@ -231,11 +230,11 @@ def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
     plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)
     whole_, small = (
-        scan_split(split, SILENCE_MS, Reading(kernel=kernel, producers_per_task=most)) for most in (1 << 30, 1_000)
+        scan_part(split, SILENCE_MS, Reading(kernel=kernel, producers_per_task=most)) for most in (1 << 30, 1_000)
     )
     pieces = list(small.pieces)
     assert len(list(whole_.pieces)) == (1 if high_watermark is None else 2)
     assert len(pieces) >= 8
     # An array that grows by doubling, or a block that comes at once, may be fuller than was asked for.
     assert max(len(piece.rows) for piece in pieces) <= 3_000
-    assert told(small) == told(whole_)
+    assert comparable(small) == comparable(whole_)

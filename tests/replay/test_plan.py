@@ -164,7 +164,7 @@ def test_a_transaction_whose_entry_is_known_exactly_needs_no_reading() -> None:
     assert by_offset[2_300].at_boundary.keys() == {7}
 
 
-def test_an_entry_stands_only_where_no_batch_of_it_came_later() -> None:
+def test_an_entry_stays_valid_only_where_no_batch_of_it_came_later() -> None:
     hanging = Evidence(open=(open_since(450, seen_at=900, last_offset=700),))
     by_offset = {boundary.offset: boundary.evidence for boundary in plan(evidence=hanging).boundaries}
     assert by_offset[700].spanning == {7: 450}

@@ -1,4 +1,4 @@
-"""A script says what happens to one partition, and hears what a broker would answer."""
+"""A script says what happens to one partition, and gets what a broker would answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def append(**keys: object) -> dict[str, object]:
     return {"do": "append", "producerId": 7, **keys}
 
 
-def test_the_example_tells_the_story_that_its_notes_tell() -> None:
+def test_the_verdicts_of_the_example_are_those_in_its_notes() -> None:
     steps = list(run_script(EXAMPLE.read_text(encoding="utf-8").splitlines()))
     assert {one.line: one.verdict.error.name for one in steps if one.verdict.error} == {
         7: "OUT_OF_ORDER_SEQUENCE_NUMBER",
@@ -45,7 +45,7 @@ def test_the_example_tells_the_story_that_its_notes_tell() -> None:
     assert steps[-1].entry.last_sequence == 99
 
 
-def test_a_producer_counts_by_itself_unless_told_otherwise() -> None:
+def test_a_producer_counts_by_itself_unless_a_step_says_otherwise() -> None:
     steps = taken(append(records=3), append(records=2), append(sequence=5), append())
     assert [one.verdict.verdict for one in steps] == ["accepted"] * 4
     assert steps[-1].entry is not None
@@ -99,7 +99,7 @@ def test_lost_snapshots_and_an_unclean_stop_make_the_broker_read_the_log() -> No
 
 def test_deleted_records_leave_their_producer_known() -> None:
     steps = taken(append(), {"do": "deleteRecords", "offset": 1}, append(sequence=40))
-    assert steps[1].verdict.detail == "producers that stay known: 1"
+    assert steps[1].verdict.detail == "producers that are still known: 1"
     assert steps[-1].verdict.error is KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -164,7 +164,7 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
     [
         ("{", "not JSON"),
         ("[]", 'expected an object with the key "do"'),
-        ('{"do": "jump"}', 'no step "jump"'),
+        ('{"do": "jump"}', 'unknown step "jump"'),
         ('{"do": "append"}', 'append lacks "producerId"'),
         ('{"do": "append", "producerId": 7, "sequense": 1}', 'append has no key "sequense"'),
         ('{"do": "append", "producerId": -7}', "expected a whole number from 0"),
@@ -174,22 +174,22 @@ def test_from_4_0_on_a_late_batch_of_the_last_transaction_is_refused() -> None:
         ('{"do": "expire", "now": 1}', "its keys are none"),
         ('{"do": "truncate", "offset": 5}', "offset 5 is not within 0 and 0"),
         ('{"do": "settings", "kafka": "2.4"}', "older than 2.5"),
-        ('{"do": "settings", "kafka": "4.6"}', "4.5 is the newest"),
+        ('{"do": "settings", "kafka": "4.6"}', "the newest known release is 4.5"),
         pytest.param('{"do": "append", "producerId": ' + "[" * 100_000, "nested too deeply", id="deep"),
-        ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" stands there twice'),
+        ('{"do": "append", "producerId": 7, "producerId": 8}', 'the key "producerId" is given twice'),
         ('{"do": "settings", "kafka": "new"}', 'a release such as "3.9"'),
         ('{"do": "settings", "expirationMs": 0}', "expected a whole number from 1"),
     ],
 )
-def test_what_is_no_step_is_told_with_its_line(line: str, said: str) -> None:
+def test_an_invalid_step_is_reported_with_its_line(line: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         list(run_script(["# first", "", line], "script.jsonl"))
     assert str(caught.value).startswith("script.jsonl, line 3: ")
     assert said in str(caught.value)
 
 
-def test_settings_stand_first() -> None:
-    with pytest.raises(UsageError, match="settings may stand first, and only there"):
+def test_settings_come_first() -> None:
+    with pytest.raises(UsageError, match="settings are allowed only as the first step"):
         taken(append(), {"do": "settings", "kafka": "3.9"})
 
 
@@ -198,7 +198,7 @@ def test_a_producer_without_epochs_left_cannot_be_bumped() -> None:
         taken(append(epoch=32766), {"do": "bump", "producerId": 7})
 
 
-def test_a_log_that_a_broker_cannot_load_is_told() -> None:
+def test_a_log_that_a_broker_cannot_load_is_reported() -> None:
     forgets = {"do": "restart", "keepSnapshots": False}
     reads = {"do": "restart", "clean": False, "keepSnapshots": False}
     steps = taken(append(transactional=True), forgets, append(), reads)

@@ -159,7 +159,7 @@ def test_a_clock_before_the_marker_says_nothing_of_the_silence() -> None:
     assert state_after(ServerTime(NOW_MS + 9_999), marker(1), data(2)).coordinator_epoch == KEPT
 
 
-def test_data_after_data_is_no_rebirth() -> None:
+def test_data_after_data_is_not_a_rebirth() -> None:
     events = [marker(0), data(1), ServerTime(NOW_MS + 9_999), data(2)]
     assert state_after(*events).coordinator_epoch == KEPT
 

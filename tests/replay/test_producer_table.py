@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.replay.scan.producer_table import ProducerTable
-from resnap.replay.scan.splits import NOTHING, Piece
+from resnap.replay.scan.splits import Piece
 from tests.cases import each
 from tests.examples import examples
-from tests.replay.specification import join, piece_of
+from tests.replay.specification import NOTHING, join, piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
 
@@ -37,7 +37,7 @@ def held(table: ProducerTable) -> tuple[list[object], int]:
     return table.rows().tolist(), table.clock_ms
 
 
-def told(piece: Piece) -> tuple[list[object], int]:
+def contents(piece: Piece) -> tuple[list[object], int]:
     return piece.rows.tolist(), piece.clock_ms
 
 
@@ -49,9 +49,9 @@ def test_a_table_holds_what_joining_its_pieces_gives(events: list[Event], points
         table.append(piece)
         joined = join(joined, piece, SILENCE_MS)
         if look:
-            assert held(table) == told(joined)
-    assert held(table) == told(joined)
-    assert held(table) == told(joined)
+            assert held(table) == contents(joined)
+    assert held(table) == contents(joined)
+    assert held(table) == contents(joined)
 
 
 def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list[Piece]:
@@ -80,17 +80,17 @@ def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float
     ):
         table.append(piece)
         if number % 3 != 1:
-            assert held(table) == told(expected)
+            assert held(table) == contents(expected)
 
 
 def test_appending_changes_no_piece() -> None:
     pieces = many_pieces(3, producers=100, pieces=3, share=0.5)
-    before = [told(piece) for piece in pieces]
+    before = [contents(piece) for piece in pieces]
     table = ProducerTable(SILENCE_MS)
     for piece in pieces:
         table.append(piece)
         table.rows()
-    assert [told(piece) for piece in pieces] == before
+    assert [contents(piece) for piece in pieces] == before
 
 
 def test_tables_that_several_threads_put_in_order_at_once_keep_their_rows() -> None:
@@ -111,13 +111,13 @@ def test_tables_that_several_threads_put_in_order_at_once_keep_their_rows() -> N
         assert not any(pool.map(differs, range(50)))
 
 
-def test_clocks_that_fall_from_piece_to_piece_are_all_remembered() -> None:
+def test_clocks_that_fall_from_piece_to_piece_are_all_kept() -> None:
     clocks = [Piece(NOTHING.rows, 10_000 - number) for number in range(300)]
     pieces = [many_pieces(0, producers=9, pieces=1, share=1)[0], *clocks]
     table = ProducerTable(SILENCE_MS)
     for piece in pieces:
         table.append(piece)
-    assert held(table) == told(reduce(lambda one, other: join(one, other, SILENCE_MS), pieces))
+    assert held(table) == contents(reduce(lambda one, other: join(one, other, SILENCE_MS), pieces))
 
 
 @pytest.mark.heavy

@@ -96,7 +96,7 @@ def test_damage_anywhere_never_changes_a_boundary_below_it(number: int, tmp_path
     assert found.at(bases(directory)[-1]).outcome is Outcome.DAMAGED
 
 
-def test_a_segment_that_has_vanished_is_told_by_name(tmp_path: Path) -> None:
+def test_a_segment_that_has_vanished_is_reported_by_name(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, FOUR_HOURS)
     plan = planned(directory, now_ms=hour(5))
     vanished = directory / segment_name(bases(directory)[1], "log")
@@ -128,7 +128,7 @@ def test_other_partitions_do_not_suffer_from_damage(tmp_path: Path) -> None:
     assert {topic_partition.topic for topic_partition, _ in sink.snapshots} == {"good"}
 
 
-def test_a_torn_tail_of_the_active_segment_hurts_nobody(tmp_path: Path) -> None:
+def test_a_torn_tail_of_the_active_segment_is_not_an_error(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, FOUR_HOURS)
     active = directory / segment_name(bases(directory)[-1], "log")
     active.write_bytes(active.read_bytes()[:-3])
@@ -298,7 +298,7 @@ def test_what_was_made_stays_made_when_only_a_longer_window_meets_damage(tmp_pat
             assert found.snapshots[made.boundary.offset] == whole.snapshots[made.boundary.offset]
 
 
-def test_what_a_limit_leaves_unexplained_is_left_out_and_told(tmp_path: Path) -> None:
+def test_what_a_limit_leaves_unexplained_is_excluded_and_reported(tmp_path: Path) -> None:
     directory = long_silent(tmp_path)
     boundary = bases(directory)[122]
     found = replayed(planned(directory, now_ms=hour(123), wanted=[boundary], max_reach_back_ms=0))
@@ -342,7 +342,7 @@ def test_a_transaction_that_hung_for_days_before_it_was_aborted_is_read_from_its
     assert limited.at(wanted[0]).left_out == (LeftOut(1, Unexplained.BATCH),)
 
 
-def test_an_older_boundary_is_left_without_reading_where_evidence_names_nobody(tmp_path: Path) -> None:
+def test_an_older_boundary_is_left_without_reading_where_evidence_names_no_producer(tmp_path: Path) -> None:
     found = replayed(planned(long_silent(tmp_path), now_ms=hour(123) + 2 * DAY_MS))
     idle = [made for made in found.result.boundaries if made.window_start_offset is None]
     assert len(idle) > 100
@@ -358,7 +358,7 @@ def test_as_of_roll_leaves_out_who_was_silent_when_the_segment_was_rolled(tmp_pa
     assert [list(found.snapshots[offset]) for offset in bases(directory)[1:]] == [[1], [1], []]
 
 
-def test_one_timestamp_ahead_makes_nobody_expire_as_of_roll(tmp_path: Path) -> None:
+def test_one_timestamp_ahead_makes_no_producer_expire_as_of_roll(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, [[data(0), marker(0.1)], [plain(240), plain(1)], [plain(2)]])
     for path in directory.glob("*.log"):
         os.utime(path, ns=(hour(1) * 1_000_000,) * 2)
@@ -395,7 +395,7 @@ def test_a_snapshot_that_cannot_be_read_gets_no_verdict_and_is_rebuilt(tmp_path:
     assert made.entries == 1
 
 
-def test_who_was_left_out_here_does_not_make_a_snapshot_wrong_that_has_it(tmp_path: Path) -> None:
+def test_a_producer_excluded_here_does_not_make_a_snapshot_wrong_that_has_it(tmp_path: Path) -> None:
     directory = long_silent(tmp_path)
     boundary = bases(directory)[122]
     entry = replayed(planned(directory, now_ms=hour(123), wanted=[boundary], full=True)).snapshots[boundary][1]
@@ -409,7 +409,7 @@ def test_who_was_left_out_here_does_not_make_a_snapshot_wrong_that_has_it(tmp_pa
     assert made.comparison.unrecorded == (1, (1,))
 
 
-def test_a_stale_open_transaction_in_a_snapshot_is_not_believed_against_the_whole_log(tmp_path: Path) -> None:
+def test_a_stale_open_transaction_in_a_snapshot_does_not_override_the_complete_log(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, [[plain(0)], [plain(1)], [plain(2)]])
     stale = ProducerEntry(9, 0, 0, 0, 0, hour(0), -1, 0)
     (directory / segment_name(2, "snapshot")).write_bytes(snapshot_bytes([stale]))
@@ -438,7 +438,7 @@ def test_progress_covers_every_segment_that_is_read(tmp_path: Path) -> None:
     assert sum(size for _, size in told) == plan.bytes_in_segments
 
 
-def test_a_snapshot_is_a_file_with_the_digest_that_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_is_a_file_with_the_reported_digest(tmp_path: Path) -> None:
     directory = a_partition(tmp_path / "log", FOUR_HOURS)
     (result,) = rebuild_locally([planned(directory, now_ms=hour(5))], DirectorySink(tmp_path / "out"))
     for made in result.boundaries:

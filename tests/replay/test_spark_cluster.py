@@ -203,7 +203,7 @@ def test_an_executor_killed_in_the_middle_costs_time_and_nothing_else(place: Pla
     killed: list[int] = []
 
     def kill() -> None:
-        # Whoever reads is there; the other worker's executor may not have started yet.
+        # The executor that reads is there; the other worker's may not have started yet.
         killed.append(next(pid for worker in cluster.workers for pid in worker.executors()))
         os.kill(killed[0], signal.SIGKILL)
 

@@ -85,7 +85,7 @@ def test_executors_that_cannot_start_end_with_one_error(tmp_path: Path) -> None:
     assert error == "error: the Spark cluster ended the application: Master removed our application: FAILED"
 
 
-def test_the_next_replay_has_another_application_and_tasks_that_are_cut_off_are_not_heard_of(tmp_path: Path) -> None:
+def test_the_next_replay_has_another_application_and_cut_off_tasks_are_not_reported(tmp_path: Path) -> None:
     done = run(NEXT, tmp_path, bare_environment(tmp_path / "d"))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == ["the Spark cluster ended the application: it gave no reason", [1], [2], ["died"]]

@@ -1,4 +1,4 @@
-"""What an interrupt or a dying JVM breaks is told once, and not by py4j."""
+"""What an interrupt or a dying JVM breaks is reported once, and not by py4j."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ calls.error("of another session")
 """
 
 
-def test_py4j_is_not_heard_also_once_the_root_logger_has_a_handler() -> None:
+def test_py4j_is_not_logged_even_if_the_root_logger_has_a_handler() -> None:
     ran = subprocess.run([sys.executable, "-c", CALLS_BREAK], capture_output=True, text=True, check=True)
     assert ran.stderr == "ERROR:of somebody else:heard\nERROR:py4j.clientserver:of another session\n"

@@ -90,7 +90,7 @@ def plans_of(partitions: dict[str, Path], **options: object) -> list[PartitionPl
     return plans
 
 
-def told(results: list[PartitionResult]) -> list[tuple[object, ...]]:
+def comparable(results: list[PartitionResult]) -> list[tuple[object, ...]]:
     """Give results by partition; errors are compared by what they say."""
     return sorted(
         (
@@ -133,7 +133,7 @@ def test_spark_says_and_writes_what_the_local_engine_does(
     plans = plans_of(partitions, **options)
     local = list(rebuild_locally(plans, DirectorySink(here)))
     distributed = list(SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=reading).run(plans))
-    assert told(distributed) == told(local)
+    assert comparable(distributed) == comparable(local)
     assert files(there) == files(here)
     if "full" in options:
         errors = {result.topic_partition.topic: type(result.error) for result in distributed}
@@ -161,7 +161,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     here, there = tmp_path / "local", tmp_path / "spark"
     local = list(rebuild_locally(plans, DirectorySink(here)))
     distributed = list(SparkRebuild(context=session.sparkContext, sink_url=there.as_uri()).run(plans))
-    assert told(distributed) == told(local)
+    assert comparable(distributed) == comparable(local)
     assert files(there) == files(here)
     one, two, bad = (
         next(result for result in distributed if result.topic_partition == plan.topic_partition) for plan in plans
@@ -172,7 +172,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
 
 
 def hear_all(session: SparkSession) -> None:
-    """Wait until Spark's status tells of all that has happened, which a thread of its own brings to it."""
+    """Wait until Spark's status shows all that has happened; a thread of its own updates it."""
     session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(PATIENCE_S * 1000)
 
 
@@ -205,7 +205,7 @@ def test_waves_give_what_one_wave_gives_and_the_first_comes_before_the_last_is_r
     assert len(begun) == 2
     distributed += results
     assert len(begun) == len(plans)
-    assert told(distributed) == told(local)
+    assert comparable(distributed) == comparable(local)
     assert files(there) == files(here)
 
 
@@ -222,7 +222,7 @@ class StuckSources(Sources):
 
 
 @pytest.mark.spark
-def test_a_wave_that_nobody_waits_for_any_more_is_cancelled(
+def test_a_wave_without_a_waiting_caller_is_cancelled(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitions = log_dir(tmp_path / "log")
@@ -281,7 +281,7 @@ def test_a_worker_killed_in_the_middle_of_a_scan_costs_time_and_nothing_else(
     local = list(rebuild_locally(plans, DirectorySink(here)))
     deadly = Reading(sources=DeadlySources(mark=str(mark)))
     engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=deadly)
-    assert told(list(engine.run(plans))) == told(local)
+    assert comparable(list(engine.run(plans))) == comparable(local)
     assert files(there) == files(here)
     assert mark.exists()
 
@@ -318,5 +318,5 @@ def test_an_error_of_work_on_executors_reaches_who_waits_for_the_item_and_no_oth
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_no_plan_is_no_job(session: SparkSession, tmp_path: Path) -> None:
+def test_without_a_plan_there_is_no_job(session: SparkSession, tmp_path: Path) -> None:
     assert list(SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri()).run([])) == []

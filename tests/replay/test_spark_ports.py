@@ -55,7 +55,7 @@ print(json.dumps({"closed": attacked(kept | conf), "open": attacked(kept | opene
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what an attack brought on a driver as it is started, and on one that lets everybody in."""
+    """Give what an attack brought on a driver as it is started, and on one that admits every client."""
     directory = tmp_path_factory.mktemp("p")
     (directory / "script").mkdir()
     (directory / "script" / "key.pem").write_text(KEY)
@@ -81,7 +81,7 @@ def test_properties_reach_the_jvm_unchanged_and_are_in_no_command_line(attacked:
     assert "-Da=b" in closed["cmdline"], "what only a JVM's command line can hold"
 
 
-def test_the_same_attack_succeeds_where_nobody_has_to_know_a_secret(attacked: dict[str, Any]) -> None:
+def test_the_same_attack_succeeds_where_no_secret_is_needed(attacked: dict[str, Any]) -> None:
     assert any("replay" in block or "KeyFile" in block for block in attacked["open"]["blocks"])
     assert any("from a stranger" in answer for answer in attacked["open"]["answers"])
 

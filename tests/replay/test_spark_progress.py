@@ -24,7 +24,7 @@ PATIENCE_S = 300
 
 
 class Heard:
-    """What a watcher was told; ``until`` has a file made once it was told each of its words."""
+    """What a watcher got; ``until`` has a file made once it got each of its words."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Phase, int]] = []
@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(
+def test_a_watcher_gets_the_phase_and_the_running_tasks_and_all_that_is_done(
     context: SparkContext, tmp_path: Path
 ) -> None:
     heard, done, phase = Heard(), context.accumulator(0), tmp_path / "phase"
@@ -86,7 +86,7 @@ def test_a_watcher_hears_the_phase_and_the_running_tasks_and_all_that_is_done(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_jobs_are_cancelled_when_nobody_waits_for_them_any_more(context: SparkContext) -> None:
+def test_jobs_are_cancelled_when_no_caller_waits_for_them_any_more(context: SparkContext) -> None:
     group = "abandoned"
     left = threading.Event()
 
@@ -143,7 +143,7 @@ def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkCo
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_that_raises_is_heard_though_the_jobs_were_through(context: SparkContext) -> None:
+def test_a_watcher_that_raises_is_reported_though_the_jobs_were_done(context: SparkContext) -> None:
     with (
         pytest.raises(CancelledError),
         watched_jobs(context, context.accumulator(0), None, Impatient()) as watch,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_settings import S3Settings
 
 
-def test_an_executor_tells_what_it_cannot_see_and_why(tmp_path: Path) -> None:
+def test_an_executor_reports_what_it_cannot_see_and_why(tmp_path: Path) -> None:
     there, gone = tmp_path / "there.log", tmp_path / "gone.log"
     there.touch()
     MemoryObjectStore("reach").put("logs/0.log", b"x")
@@ -59,7 +59,7 @@ def test_an_executor_tries_to_write_and_leaves_nothing() -> None:
 
 
 @pytest.mark.s3
-def test_a_store_that_an_executor_may_not_use_is_told_with_its_own_words(s3_settings: S3Settings) -> None:
+def test_a_store_that_an_executor_may_not_use_is_reported_in_its_own_words(s3_settings: S3Settings) -> None:
     question = _Question(("s3://no-such-bucket/0.log",), "s3://no-such-bucket/staging", Sources(s3=s3_settings))
     asked = pickle.loads(pickle.dumps(question))  # noqa: S301 - our own, as it travels to executors
     said = dict(asked.answers())

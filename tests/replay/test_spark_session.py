@@ -71,7 +71,7 @@ from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 from resnap.storage.errors import ResnapError
 
-def told(**settings):
+def refusal_of(**settings):
     try:
         with spark_session(SparkSettings(**settings), os.environ) as session:
             os.kill(session.sparkContext._gateway.proc.pid, 9)
@@ -80,13 +80,13 @@ def told(**settings):
         return [str(error), error.hint]
 
 print(json.dumps({
-    "unreachable": told(master="spark://127.0.0.1:1"),
-    "master": told(master="spork://x"),
-    "java": told(conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}),
-    "memory": told(driver_memory="100m"),
-    "gone": told(conf={"spark.local.dir": "/proc/nowhere"}),
-    "killed": told(master="local[1]"),
-    "killed again": told(master="local[1]"),
+    "unreachable": refusal_of(master="spark://127.0.0.1:1"),
+    "master": refusal_of(master="spork://x"),
+    "java": refusal_of(conf={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}),
+    "memory": refusal_of(driver_memory="100m"),
+    "gone": refusal_of(conf={"spark.local.dir": "/proc/nowhere"}),
+    "killed": refusal_of(master="local[1]"),
+    "killed again": refusal_of(master="local[1]"),
 }))
 """
 
@@ -138,7 +138,7 @@ def facts(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_nothing_but_the_answer_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_nothing_but_the_output_is_written(quiet: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, _ = quiet
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
@@ -217,7 +217,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         ("gone", "Failed to create directory /proc/nowhere/"),
     ],
 )
-def test_a_failed_start_tells_which_java_and_what_it_said(
+def test_a_failed_start_reports_which_java_and_what_it_said(
     failures: dict[str, list[str]], failure: str, told: str
 ) -> None:
     message, hint = failures[failure]
@@ -230,13 +230,13 @@ def test_a_failed_start_tells_which_java_and_what_it_said(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_standalone_master_that_nobody_listens_at_is_told_at_once(failures: dict[str, list[str]]) -> None:
+def test_an_address_without_a_standalone_master_is_reported_at_once(failures: dict[str, list[str]]) -> None:
     assert failures["unreachable"][0] == "no Spark master answers (127.0.0.1:1: Connection refused)"
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_jvm_that_is_killed_at_work_is_told_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
+def test_a_jvm_that_is_killed_at_work_is_reported_and_does_not_prevent_the_next(failures: dict[str, list[str]]) -> None:
     for failure in ("killed", "killed again"):
         assert failures[failure][0] == "Spark's JVM ended while it was at work, with status -9"
 

@@ -12,7 +12,7 @@ CLUSTER = SparkSettings(master="spark://master:7077")
 
 
 @pytest.mark.parametrize(("master", "threads"), [("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[3, 2]", 3)])
-def test_a_local_master_tells_its_threads(master: str, threads: int) -> None:
+def test_a_local_master_states_its_threads(master: str, threads: int) -> None:
     assert SparkSettings(master=master).threads == threads
     assert spark_properties(SparkSettings(master=master), SCRATCH)["spark.sql.shuffle.partitions"] == str(threads)
 
@@ -79,7 +79,7 @@ def test_a_checkout_is_on_the_python_path_of_workers_and_a_site_directory_is_not
     assert spark_properties(SparkSettings(), SCRATCH).get("spark.executorEnv.PYTHONPATH") == given
 
 
-def test_a_cluster_keeps_its_own_shuffle_partitions_unless_told() -> None:
+def test_a_cluster_keeps_its_own_shuffle_partitions_by_default() -> None:
     assert "spark.sql.shuffle.partitions" not in spark_properties(CLUSTER, SCRATCH)
     told = SparkSettings(master="yarn", shuffle_partitions=12)
     assert spark_properties(told, SCRATCH)["spark.sql.shuffle.partitions"] == "12"

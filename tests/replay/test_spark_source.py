@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
-SOMEBODY_ELSES = """
+ANOTHER_PROGRAM = """
 import json, sys
 from collections import Counter
 from pyspark.sql import SparkSession
@@ -197,7 +197,7 @@ def test_damage_fails_the_query_with_file_and_position(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_failed_query_tells_the_next_step(
+def test_a_failed_query_names_the_next_step(
     session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
 ) -> None:
     log = min(writable_copy(data / "payments-0").glob("*.log"))
@@ -212,8 +212,8 @@ def test_a_failed_query_tells_the_next_step(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SOMEBODY_ELSES)
+def test_a_session_of_another_program_learns_the_format(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ANOTHER_PROGRAM)
     java = find_java({}, scratch=tmp_path)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path),
                    "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
@@ -224,7 +224,7 @@ def test_a_session_of_somebody_else_learns_the_format(data: Path, tmp_path: Path
     assert json.loads(done.stdout) == Counter(row["topic"] for row in plain_rows(data.glob("*/*.log")))
 
 
-def test_segments_that_are_too_old_by_their_time_index_are_left_out(data: Path) -> None:
+def test_segments_that_are_too_old_by_their_time_index_are_excluded(data: Path) -> None:
     def bases(*filters: Filter) -> list[int]:
         return [segment.range.base_offset for segment in find_segments([data / "payments-0"], None, Pruning(filters))]
 
@@ -299,7 +299,7 @@ def test_encrypted_segments_are_read_with_the_keys_that_an_option_names(
     late = rows_under(keyed, GreaterThanOrEqual(("maxTimestamp",), newest))
     assert newest in {row["maxTimestamp"] for row in late}
     assert len(late) < len(rows)
-    with pytest.raises(ConfigurationError, match="private keys at hand: none"):
+    with pytest.raises(ConfigurationError, match="the given private keys are: none"):
         rows_under(options)
     for wrong, error in (("key1", UsageError), ("key1=/missing.pem", ConfigurationError)):
         with pytest.raises(error):
@@ -317,7 +317,7 @@ FILTERED: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 def each_filter_reads_less_and_finds_the_same(url: str) -> None:
-    """Hold what is read under filters of all kinds against all rows: nothing that passes is left out, and some is."""
+    """Compare rows read under filters of all kinds with all rows: none that passes is excluded, and some are."""
     everything = rows_of(url)
     row = everything[len(everything) // 2]
     for filters in (
@@ -391,8 +391,8 @@ def test_a_file_outside_of_a_partitions_directory_belongs_to_no_topic(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["server.log", "00000000000000000007.log"])
-def test_what_is_no_segment_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="says no base offset" if name == "server.log" else "does not exist"):
+def test_a_path_that_is_not_a_segment_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no base offset" if name == "server.log" else "does not exist"):
         find_segments([tmp_path / name])
     with pytest.raises(UsageError, match="neither a Kafka log dir nor"):
         find_segments([tmp_path])
@@ -413,7 +413,7 @@ def test_a_url_that_leads_nowhere_is_refused_by_what_is_wrong_with_it(url: str, 
     assert os.getcwd() not in str(refused.value), "it was taken for a path"  # noqa: PTH109
 
 
-def test_a_partition_that_cannot_be_listed_is_not_left_out(data: Path, tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_listed_is_not_skipped(data: Path, tmp_path: Path) -> None:
     for name in ("payments-0", "orders-0"):
         shutil.copytree(data / name, tmp_path / name)
     (tmp_path / "orders-0" / "partition.metadata").write_text("version: 0\n")

@@ -42,23 +42,23 @@ def die_at_work(warm):
         jvm_of(context).kill()
         context.parallelize(range(3)).count()
 
-told = {}
+results = {}
 with WarmSpark(SETTINGS, os.environ) as warm:
     warm.begin()
     warm.begin()
     first, second = use(warm), use(warm)
-    told["died"] = refused(lambda: die_at_work(warm))
+    results["died"] = refused(lambda: die_at_work(warm))
     third = use(warm)
     third.kill()
     third.wait()
     fourth = use(warm)
     with ThreadPoolExecutor(3) as pool:
-        told["by threads"] = [jvm.pid == fourth.pid for jvm in pool.map(use, [warm] * 6)]
-told["same"] = first.pid == second.pid
-told["different"] = len({first.pid, third.pid, fourth.pid})
-told["ended"] = [jvm.poll() is not None for jvm in (first, third, fourth)]
-told["most inside"] = max(most_inside)
-told["closed"] = refused(lambda: use(warm))
+        results["by threads"] = [jvm.pid == fourth.pid for jvm in pool.map(use, [warm] * 6)]
+results["same"] = first.pid == second.pid
+results["different"] = len({first.pid, third.pid, fourth.pid})
+results["ended"] = [jvm.poll() is not None for jvm in (first, third, fourth)]
+results["most inside"] = max(most_inside)
+results["closed"] = refused(lambda: use(warm))
 
 for wait_s in (0, 1, 3):
     hasty = WarmSpark(SETTINGS, os.environ)
@@ -68,9 +68,9 @@ for wait_s in (0, 1, 3):
 WarmSpark(SETTINGS, os.environ).close()
 warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves the pipe of a JVM open that did not start
 broken = WarmSpark(SparkSettings(master="spork://x"), os.environ)
-told["broken"] = [refused(lambda: use(broken)), refused(lambda: use(broken))]
-told["threads"] = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("resnap-spark"))
-print(json.dumps(told))
+results["broken"] = [refused(lambda: use(broken)), refused(lambda: use(broken))]
+results["threads"] = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("resnap-spark"))
+print(json.dumps(results))
 """
 
 
@@ -81,7 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> dict[str, Any]:
+def results(place: Path) -> dict[str, Any]:
     """Give what the script found."""
     done = run(SCRIPT, place, bare_environment(place))
     assert (done.returncode, done.stderr) == (0, "")
@@ -91,43 +91,43 @@ def told(place: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_session_stays_for_the_next_one_who_wants_it(told: dict[str, Any]) -> None:
-    assert told["same"]
+def test_the_session_stays_for_the_next_one_who_wants_it(results: dict[str, Any]) -> None:
+    assert results["same"]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_jvm_that_died_at_work_is_told_and_replaced_by_the_next_call(told: dict[str, Any]) -> None:
-    assert told["died"] == ["ResnapError", "Spark's JVM ended while it was at work, with status -9"]
-    assert told["different"] == 3
+def test_a_jvm_that_died_at_work_is_reported_and_replaced_by_the_next_call(results: dict[str, Any]) -> None:
+    assert results["died"] == ["ResnapError", "Spark's JVM ended while it was at work, with status -9"]
+    assert results["different"] == 3
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_several_threads_have_it_one_after_the_other(told: dict[str, Any]) -> None:
-    assert told["by threads"] == [True] * 6
-    assert told["most inside"] == 1
+def test_several_threads_have_it_one_after_the_other(results: dict[str, Any]) -> None:
+    assert results["by threads"] == [True] * 6
+    assert results["most inside"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_no_jvm_outlives_its_owner_nor_a_start_that_was_not_needed(told: dict[str, Any], place: Path) -> None:
-    assert told["ended"] == [True] * 3
-    assert told["threads"] == []
+def test_no_jvm_outlives_its_owner_nor_a_start_that_was_not_needed(results: dict[str, Any], place: Path) -> None:
+    assert results["ended"] == [True] * 3
+    assert results["threads"] == []
     assert list((place / "tmp").iterdir()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_who_comes_after_the_end_is_refused(told: dict[str, Any]) -> None:
-    assert told["closed"] == ["UsageError", "Spark was asked for after it had been closed"]
+def test_who_comes_after_the_end_is_refused(results: dict[str, Any]) -> None:
+    assert results["closed"] == ["UsageError", "Spark was asked for after it had been closed"]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_start_that_fails_tells_why_to_each_who_asks(told: dict[str, Any]) -> None:
-    assert told["broken"][0] == told["broken"][1]
-    assert told["broken"][0][1].startswith("Spark did not start on Java 21.")
+def test_a_start_that_fails_reports_the_reason_to_each_caller(results: dict[str, Any]) -> None:
+    assert results["broken"][0] == results["broken"][1]
+    assert results["broken"][0][1].startswith("Spark did not start on Java 21.")
 
 
 BEGINNING = """

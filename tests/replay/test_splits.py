@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.replay.parts import plan_splits
+from resnap.replay.parts import plan_splits, scan_part
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry, ProducerStates
 from resnap.replay.scan import splits
 from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
 from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.split_scan import scan_split
 from resnap.replay.scan.splits import Split
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, LogDirError
@@ -59,15 +58,15 @@ def segment(tmp_path: Path) -> Path:
 def test_a_split_is_summarised_as_the_fold_says(segment: Path) -> None:
     states = ProducerStates(EXPIRY)
     states.append(events_of(SEGMENT))
-    (piece,) = scan_split(a_split(segment), SILENCE_MS).pieces
+    (piece,) = scan_part(a_split(segment), SILENCE_MS, Reading()).pieces
     assert entries_in(piece.rows) == states.entries
     assert piece.clock_ms == START_MS + 5_000
 
 
 @pytest.mark.parametrize("high_watermark", range(1, 7))
 def test_at_the_high_watermark_a_split_comes_in_two_pieces(high_watermark: int, segment: Path) -> None:
-    whole = scan_split(a_split(segment), SILENCE_MS).pieces[0]
-    below, above = scan_split(a_split(segment, high_watermark=high_watermark), SILENCE_MS).pieces
+    whole = scan_part(a_split(segment), SILENCE_MS, Reading()).pieces[0]
+    below, above = scan_part(a_split(segment, high_watermark=high_watermark), SILENCE_MS, Reading()).pieces
     states = ProducerStates(EXPIRY)
     states.append(events_of(b"".join(batch for offset, batch in BATCH_AT.items() if offset < high_watermark)))
     assert entries_in(below.rows) == states.entries
@@ -80,16 +79,16 @@ def test_at_the_high_watermark_a_split_comes_in_two_pieces(high_watermark: int, 
 def test_blocks_of_any_size_give_the_same_summary(
     block_bytes: int, segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = scan_split(a_split(segment), SILENCE_MS)
+    whole = scan_part(a_split(segment), SILENCE_MS, Reading())
     monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", block_bytes)
-    small = scan_split(a_split(segment), SILENCE_MS, Reading(kernel=False))
+    small = scan_part(a_split(segment), SILENCE_MS, Reading(kernel=False))
     assert small.pieces[0].rows.tolist() == whole.pieces[0].rows.tolist()
     assert small.pieces[0].clock_ms == whole.pieces[0].clock_ms
 
 
 def test_damage_is_part_of_the_answer_and_nothing_half_read_is(segment: Path) -> None:
     segment.write_bytes(SEGMENT[:-1])
-    found = scan_split(a_split(segment), SILENCE_MS)
+    found = scan_part(a_split(segment), SILENCE_MS, Reading())
     assert isinstance(found.error, FormatError)
     assert found.error.file == str(segment)
     assert found.pieces == ()
@@ -98,13 +97,13 @@ def test_damage_is_part_of_the_answer_and_nothing_half_read_is(segment: Path) ->
 def test_a_file_that_is_gone_is_part_of_the_answer(segment: Path) -> None:
     split = a_split(segment)
     segment.unlink()
-    assert isinstance(scan_split(split, SILENCE_MS).error, LogDirError)
+    assert isinstance(scan_part(split, SILENCE_MS, Reading()).error, LogDirError)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_part_of_the_answer(segment: Path) -> None:
     segment.chmod(0)
-    found = scan_split(a_split(segment), SILENCE_MS)
+    found = scan_part(a_split(segment), SILENCE_MS, Reading())
     assert isinstance(found.error, LogDirError)
     assert "Permission denied" in str(found.error)
 
@@ -112,7 +111,9 @@ def test_a_file_that_may_not_be_read_is_part_of_the_answer(segment: Path) -> Non
 @pytest.mark.parametrize(
     ("high_watermark", "divided"), [(None, None), (0, None), (1, 0), (99, 0), (100, None), (150, 1), (250, 2)]
 )
-def test_only_the_segment_around_the_high_watermark_is_divided(high_watermark: int | None, divided: int | None) -> None:
+def test_only_the_segment_that_holds_the_high_watermark_is_divided(
+    high_watermark: int | None, divided: int | None
+) -> None:
     spans = [
         SegmentSpan(
             locator=str(base), base_offset=base, next_base_offset=base + 100 if base < 200 else None, size_bytes=9,
@@ -161,12 +162,13 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
         "from resnap.replay.scan.header_scan import SegmentRange\n"
-        "from resnap.replay.scan.split_scan import scan_split\n"
+        "from resnap.replay.parts import scan_part\n"
+        "from resnap.replay.scan.reading import Reading\n"
         "from resnap.replay.scan.splits import Split\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak()\n"
         "whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)\n"
-        "found = scan_split(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100)\n"
+        "found = scan_part(Split(segment_index=0, part=0, range=whole, size_bytes=0), 1_100, Reading())\n"
         "print(found.error, len(found.pieces[0].rows), found.facts.batches, peak() - before)\n"
     )
     output = subprocess.run(

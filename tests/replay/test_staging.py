@@ -62,7 +62,7 @@ def test_a_destination_that_cannot_be_written_is_named_with_the_next_step(tmp_pa
 
 
 @pytest.mark.parametrize("url", [DISCARD, "memory://parts-of-one"])
-def test_parts_that_find_no_place_to_wait_are_told_with_the_next_step(
+def test_parts_without_a_place_to_wait_are_reported_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
@@ -71,7 +71,7 @@ def test_parts_that_find_no_place_to_wait_are_told_with_the_next_step(
     assert "TMPDIR" in (caught.value.hint or "")
 
 
-def test_parts_that_a_full_disk_does_not_hold_are_told(monkeypatch: pytest.MonkeyPatch, tiny_disk: Path) -> None:
+def test_parts_that_a_full_disk_does_not_hold_are_reported(monkeypatch: pytest.MonkeyPatch, tiny_disk: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tiny_disk))
     with pytest.raises(LogDirError, match="No space left") as caught:
         open_sink(DISCARD).write_parts(PAYMENTS, 42, [some_entries(50_000)], 50_000)

@@ -37,7 +37,7 @@ def test_equal_states_are_one_file_and_others_are_others(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_memory_held_between_the_fields_is_no_part_of_a_state(tmp_path: Path) -> None:
+def test_what_memory_held_between_the_fields_is_not_part_of_a_state(tmp_path: Path) -> None:
     clean, dirty = rows(5), np.frombuffer(bytearray(b"\xa5" * rows(5).nbytes), dtype=SUMMARY_DTYPE)
     for name in SUMMARY_DTYPE.names or ():
         dirty[name] = clean[name]
@@ -76,5 +76,5 @@ def test_where_there_is_no_room_nothing_is_kept_and_nothing_left_behind(tiny_dis
     assert list(tiny_disk.iterdir()) == []
 
 
-def test_where_nobody_may_write_nothing_is_kept(read_only_disk: Path) -> None:
+def test_on_a_read_only_disk_nothing_is_kept(read_only_disk: Path) -> None:
     assert write_state(str(read_only_disk / "states"), "1.state", rows(3)) is None

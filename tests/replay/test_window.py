@@ -129,7 +129,7 @@ def test_a_full_replay_equals_the_fold_at_every_boundary(drawn: list[Move]) -> N
 
 @thorough
 @given(drawn=moves, limit_ms=st.sampled_from((0, MINUTE_MS, HOUR_MS)), roll=st.booleans())
-def test_what_a_limited_reach_cannot_know_is_left_out_and_never_guessed(
+def test_what_a_limited_reach_cannot_know_is_excluded_and_never_guessed(
     drawn: list[Move], limit_ms: int, roll: bool
 ) -> None:
     simulation = Simulation().play(drawn)

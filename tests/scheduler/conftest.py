@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_log() -> None:
-    """Log as a service does: what nobody has set up draws tracebacks with all their values, which takes seconds."""
+    """Log as a service does: without a set-up, tracebacks are drawn with all their values, which takes seconds."""
     set_up(sys.stderr, "json")
 
 
@@ -51,7 +51,7 @@ class Ran:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The last error, told in JSON; nothing but JSON may be said there."""
+        """The last error, in JSON; nothing but JSON may be printed there."""
         other = [line for line in self.err.splitlines() if not line.startswith("{")]
         assert not other, self.err
         told: dict[str, Any] = [line["error"] for line in map(json.loads, self.err.splitlines()) if "error" in line][-1]
@@ -194,7 +194,7 @@ def opened(_ear: None) -> Iterator[Callable[[], list[str]]]:
 
 @pytest.fixture
 def again(command: Resnap, tmp_path: Path) -> Callable[..., Ran]:
-    """Run a command with the memory of this test."""
+    """Run a command with the run cache of this test."""
     return lambda *arguments, **variables: command(
         *arguments, "--engine", "local", **{"RESNAP_STATE_DIR": str(tmp_path / "state")} | variables
     )
@@ -202,7 +202,7 @@ def again(command: Resnap, tmp_path: Path) -> Callable[..., Ran]:
 
 @pytest.fixture(scope="module")
 def regenerated(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give snapshots that were made for the log dir of ``broker_log``; nobody may change them."""
+    """Give snapshots that were made for the log dir of ``broker_log``; no test may change them."""
     into = tmp_path_factory.mktemp("regenerated") / "staged"
     regenerate(fixture_set(SET).data, into)
     return into

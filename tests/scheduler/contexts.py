@@ -1,4 +1,4 @@
-"""A context for jobs that tests run themselves: nobody is told of anything."""
+"""A context for jobs that tests run themselves: it reports nothing."""
 
 from __future__ import annotations
 

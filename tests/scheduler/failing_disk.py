@@ -115,7 +115,7 @@ class _Folder:
 class PowerLossDisk(WatchedDisk):
     """Keeps beside the real files what of them would survive if the power failed: only what was synced.
 
-    Names that were not synced may or may not survive, so there are two outcomes to look at.
+    Names that were not synced may or may not survive, so there are two outcomes to check.
     """
 
     def __init__(self, root: Path, forgets: frozenset[str] = frozenset()) -> None:

@@ -1,4 +1,4 @@
-"""What tests of the commands do to files, and how they look at them without any code of ours."""
+"""What tests of the commands do to files, and how they read them without any code of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log dir that lost snapshots, what was regenerated for it, and how to look at both without any code of ours."""
+"""A log dir that lost snapshots, what was regenerated for it, and how to read both without any code of ours."""
 
 from __future__ import annotations
 
@@ -80,6 +80,12 @@ def manifest_of(ran: Any) -> str:
     """Return the manifest that a run in JSON has named."""
     manifest: str = ran.document["undoManifest"]
     return manifest
+
+
+def outcomes(document: dict[str, list[dict[str, object]]], place: str) -> dict[int, str]:
+    """Return the outcome by offset of the partition whose directory is ``place``."""
+    [row] = [one for one in document["partitions"] if f"{one['topic']}-{one['partition']}" == place]
+    return {one["offset"]: one["outcome"] for one in row["snapshots"]}  # type: ignore[attr-defined]
 
 
 def lose_all_snapshots(partition: Path) -> None:

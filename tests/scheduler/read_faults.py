@@ -1,6 +1,6 @@
 """Runs verbs while reads fail, in a process of its own: ``python -m tests.scheduler.read_faults STOPS VERB...``.
 
-It is to be started with the library made of ``read_faults.c`` preloaded, whose path ``LD_PRELOAD`` tells. Prints a JSON
+It is to be started with the library made of ``read_faults.c`` preloaded, whose path is in ``LD_PRELOAD``. Prints a JSON
 object for each run.
 """
 
@@ -76,7 +76,7 @@ class Stage:
         self.log_dir = one_partition(fixture.data, base / "data")
         self.staged, self.shipped = base / "staged", base / "shipped"
         scene = Scene(self.log_dir, self.expected, base / "first")
-        assert scene.run("tier") == 0, scene.told
+        assert scene.run("tier") == 0, scene.output
         shutil.move(scene.root / "store", self.shipped)
         code, told = quietly("regenerate", self.log_dir, "--into", self.staged, *LOCAL)
         assert code == 0, told
@@ -109,7 +109,7 @@ class Place:
                 return quietly("restore", store, "--into", self.data)
             case "scan":
                 return quietly("scan", self.scene.log_dir)
-        return self.scene.run(self.verb), self.scene.told
+        return self.scene.run(self.verb), self.scene.output
 
     def check(self) -> object:
         """Check what the verb has left, and return what there is of it."""
@@ -125,7 +125,7 @@ class Place:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copy a directory; installations look at inodes and times."""
+    """Copy a directory; installations compare inodes and times."""
     shutil.copytree(source, target, copy_function=shutil.copy2)
 
 
@@ -157,7 +157,7 @@ def _run(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
     library.fault_arm(*where, fault.step, fault.number, int(fault.goes_on))
     try:
         code, told = place.run()
-    except BaseException as error:  # noqa: BLE001 - told, since the process ends without a word
+    except BaseException as error:  # noqa: BLE001 - reported, since the process ends without a message
         code, told = -1, "".join(traceback.format_exception(error))
     steps, failed = library.fault_steps(), library.fault_first().decode()
     library.fault_arm(b"", b"", -1, 0, 0)
@@ -175,9 +175,9 @@ def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[
         fault = Fault(step, NUMBERS[index % 2], goes_on=index // 2 % 2 == 1)
         place = Place(stage, verb)
         found = ended(library, place, fault)
-        is_whole, wrong = looked_at(place, expected)
+        is_whole, wrong = outcome_of(place, expected)
         code, told = place.run()
-        is_whole_now, wrong_now = looked_at(place, expected)
+        is_whole_now, wrong_now = outcome_of(place, expected)
         yield Run(
             verb=verb, failed=found.failed, strerror=os.strerror(fault.number), code=found.code, told=found.told,
             is_whole=is_whole, rerun_code=code, rerun_told=told, is_whole_after_rerun=is_whole_now,
@@ -185,7 +185,7 @@ def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[
         )  # fmt: skip
 
 
-def looked_at(place: Place, expected: object) -> tuple[bool, str]:
+def outcome_of(place: Place, expected: object) -> tuple[bool, str]:
     """Return whether all is there that is to be, and what is there that may never be."""
     try:
         return place.check() == expected, ""

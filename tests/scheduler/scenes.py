@@ -24,8 +24,8 @@ VERBS: Final = ("regenerate", "tier", "remember", "retain", "gc")
 ON_WHAT_IS_SHIPPED: Final = frozenset({"retain", "gc", "verify"})
 """Verbs that begin with a store in which all is shipped."""
 REMEMBERING: Final = frozenset({"remember", "verify"})
-STRANGERS: Final = ("notes.txt", "none/payments/none/1/somebodys.log", ".resnap/probe/not-of-a-probe")
-"""Objects that are old and that nobody names, in no form of ours."""
+UNKNOWN_OBJECTS: Final = ("notes.txt", "none/payments/none/1/somebodys.log", ".resnap/probe/not-of-a-probe")
+"""Objects that are old and that no manifest names, in no form of ours."""
 LONG_AGO_S: Final = 1_500_000_000
 
 
@@ -45,14 +45,14 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def leave_garbage(store: Path) -> None:
-    """Leave in ``store`` what runs leave that are killed, and what nobody knows; all of it is old."""
+    """Leave in ``store`` what killed runs leave, and unknown objects; all of it is old."""
     for manifest in sorted(store.rglob("*.manifest"))[-2:]:
         manifest.unlink()
     folder = min(store.rglob("*.log")).parent
     staged = store / ".staging" / str(UUID(int=1)) / "payments-1" / "00000000000000000042.snapshot"
     probe = store / ".resnap" / "probe" / f"{1:032x}"
     garbage = {folder / f".resnap-{0:032x}~": b"half", staged: b"staged", probe: b"probe"}
-    for path, body in (garbage | {store / key: b"a stranger" for key in STRANGERS}).items():
+    for path, body in (garbage | {store / key: b"an unknown object" for key in UNKNOWN_OBJECTS}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
     for path in store.rglob("*"):
@@ -64,7 +64,7 @@ class Scene:
 
     def __init__(self, log_dir: Path, expected: Path, place: Path) -> None:
         self.log_dir, self.expected, self.root = log_dir, expected, place / "root"
-        self.told = ""
+        self.output = ""
         """What the last run said of itself and its errors."""
         self.segments = 0
         """How many must be whole under a manifest, whatever is deleted beside them."""
@@ -79,11 +79,11 @@ class Scene:
             self.segments = sum(1 for _ in store.rglob("*.manifest"))
 
     def run(self, verb: str) -> int:
-        """Run the verb in this process; nothing is printed, nothing remembered but by the verbs that are for that."""
+        """Run the verb in this process; nothing is printed, and only the verbs that are for that write a cache."""
         os.environ["RESNAP_STATE_DIR"] = str(self.root / "state") if verb in REMEMBERING else "none"
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
             code = run([str(argument) for argument in self._arguments(verb)])
-        self.told = err.getvalue()
+        self.output = err.getvalue()
         return code
 
     def _arguments(self, verb: str) -> tuple[object, ...]:
@@ -122,7 +122,7 @@ class Scene:
         """Check that all that is named is there, and what is strange; return how much is left that was old."""
         objects = files_of(store)
         assert len(check_store(objects, strict=False)) == self.segments
-        assert all(objects[key] == b"a stranger" for key in STRANGERS)
+        assert all(objects[key] == b"an unknown object" for key in UNKNOWN_OBJECTS)
         return sum((store / key).stat().st_mtime == LONG_AGO_S for key in objects)
 
     def _check_memory(self, left: Path) -> int:

@@ -30,7 +30,7 @@ class Script:
     address: str = ""
 
     def body(self, path: str) -> Any:
-        """Return what stands at a path."""
+        """Return what is at a path."""
         now = instant(SystemClock().now_ms())
         if path.startswith("/v1/sources"):
             return {"sources": [{"source": "/data", "scanned": now, "tried": now, "error": None}]}

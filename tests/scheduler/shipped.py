@@ -102,7 +102,7 @@ def _read_manifest(body: bytes) -> dict[str, Any]:
 
 
 def check_store(objects: Mapping[str, bytes], *, strict: bool = True) -> set[Range]:
-    """Check that each segment has one manifest, that every object fits it, and (if strict) that there is no other."""
+    """Check that each segment has one manifest that all objects match, and (if strict) that nothing else is there."""
     found: dict[Range, str] = {}
     named = set()
     for key, manifest in manifests(objects).items():

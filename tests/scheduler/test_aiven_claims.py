@@ -104,7 +104,7 @@ def test_a_checkpoint_that_the_batches_contradict_is_not_shipped(
     assert "a batch is of leader epoch 0, leader-epoch-checkpoint says 2" in refused["detail"]
 
 
-def test_a_time_index_whose_entries_are_wrong_is_made_anew_on_the_way_to_a_store(
+def test_a_time_index_with_wrong_entries_is_rebuilt_for_a_store(
     command: Resnap, fixture_set: Sets, writable_copy: Any, tmp_path: Path
 ) -> None:
     log_dir = writable_copy(fixture_set(PLAIN).data)

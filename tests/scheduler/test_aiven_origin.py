@@ -48,7 +48,7 @@ def origins(store: Path) -> list[Path]:
     return sorted((store / "tiered" / ".resnap" / "origin").rglob("*.json"))
 
 
-def test_verify_goes_by_the_rules_that_were_used_unless_a_flag_says_others(
+def test_verify_uses_the_rules_of_the_manifest_unless_a_flag_says_others(
     command: Resnap, tier: Tier, store: Path
 ) -> None:
     assert tier(*NARROW).code == 0
@@ -68,7 +68,7 @@ def test_a_later_run_that_would_keep_more_names_what_is_missing(tier: Tier, stor
     ran = tier(*WIDE)
     assert (ran.code, ran.document["summary"]["shipped"]) == (13, 0)
     assert "was made under producer.id.expiration.ms 1000" in ran.error["message"]
-    assert "`resnap remote status LOG_DIR --store` says which of these segments brokers know of" in ran.error["hint"]
+    assert "`resnap remote status LOG_DIR --store` shows which of these segments brokers know" in ran.error["hint"]
     assert tree(store) == before
     assert tier(*NARROW).code == 0
 
@@ -117,7 +117,7 @@ def test_one_that_is_damaged_is_named_and_the_rest_is_verified(command: Resnap, 
     assert command("scan", (store / "tiered").as_uri(), *LOCAL[2:]).code == 0
 
 
-def test_restore_goes_by_it_too(command: Resnap, tier: Tier, store: Path, tmp_path: Path) -> None:
+def test_restore_uses_the_recorded_rules_too(command: Resnap, tier: Tier, store: Path, tmp_path: Path) -> None:
     assert tier(*NARROW).code == 0
     url = (store / "tiered").as_uri()
     for name in ("as-shipped", "as-asked-for"):

@@ -71,7 +71,7 @@ def test_it_is_what_comes_back_from_the_layout_flat(command: Resnap, fixture_set
         read = command("verify", "--store", (tmp_path / store).as_uri(), *key_of(fixture), *to[2 + len(own) :], *JSON)
         assert (read.code, read.document["summary"]["snapshotsReplayed"]) == (0, segments), read.err
         (tmp_path / f"from-{store}").mkdir()
-        # Where the key prefix ends without a slash only manifests tell where the topic's name begins.
+        # Where the key prefix ends without a slash only manifests say where the topic's name begins.
         ran = command("restore", (tmp_path / store).as_uri(), "--into", tmp_path / f"from-{store}", *key_of(fixture),
                       "--topic", "pay*", *JSON)  # fmt: skip
         assert (ran.code, ran.document["summary"]["restored"]) == (0, 2), ran.err

@@ -1,4 +1,4 @@
-"""What ``tier --layout aiven`` writes is what the plugin wrote, and what it left out is nobody's business."""
+"""What ``tier --layout aiven`` writes is what the plugin wrote; what it leaves out is not needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORMS: Final = {
 
 
 def form_of(fixture: FixtureSet) -> list[str]:
-    """Return the flags that write as the plugin of a set was told to."""
+    """Return the flags that write as the plugin of a set was configured."""
     public = f"key1={fixture.root / 'keys' / 'public.pem'}"
     own = ["--encryption-public-key", public] if fixture.name == ENCRYPTED else FORMS[fixture.name]
     return ["--layout", "aiven", "--key-prefix", "tiered/", "--chunk-size", "4096", *own]
@@ -85,7 +85,7 @@ def written() -> dict[str, Path]:
 def tiered(
     command: Resnap, fixture_set: Sets, written: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """Give a store with what ``tier`` makes of the log dir of a set; nobody may change it."""
+    """Give a store with what ``tier`` makes of the log dir of a set; no test may change it."""
 
     def filled(name: str) -> Path:
         if name not in written:
@@ -165,7 +165,7 @@ def test_what_a_broker_has_tiered_is_not_shipped_again(command: Resnap, fixture_
 
 
 @pytest.mark.parametrize("name", AIVEN)
-def test_a_store_is_read_back_whoever_filled_it(
+def test_a_store_is_read_back_whichever_program_filled_it(
     name: str, command: Resnap, tiered: Callable[[str], Path], fixture_set: Sets
 ) -> None:
     fixture = fixture_set(name)
@@ -203,7 +203,7 @@ def damaged(path: Path, at: int) -> None:
 
 @pytest.mark.parametrize("place", [(PLAIN, "log", 700), (ENCRYPTED, "log", 700), (PLAIN, "indexes", 7),
                                    (PLAIN, "indexes", 300)])  # fmt: skip
-def test_a_changed_byte_is_told_with_its_object(
+def test_a_changed_byte_is_reported_with_its_object(
     place: tuple[str, str, int], command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
     name, suffix, at = place
@@ -217,7 +217,7 @@ def test_a_changed_byte_is_told_with_its_object(
     assert ran.document["summary"]["different"] == 1
 
 
-def test_garbage_is_nobodys_in_this_layout(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
+def test_gc_deletes_nothing_in_this_layout(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
     """A log without a manifest may be a broker's upload that is under way."""
     store = shutil.copytree(fixture_set(PLAIN).remote, tmp_path / "store")
     for path in store.rglob("*.rsm-manifest"):
@@ -239,7 +239,7 @@ def test_garbage_is_nobodys_in_this_layout(command: Resnap, fixture_set: Sets, t
         ["--layout", "plugin"],
     ],
 )
-def test_settings_that_mean_nothing_are_a_matter_of_usage(
+def test_settings_that_mean_nothing_are_a_usage_error(
     arguments: list[Any], command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
     ran = tier(command, fixture_set(PLAIN), tmp_path / "store", *arguments)
@@ -275,7 +275,7 @@ def test_chunks_may_be_larger_than_any_segment(command: Resnap, fixture_set: Set
     assert read_manifest(manifest.read_bytes()).chunks.chunk_size == (1 << 30) - 1
 
 
-def test_a_file_of_settings_for_this_layout_keeps_nobody_from_another(
+def test_a_file_of_settings_for_this_layout_does_not_prevent_another(
     command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
     settings = tmp_path / "resnap.toml"
@@ -294,7 +294,7 @@ def test_only_brokers_delete_in_it(command: Resnap, fixture_set: Sets, tmp_path:
     assert files_of(store) == before
 
 
-def test_a_wrong_key_is_told_as_such_and_nobody_is_told_to_delete_anything(
+def test_a_wrong_key_is_reported_as_such_and_no_hint_says_to_delete_anything(
     command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
     RSA = pytest.importorskip("Crypto.PublicKey.RSA")  # noqa: N806 - a module

@@ -1,4 +1,4 @@
-"""What ``announce`` refuses before it talks to anybody; the rest is in ``tests/kafka/test_announce.py``."""
+"""What ``announce`` refuses before it connects to a cluster; the rest is in ``tests/kafka/test_announce.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 
-def test_without_a_cluster_there_is_nobody_to_tell(command: Resnap, tmp_path: Path) -> None:
+def test_without_a_cluster_announcing_is_a_usage_error(command: Resnap, tmp_path: Path) -> None:
     ran = command("announce", tmp_path.as_uri())
     assert (ran.code, ran.out) == (10, "")
     assert "error: no cluster is named\nhint: give --bootstrap-server HOST:PORT" in ran.err

@@ -38,7 +38,7 @@ def set_policy(data: Path, topic: str, policy: str | None) -> None:
     ("policy", "compaction"),
     [("compact", Compaction.COMPACTED), ("compact,delete", Compaction.COMPACTED), ("delete", Compaction.NOT_COMPACTED)],
 )
-def test_a_topics_own_policy_tells_whether_it_is_compacted(policy: str, compaction: Compaction, data: Path) -> None:
+def test_a_topics_own_policy_says_whether_it_is_compacted(policy: str, compaction: Compaction, data: Path) -> None:
     set_policy(data, "payments", policy)
     found = {str(one.topic_partition): one.inventory for one in select(Scope(sources=(str(data),))).partitions}
     for name in ("payments-0", "payments-1"):
@@ -49,13 +49,15 @@ def test_a_topics_own_policy_tells_whether_it_is_compacted(policy: str, compacti
     assert found["meta-0-0"].compaction_origin is not CompactionOrigin.TOPIC_CONFIGURATION
 
 
-def test_a_policy_that_was_taken_away_tells_nothing(data: Path) -> None:
+def test_a_policy_that_was_removed_says_nothing(data: Path) -> None:
     set_policy(data, "payments", "compact")
     set_policy(data, "payments", None)
     assert "payments" not in ClusterMetadata(data).cleanup_policies()
 
 
-def test_lost_topic_ids_are_in_what_is_looked_at(data: Path, fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_lost_topic_ids_are_read_from_the_cluster_metadata(
+    data: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
     before = fixture_set("kafka-3.9.1-kraft").data
     for path in data.glob("*/partition.metadata"):
         path.unlink()
@@ -67,7 +69,7 @@ def test_lost_topic_ids_are_in_what_is_looked_at(data: Path, fixture_set: Callab
     assert None not in ids[1]
 
 
-def test_a_metadata_log_that_cannot_be_used_tells_nothing(tmp_path: Path) -> None:
+def test_an_unusable_metadata_log_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     assert ClusterMetadata(tmp_path).image() is None
     assert ClusterMetadata(tmp_path).cleanup_policies() == {}
@@ -80,7 +82,7 @@ def test_a_scan_says_that_a_compacted_topic_is_one(command: Resnap, data: Path) 
     assert [one["compaction"] for one in json.loads(ran.out)["partitions"]] == ["compacted"] * 2
 
 
-def test_what_was_read_for_the_settings_is_not_read_again_for_the_first_look_at_topics(data: Path) -> None:
+def test_what_was_read_for_the_settings_is_not_read_again_for_the_topics(data: Path) -> None:
     set_policy(data, "payments", "compact")
     settings = load_settings({}, environment={}, directory=data, places=[str(data)])
     for path in (data / "__cluster_metadata-0").iterdir():

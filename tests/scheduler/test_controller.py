@@ -50,10 +50,10 @@ def test_the_image_as_a_table_has_the_topics_and_what_they_come_to(command: Resn
     assert ran.code == 0
     assert "payments             YMc4MP1-R6O2oJbmBbBiPg           2          14" in ran.out
     assert "6 topics, 1 deleted; 1 broker;" in ran.out
-    assert "Producer ids below 2,000 were given out, in 2 blocks." in ran.out
+    assert "Producer ids below 2,000 were allocated, in 2 blocks." in ran.out
 
 
-def test_the_blocks_are_told_with_who_got_them(command: Resnap, kraft: FixtureSet) -> None:
+def test_the_blocks_are_listed_with_the_brokers_that_got_them(command: Resnap, kraft: FixtureSet) -> None:
     ran = command("controller", "producer-ids", kraft.data / "__cluster_metadata-0", "--output", "json")
     answer = json.loads(ran.out)
     spans = [(one["firstProducerId"], one["lastProducerId"], one["brokerId"]) for one in answer["blocks"]]
@@ -61,7 +61,7 @@ def test_the_blocks_are_told_with_who_got_them(command: Resnap, kraft: FixtureSe
     assert answer["summary"] == {"nextProducerId": 2000, "notes": []}
 
 
-def test_the_settings_are_told_with_who_set_them(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
+def test_the_settings_are_listed_with_their_origin(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("producer.id.expiration.ms=5000\nproducer.id.expiration.check.interval.ms=70\n")
     ran = command("controller", "config", kraft.data, "--server-properties", properties, "--output", "json")
@@ -124,7 +124,7 @@ def test_a_log_dir_of_zookeeper_times_cannot_be_audited_without_one(
     assert "there is no metadata log to read" in ran.err
 
 
-def test_a_damaged_metadata_log_is_told_with_file_and_position(
+def test_a_damaged_metadata_log_is_reported_with_file_and_position(
     command: Resnap, kraft: FixtureSet, tmp_path: Path
 ) -> None:
     metadata = shutil.copytree(kraft.data / "__cluster_metadata-0", tmp_path / "__cluster_metadata-0")
@@ -186,7 +186,7 @@ def test_server_properties_count_for_the_broker_that_they_name(command: Resnap, 
     assert "node 3000, which is not a broker here" in ran.out
 
 
-def test_settings_are_told_of_brokers_that_are_not_registered_and_of_any(command: Resnap, tmp_path: Path) -> None:
+def test_settings_of_unregistered_brokers_and_of_all_brokers_are_listed(command: Resnap, tmp_path: Path) -> None:
     default = _metadata_log(tmp_path / "default", [], ("", "producer.id.expiration.ms", "5000"))
     of_any = command("controller", "config", default, "--output", "json").document["settings"][0]
     assert (of_any["brokerId"], of_any["value"], of_any["level"]) == (None, 5000, "dynamic-default")
@@ -195,7 +195,7 @@ def test_settings_are_told_of_brokers_that_are_not_registered_and_of_any(command
     assert [one["value"] for one in settings if one["name"] == "producer.id.expiration.ms"] == [86_400_000, 5000]
 
 
-def test_a_change_that_changes_nothing_on_the_broker_is_not_told(command: Resnap, tmp_path: Path) -> None:
+def test_a_change_that_changes_nothing_on_the_broker_is_not_listed(command: Resnap, tmp_path: Path) -> None:
     metadata = _metadata_log(tmp_path, [1], ("1", "producer.id.expiration.ms", "7000"))
     properties = tmp_path / "server.properties"
     properties.write_text("node.id=1\nproducer.id.expiration.ms=7000\n")
@@ -203,7 +203,7 @@ def test_a_change_that_changes_nothing_on_the_broker_is_not_told(command: Resnap
     assert "since" not in command("controller", "config", metadata, "--server-properties", properties).out
 
 
-def test_an_audit_of_nothing_is_no_success(command: Resnap, kraft: FixtureSet) -> None:
+def test_an_audit_of_nothing_is_not_a_success(command: Resnap, kraft: FixtureSet) -> None:
     ran = command("controller", "audit", kraft.data, "--topic", "paymnets")
     assert ran.code == 2
     assert "matches --topic paymnets" in ran.err

@@ -72,7 +72,7 @@ def put_snapshot(log: Path, expected: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("keeps_state", [False, True], ids=["another machine", "the same machine"])
-def test_what_the_store_holds_tells_of_producers_whose_batches_retention_has_taken(
+def test_what_the_store_holds_shows_producers_whose_batches_retention_has_taken(
     command: Resnap, log: Path, expected: Path, tmp_path: Path, *, keeps_state: bool
 ) -> None:
     offsets, store = bases(log / PARTITION), (tmp_path / "store").as_uri()
@@ -96,7 +96,7 @@ def test_what_the_store_holds_tells_of_producers_whose_batches_retention_has_tak
     assert command("verify", "--store", store, "--engine", "local").code == 0
 
 
-def test_a_state_that_was_kept_just_where_the_log_begins_now_tells_what_was_below(
+def test_a_state_that_was_kept_just_where_the_log_begins_now_shows_what_was_below(
     command: Resnap, log: Path, expected: Path, tmp_path: Path
 ) -> None:
     offsets, store = bases(log / PARTITION), (tmp_path / "store").as_uri()
@@ -126,7 +126,7 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
     ran = command("regenerate", cut, "--into", tmp_path / "out", *ROLL, *NEVER, "--output", "json")
     assert ran.code == 0
     planned = command("plan", cut, *ROLL, *NEVER)
-    assert f"The log of {PARTITION} begins at {offsets[5]}: of producers whose last batch lies below" in planned.out
+    assert f"The log of {PARTITION} begins at {offsets[5]}: producers whose last batch lies below" in planned.out
     below = {
         pid
         for offset in newest
@@ -143,7 +143,7 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
 
     shipped = command("tier", cut, "--to", (tmp_path / "store").as_uri(), *ROLL, *NEVER, "--output", "json")
     said, too = (
-        {line for line in one.err.splitlines() if "left out of the snapshot at" in line} for one in (ran, shipped)
+        {line for line in one.err.splitlines() if "excluded from the snapshot at" in line} for one in (ran, shipped)
     )
     assert said
     assert too == said

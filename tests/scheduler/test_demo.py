@@ -1,4 +1,4 @@
-"""The demonstration: that it does what it tells, and that it would tell if anything were wrong."""
+"""The demonstration: that it does what it prints, and that it would report anything wrong."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_given_workplace_is_made_and_stays_but_must_be_empty(tmp_path: Path) -
         assert refused.value.hint
 
 
-def test_the_command_tells_a_story_and_ends_with_what_to_do_next(resnap: Resnap) -> None:
+def test_the_command_explains_each_step_and_ends_with_what_to_do_next(resnap: Resnap) -> None:
     ran = resnap("demo", "--engine", "local", "--dir", "here", "--seed", 3)
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()

@@ -123,7 +123,7 @@ def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
     found = findings(clock=FixedClock(86_400_000), log_dirs=[str(log_dir)])
     first, second = (finding for finding in found if finding.check == "clock")
     assert first.health is Health.FAIL
-    assert "still to come" in second.detail
+    assert "in the future" in second.detail
 
 
 def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_stopped_broker_must_have_stopped_in_order(log_dir: Path) -> None:
     assert "stop it once" in str(finding.remedy)
 
 
-def test_what_cannot_be_read_fails_and_the_rest_is_still_looked_at(log_dir: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_fails_and_the_rest_is_still_examined(log_dir: Path, tmp_path: Path) -> None:
     (log_dir / "replication-offset-checkpoint").write_bytes(b"7\n")
     found = findings(log_dirs=[str(tmp_path / "nowhere"), str(log_dir)])
     details = [(finding.health, finding.detail) for finding in found if finding.check == "log dir"]
@@ -213,5 +213,8 @@ def test_a_url_of_no_store_fails() -> None:
 
 def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     found = the(findings(store_url=f"{tmp_path.as_uri()}/mistyped"), "store")
-    assert (found.health, found.detail) == (Health.WARN, f"{tmp_path}/mistyped is not there yet, so nothing was tried")
+    assert (found.health, found.detail) == (
+        Health.WARN,
+        f"{tmp_path}/mistyped does not exist yet, so nothing was tested",
+    )
     assert list(tmp_path.iterdir()) == []

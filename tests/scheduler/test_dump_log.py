@@ -70,7 +70,7 @@ def test_entries_of_a_snapshot_with_and_without_a_batch_and_an_open_transaction(
     ])  # fmt: skip
 
 
-def test_a_wrong_checksum_is_told_and_the_dump_goes_on(
+def test_a_wrong_checksum_is_reported_and_the_dump_goes_on(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], writable_copy: Callable[[Path], Path]
 ) -> None:
     path = writable_copy(fixture_set("kafka-2.7.2").data / "payments-0" / f"{FIRST}.log")
@@ -85,4 +85,4 @@ def test_what_kafkas_tool_does_not_know_is_refused(command: Resnap, fixture_set:
     ran = command("inspect", data / "replication-offset-checkpoint", "--output", "dump-log")
     assert (ran.code, "knows no offset-checkpoint" in ran.err) == (2, True)
     ran = command("scan", data, RESNAP_OUTPUT="dump-log")
-    assert (ran.code, "a form of `resnap inspect` alone" in ran.err) == (2, True)
+    assert (ran.code, "only `resnap inspect` supports dump-log" in ran.err) == (2, True)

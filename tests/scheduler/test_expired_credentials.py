@@ -92,7 +92,7 @@ def test_a_probe_that_is_refused_for_another_reason_has_not_seen_a_wrong_checksu
     assert (found.whole, found.in_parts, proxy.struck) == (Check.TAKEN, Check.TAKEN, 1)
 
 
-def test_what_a_process_says_that_gives_no_credentials_is_told_in_one_line(
+def test_what_a_process_prints_that_gives_no_credentials_is_reported_in_one_line(
     command: Resnap, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     config = tmp_path / "config"

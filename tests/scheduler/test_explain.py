@@ -53,7 +53,7 @@ def test_one_producer_may_be_asked_for(command: Resnap, broker_log: Path) -> Non
     nobody = command("explain", broker_log, "payments-0", 985, "--producer-id", 10**9, "--output", "json")
     assert (nobody.code, nobody.document) == (0, {"batches": [], "summary": {"producers": 0}})
     said = command("explain", broker_log, "payments-0", 985, "--producer-id", 10**9).out
-    assert "Producer 1000000000 has no batch below offset 985 in what is left of payments-0" in said
+    assert "Producer 1000000000 has no batch below offset 985 in the existing segments of payments-0" in said
 
 
 def test_only_what_lies_below_the_offset_counts(command: Resnap, broker_log: Path) -> None:
@@ -82,7 +82,7 @@ def test_an_offset_above_the_log_is_said_to_be_one(command: Resnap, broker_log: 
         ("paymentz-0", "1", "paymentz-0 is not in"),
     ],
 )
-def test_what_is_not_there_is_a_matter_of_usage(
+def test_an_invalid_partition_or_offset_is_a_usage_error(
     command: Resnap, broker_log: Path, partition: str, offset: str, said: str
 ) -> None:
     ran = command("explain", broker_log, partition, "--", offset)
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_a_matter_of_usage(
     assert "hint: " in ran.err
 
 
-def test_damage_is_told_with_file_and_position(command: Resnap, broker_log: Path) -> None:
+def test_damage_is_reported_with_file_and_position(command: Resnap, broker_log: Path) -> None:
     path = file_at(broker_log / "payments-0", 0, "log")
     path.write_bytes(path.read_bytes()[:100] + bytes(20))
     ran = command("explain", broker_log, "payments-0", 985)
@@ -123,7 +123,9 @@ def test_a_transaction_that_stays_open_has_its_holder_and_the_command_that_ends_
     said = command(*explain).out
     assert "transactional id 'ledger' holds it, and is Ongoing since 2023-11-14T22:13:20.000Z; its coordinator" in said
     assert "It hangs: transactional id 'audit', which held it, is Ongoing" in said
-    assert f"Whose it is is not known here; --bootstrap-server asks the cluster. If it hangs, end it: {abort} 2" in said
+    assert (
+        f"Its owner is not known; --bootstrap-server gets it from the cluster. If it hangs, end it: {abort} 2" in said
+    )
 
     path = write_segment(data, 0, [(0, "ledger", going_on)])
     path.write_bytes(path.read_bytes()[:-1] + b"?")

@@ -1,4 +1,4 @@
-"""A disk that fails in the middle of a verb: told with file and next step, nothing half-made, one rerun completes."""
+"""A disk that fails within a verb: reported with file and next step, nothing half-made, one rerun completes."""
 
 from __future__ import annotations
 
@@ -98,46 +98,46 @@ class Ended(NamedTuple):
     """How a run ended."""
 
     code: int
-    told: str
+    output: str
     steps: int
 
 
 def run_on(scene: Scene, disk: FailingDisk, verb: str) -> Ended:
     """Run the verb on ``disk``, in a process of its own: what it still holds when it ends is held by a dead one."""
-    heard, told = os.pipe()
+    heard, output = os.pipe()
     if not (child := os.fork()):
         signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
         try:
             with pytest.MonkeyPatch.context() as patched:
                 disk.begin(patched)
                 code = scene.run(verb)
-            os.write(told, json.dumps(Ended(code, scene.told, disk.steps)).encode())
+            os.write(output, json.dumps(Ended(code, scene.output, disk.steps)).encode())
         finally:
             os._exit(0)
-    os.close(told)
+    os.close(output)
     with open(heard, "rb") as file:  # noqa: PTH123 - a descriptor
         said = file.read()
     os.waitpid(child, 0)
     return Ended(*json.loads(said))
 
 
-def check_told(scene: Scene, ended: Ended, number: int) -> None:
-    told = ended.told
+def check_reported(scene: Scene, ended: Ended, number: int) -> None:
+    output = ended.output
     assert ended.code in TYPED, ended
-    assert "this is a bug" not in told, told
-    assert os.strerror(number).lower() in told.lower(), told
-    assert str(scene.root) in told, told
-    assert "hint: " in told, told
+    assert "this is a bug" not in output, output
+    assert os.strerror(number).lower() in output.lower(), output
+    assert str(scene.root) in output, output
+    assert "hint: " in output, output
 
 
 @pytest.mark.parametrize("stops", [4, pytest.param(1_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_disk_that_fails_at_any_step_is_told_and_one_rerun_completes(
+def test_a_disk_that_fails_at_any_step_is_reported_and_one_rerun_completes(
     new_scene: Callable[[str], Scene], verb: str, stops: int
 ) -> None:
     scene = new_scene(verb)
-    code, told, steps = run_on(scene, FailingDisk(scene.root, errno.EIO), verb)
-    assert code == 0, told
+    code, output, steps = run_on(scene, FailingDisk(scene.root, errno.EIO), verb)
+    assert code == 0, output
     expected, failed = scene.check(verb, scene.root), 0
     numbers = NUMBERS if stops > len(NUMBERS) else None
     for index, stop in enumerate(range(0, steps, max(1, -(-steps // stops)))):
@@ -147,8 +147,8 @@ def test_a_disk_that_fails_at_any_step_is_told_and_one_rerun_completes(
             ended = run_on(scene, FailingDisk(scene.root, number, stop), verb)
             if ended.code or scene.check(verb, scene.root) != expected:
                 failed += 1
-                check_told(scene, ended, number)
+                check_reported(scene, ended, number)
             assert scene.run(verb) == 0
             assert scene.check(verb, scene.root) == expected
             assert tree(scene.log_dir) == before
-    assert failed > 2, "the disk failed where nobody cares"
+    assert failed > 2, "the disk failed where it does not matter"

@@ -112,17 +112,17 @@ def test_a_service_that_does_not_say_what_it_was_asked_for_is_not_known_and_noth
     endless = json.dumps({"partitions": [row("payments", 0)], "nextCursor": "again"}).encode()
     strange = json.dumps({"partitions": [row("payments", 0, readiness="<b>")], "nextCursor": None}).encode()
     for path, answer, why in (
-        ("/v1/sources", answering(401), "401 Unauthorized: it wants a token that is valid there"),
-        ("/v1/sources", answering(421), "421 Misdirected Request: it does not go by this name"),
+        ("/v1/sources", answering(401), "401 Unauthorized: it needs a valid token of that service"),
+        ("/v1/sources", answering(421), "421 Misdirected Request: it does not accept this host name"),
         ("/v1/sources", answering(599), "it answers 599"),
         ("/v1/sources", answering(302, Location="http://127.0.0.1:1/steal"), "it answers 302 Found"),
-        ("/v1/sources", answering(200, b"<html>" + SECRET.encode()), "is not what a service answers"),
+        ("/v1/sources", answering(200, b"<html>" + SECRET.encode()), "its response is not one of a Resnap service"),
         ("/v1/sources", answering(200, b'{"sources": []}'), "it has scanned nothing yet"),
         ("/v1/sources", answering(200, sources(error="a disk is gone")), "could not scan /data: a disk is gone"),
         ("/v1/sources", answering(200, sources(scanned=None)), "could not scan /data: nothing was seen yet"),
         ("/v1/sources", answering(200, sources(scanned="2001-01-01T00:00:00Z")), "its last scan was"),
-        ("/v1/partitions", answering(200, endless), "its list of partitions has no end within 3 pages"),
-        ("/v1/partitions", answering(200, strange), "readiness '<b>' is not known here"),
+        ("/v1/partitions", answering(200, endless), "its list of partitions has more than 3 pages"),
+        ("/v1/partitions", answering(200, strange), "readiness '<b>' is unknown"),
         ("/v1/partitions", answering(304), "it answers 304 Not Modified"),
     ):
         with scripted(Script(answers={path: answer})) as service, scripted(Script()) as other:

@@ -33,7 +33,7 @@ def store(command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: P
     return into
 
 
-def test_what_nobody_names_is_listed_and_deleted_only_on_request(command: Resnap, store: Path) -> None:
+def test_objects_that_no_manifest_names_are_listed_and_deleted_only_on_request(command: Resnap, store: Path) -> None:
     before = files_of(store)
     ran = command("gc", store.as_uri(), "--output", "json")
     assert ran.code == 0
@@ -64,7 +64,7 @@ def test_an_upload_that_was_never_completed_is_called_so_also_where_it_is_delete
     assert not left.exists()
 
 
-def test_what_may_be_somebodys_is_not_deleted(command: Resnap, store: Path) -> None:
+def test_an_age_that_is_too_short_or_invalid_is_a_usage_error(command: Resnap, store: Path) -> None:
     before = tree(store)
     young = command("gc", store.as_uri(), "--older-than", "5m", "--delete")
     assert young.code == 2
@@ -92,7 +92,7 @@ def test_a_place_that_holds_nothing_is_not_taken_for_a_clean_store(command: Resn
     assert [path.name for path in store.parent.glob("*-mistyped")] == []
 
 
-def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_goes_where_nobody_else_writes(
+def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_goes_where_no_other_run_writes(
     command: Resnap, store: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     listed = {row["key"] for row in command("gc", store.as_uri(), "--delete", "--output", "json").document["garbage"]}
@@ -117,7 +117,7 @@ def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_go
     ["gc {} --delete", "retain {} --retention 1ms --delete", "verify --store {} --engine local"],
     ids=lambda one: one.split()[0],
 )
-def test_links_in_a_store_are_told_and_nothing_is_seen_or_deleted_through_them(
+def test_links_in_a_store_are_reported_and_nothing_is_read_or_deleted_through_them(
     command: Resnap, store: Path, command_line: str
 ) -> None:
     cluster = next(path for path in store.iterdir() if not path.name.startswith("."))
@@ -125,7 +125,7 @@ def test_links_in_a_store_are_told_and_nothing_is_seen_or_deleted_through_them(
     before = files_of(store)
     ran = command(*command_line.format(store.as_uri()).split())
     assert ran.code == 12
-    assert "latest: a symbolic link, and links in a store are not followed" in ran.err
+    assert "latest: a symbolic link, which a store does not follow" in ran.err
     assert files_of(store) == before
 
 

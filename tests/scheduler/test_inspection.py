@@ -159,7 +159,7 @@ def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
     assert peak < 8 << 20 < path.stat().st_size
 
 
-def test_a_flipped_byte_in_a_marker_is_told_after_what_came_before(tmp_path: Path) -> None:
+def test_a_flipped_byte_in_a_marker_is_reported_after_what_came_before(tmp_path: Path) -> None:
     batch, marker = a_batch(offset=0), bytearray(a_marker(offset=1))
     marker[-3] ^= 1
     path = tmp_path / "00000000000000000000.log"
@@ -198,7 +198,7 @@ def test_a_torn_tail_is_damage_in_a_closed_segment_only(tmp_path: Path) -> None:
     assert (len(rows), error.position) == (1, len(whole))
 
 
-def test_zeros_after_the_last_batch_are_no_damage(tmp_path: Path) -> None:
+def test_zeros_after_the_last_batch_are_not_damage(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(a_batch(offset=0) + bytes(3_000_000))
     (tmp_path / "00000000000000000002.log").write_bytes(b"")
@@ -224,9 +224,7 @@ def test_entries_before_the_end_of_a_short_snapshot_are_shown(tmp_path: Path, pa
     assert error.what == "producer snapshot length"
 
 
-def test_entries_of_a_snapshot_with_a_wrong_checksum_are_shown_before_it_is_told(
-    tmp_path: Path, payments: Path
-) -> None:
+def test_entries_of_a_snapshot_with_a_wrong_checksum_are_shown_before_the_error(tmp_path: Path, payments: Path) -> None:
     data = bytearray((payments / "00000000000000001107.snapshot").read_bytes())
     data[-1] ^= 1
     path = tmp_path / "00000000000000001107.snapshot"
@@ -253,7 +251,7 @@ def test_an_index_that_points_past_the_end_of_its_log_is_damage(tmp_path: Path, 
     assert error.what == "offset index position"
 
 
-def test_a_damaged_checkpoint_is_told_with_file_and_position(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_with_file_and_position(tmp_path: Path) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_bytes(b"0\n2\npayments 0 17\n")
     assert damaged(path)[1].expected == "2 entries"
@@ -273,11 +271,11 @@ def test_a_damaged_checkpoint_is_told_with_file_and_position(tmp_path: Path) -> 
         ("server.log", None),
     ],
 )
-def test_a_name_tells_the_kind(name: str, kind: Kind | None) -> None:
+def test_the_kind_follows_from_the_name(name: str, kind: Kind | None) -> None:
     assert kind_by_name(name) is kind
 
 
-def test_content_tells_the_kind_where_the_name_does_not(fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_the_kind_follows_from_content_where_the_name_does_not_say_it(fixture_set: Callable[[str], FixtureSet]) -> None:
     indexes = {Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TRANSACTION_INDEX}
     seen = set()
     for path in fixture_set("kafka-2.7.2-then-3.9.1").data.rglob("*"):
@@ -300,7 +298,7 @@ def test_what_cannot_be_recognised_needs_a_kind(tmp_path: Path, payments: Path) 
     assert rows[0].keys() == {"timestamp", "relativeOffset"}
 
 
-def test_a_directory_or_a_missing_file_is_a_matter_of_usage(tmp_path: Path) -> None:
+def test_a_directory_or_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a directory"):
         shown(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):

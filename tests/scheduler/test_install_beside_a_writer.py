@@ -59,7 +59,7 @@ class Writer(threading.Thread):
             time.sleep(0.0002)
 
     def stop(self) -> None:
-        """Stop in order."""
+        """Shut down cleanly."""
         self._stopping.set()
         self.join()
         self._writer.close()
@@ -127,7 +127,7 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
 
 
 @pytest.mark.parametrize("deletions", [1, REPLANS, REPLANS + 1])
-def test_where_retention_was_faster_the_partition_is_planned_anew(
+def test_where_retention_was_faster_the_partition_is_planned_again(
     command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
     log_dir, staged = tmp_path / "data", tmp_path / "staged"
@@ -154,11 +154,11 @@ def test_where_retention_was_faster_the_partition_is_planned_anew(
             made = load_snapshot(file_at(staged / str(PARTITION), offset, "snapshot"))
             assert sorted(made.values()) == sorted(writer.truth[offset])
     else:
-        assert (ran.code, ran.error["type"]) == (1, "FileGoneError"), "retention that is always faster is told"
+        assert (ran.code, ran.error["type"]) == (1, "FileGoneError"), "retention that is always faster is reported"
         assert "run again" in ran.error["hint"]
 
 
-def test_a_segment_that_is_gone_from_the_middle_is_no_retention(
+def test_a_segment_that_is_gone_from_the_middle_is_not_retention(
     command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_dir = tmp_path / "data"

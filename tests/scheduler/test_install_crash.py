@@ -85,7 +85,7 @@ def original(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not what is looked at here."""
+    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
     if not os.access("/dev/shm", os.W_OK):  # noqa: S108 - the one place that is memory on every Linux
         yield tmp_path
         return
@@ -165,7 +165,7 @@ def _undo_steps(original: Place, scratch: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-def test_a_disk_that_fails_at_any_step_is_told_and_leaves_old_and_new_files_only(
+def test_a_disk_that_fails_at_any_step_is_reported_and_leaves_old_and_new_files_only(
     original: Place, quick: Path, number: int
 ) -> None:
     for step in range(0, steps_of(original, quick / "count"), 3):
@@ -275,7 +275,7 @@ def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -
     steps, told = os.pipe()
     child = os.fork()
     if child == 0:
-        disk = WatchedDisk(0, lambda: _tell(told))
+        disk = WatchedDisk(0, lambda: _report_step(told))
         try:
             place.take_back(disk) if undoing else place.install(disk)
         finally:
@@ -290,7 +290,7 @@ def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -
     os.close(steps)
 
 
-def _tell(told: int) -> None:
+def _report_step(told: int) -> None:
     os.write(told, b".")
 
 
@@ -347,7 +347,7 @@ def test_a_run_that_is_interrupted_ends_with_130_and_leaves_whole_files(
     assert look(place.data) == before
 
 
-def test_a_full_disk_is_told_and_the_same_command_goes_on(command: Resnap, place: Place, tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, place: Place, tiny_disk: Path) -> None:
     data = copied(place.data, tiny_disk / "data")
     before = look(data)
     arguments = ("install", place.staged, data, "--replace", "corrupt", "--undo-dir", place.undo)
@@ -361,7 +361,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(command: Resnap, place
     check_install(data, before, place.staged)
     assert not list(data.rglob("*.tmp"))
     (tiny_disk / "ballast").unlink()
-    assert command(*arguments).code == 3  # false-empty ones stay: nobody asked for their replacement
+    assert command(*arguments).code == 3  # false-empty ones stay: their replacement was not requested
     for manifest in place.manifests():
         assert command("install", "--undo", manifest).code == 0
     assert look(data) == before
@@ -376,7 +376,7 @@ def test_where_nothing_can_be_kept_nothing_is_changed(command: Resnap, place: Pl
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become somebody else")
-def test_who_may_not_write_is_told_before_anything_is_changed(original: Place, open_folder: Path) -> None:
+def test_a_user_who_may_not_write_is_refused_before_anything_is_changed(original: Place, open_folder: Path) -> None:
     place = Place(copied(original.root, open_folder / "place"))
     place.root.chmod(0o755)
     before = look(place.data)

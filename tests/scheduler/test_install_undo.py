@@ -98,7 +98,7 @@ def test_a_broker_that_has_run_since_is_not_undone(command: Resnap, broker_log: 
         assert command("install", "--undo", manifest).code == 14
 
 
-def test_a_file_that_somebody_changed_since_stops_the_undoing_before_it_begins(
+def test_a_file_that_was_changed_since_stops_the_undoing_before_it_begins(
     command: Resnap, broker_log: Path, staged: Path
 ) -> None:
     manifest = manifest_of(command("install", staged, broker_log, *JSON))

@@ -1,4 +1,4 @@
-"""Signals reach whoever waits for threads, whichever thread the kernel gives them to."""
+"""Signals reach the thread that waits for others, whichever thread the kernel gives them to."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ except KeyboardInterrupt:
 """
 
 TIMES: Final = 8
-"""More than half of the processes that were stopped never heard of it where nothing woke the main thread up."""
+"""More than half of the stopped processes never handled the signal where nothing woke the main thread up."""
 
 PATIENCE_S: Final = 300
 ENDS_S: Final = 15
@@ -59,7 +59,7 @@ ENDS_S: Final = 15
 
 @contextmanager
 def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """Start it, and end it where a signal it should have heard did not."""
+    """Start it, and end it where a signal that it should have handled did not."""
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
@@ -72,11 +72,11 @@ def waiting() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     assert (process.returncode, err) == (INTERRUPTED, "interrupted, without an orderly end\n")
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def terminate(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
 
 
-def stop_and_tell(process: subprocess.Popen[str]) -> None:
+def stop_and_terminate(process: subprocess.Popen[str]) -> None:
     """As Ctrl-Z, kill and fg do: every thread wakes up, and any may take the signal."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -84,8 +84,8 @@ def stop_and_tell(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("first", [tell, stop_and_tell])
-def test_a_first_signal_is_heard_and_a_second_one_ends_the_process(
+@pytest.mark.parametrize("first", [terminate, stop_and_terminate])
+def test_a_first_signal_is_handled_and_a_second_one_ends_the_process(
     first: Callable[[subprocess.Popen[str]], None],
 ) -> None:
     for _ in range(TIMES):
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_with_its_exit_code_wherever_it_comes(body: str, tmp_p
     assert (ran.returncode, ran.stderr) == (INTERRUPTED, "interrupted\n")
 
 
-def test_an_interrupt_that_comes_while_c_calls_python_is_heard_and_not_printed() -> None:
+def test_an_interrupt_that_comes_while_c_calls_python_is_handled_and_not_printed() -> None:
     ran = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "heard\n", "")
 

@@ -1,4 +1,4 @@
-"""Runs that end before their time: killed at any instant, interrupted, or told to end."""
+"""Runs that end before their time: killed at any instant, interrupted, or ended by SIGTERM."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_shipping_killed_at_any_instant_ends_whole_with_one_more_run(
     shipped_before = len(manifests(_without_temporary(store)))
     ran = command(*arguments, "--output", "json")
     # What a killed run has shipped under rules that keep fewer producers is named, and stays.
-    code = 13 if "what is stored stays as it is" in ran.err else 0
+    code = 13 if "nothing in the store was changed" in ran.err else 0
     assert ran.code == code, ran.err
     assert ran.document["summary"]["already"] == shipped_before
     objects = _without_temporary(store)
@@ -108,7 +108,7 @@ def test_of_two_runs_at_once_on_a_log_dir_one_ships_each_segment_once(
             _, err = process.communicate(timeout=PATIENCE_S)
             codes.append(process.returncode)
             assert process.returncode != 11 or "another run is at work on it: process" in err
-    assert sorted(codes) in ([0, 0], [0, 11]), "one after the other, or the second is told of the first"
+    assert sorted(codes) in ([0, 0], [0, 11]), "one after the other, or the second reports the first"
     assert check_store(files_of(store)) == eligible(fixture.data)
     check_content(files_of(store), fixture.data, fixture.expected)
 
@@ -321,5 +321,5 @@ def _is_running(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # Nobody may wait for what has lost its parent: where process 1 of a container does not, it stays as a zombie.
+    # If process 1 of a container does not wait for processes that have lost their parent, they stay as zombies.
     return status.rpartition(")")[2].split()[0] != "Z"

@@ -50,7 +50,7 @@ def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Itera
 
 
 def in_child(scene: Scene, verb: str, before_step: Callable[[int], None]) -> int:
-    """Run the verb in a process of its own, which tells ``before_step`` of each step; return the process."""
+    """Run the verb in a process of its own, which calls ``before_step`` before each step; return the process."""
     child = os.fork()
     if child:
         return child
@@ -108,7 +108,7 @@ def check_rerun(scene: Scene, verb: str, expected: int) -> None:
 
 
 def undisturbed(new_scene: Callable[[str], Scene], verb: str) -> tuple[int, int]:
-    """Return how much the verb leaves when nobody kills it, and in how many steps."""
+    """Return how much the verb leaves without a kill, and in how many steps."""
     scene, (heard, told) = new_scene(verb), os.pipe()
     child = in_child(scene, verb, lambda _: os.write(told, b".") and None)
     os.close(told)

@@ -1,4 +1,4 @@
-"""Limits that the system sets to a process: told with what to do, nothing half-made, and one rerun completes."""
+"""Limits that the system sets to a process: reported with what to do, nothing half-made, and one rerun completes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ main()
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
     ],
 )
-def test_a_limit_is_no_bug(error: BaseException, hint: str) -> None:
+def test_a_limit_is_not_a_bug(error: BaseException, hint: str) -> None:
     failures = Failures(StringIO())
     failures.report(error)
     assert isinstance(failures.stream, StringIO)
@@ -74,7 +74,7 @@ def test_what_is_a_bug_stays_one() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become a user who has no other processes")
-def test_too_few_threads_are_told_and_one_rerun_completes(
+def test_too_few_threads_are_reported_and_one_rerun_completes(
     fixture_set: Callable[[str], FixtureSet], open_folder: Path
 ) -> None:
     """Of the user, by ``ulimit -u``; the limit of a container, ``pids.max``, is met in the same calls."""
@@ -114,7 +114,7 @@ def test_an_address_space_in_which_libraries_crash_is_refused(limit_mib: int, tm
     assert "Traceback" not in ran.stderr
 
 
-def test_too_little_address_space_for_many_threads_is_told_and_one_rerun_completes(
+def test_too_little_address_space_for_many_threads_is_reported_and_one_rerun_completes(
     fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
     log_dir, store = fixture_set(SET).data, tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Brokers that lead a partition in turn ship it into one store: one chain, read back, told by ``verify --store``."""
+"""Brokers that lead a partition in turn ship to one store: one chain, read back, reported by ``verify --store``."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_what_was_shipped_is_found_again_verified_and_restored(
             assert log.read_bytes() == (tiered.data / name / log.name).read_bytes()
 
 
-def test_neither_gc_nor_retain_touches_what_brokers_may_believe_in(
+def test_neither_gc_nor_retain_touches_what_brokers_may_have_cached(
     command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
 ) -> None:
     assert tier(tiered.data).code == 0
@@ -82,7 +82,7 @@ def test_neither_gc_nor_retain_touches_what_brokers_may_believe_in(
     assert files_of(tmp_path / "store") == before
 
 
-def test_a_topic_whose_id_nothing_tells_is_refused_by_name(
+def test_a_topic_whose_id_is_unknown_is_refused_by_name(
     tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -156,13 +156,13 @@ def test_a_segment_at_an_end_of_a_log_that_lacks_an_object_is_named(
     whole = next(copy.glob("tiered"), copy)  # where a plugin's key.prefix leads
     restore = ("restore", whole.as_uri(), "--into", tmp_path / "restored", "--dry-run")
     for one in (verify, restore):
-        assert "passed over" not in command(*one).err
+        assert "skipped" not in command(*one).err
     of_partition = sorted(path for path in copy.rglob(lost) if "payments-1-" in str(path) or "/1/" in str(path))
     for number, gone in enumerate((of_partition[0], of_partition[-1]), 1):
         gone.unlink()
         for one in (verify, restore):
             said = command(*one).err
-            assert f"{some(number, 'segment')} passed over of which an object is missing, as a copy" in said
+            assert f"{some(number, 'segment')} skipped, since an object is missing: a copy" in said
             assert f"payments-1 from offset {int(gone.name[:20])} (" in said
             assert f"/{gone.name})" in said
 
@@ -213,7 +213,7 @@ def offsets(store: Path, partition: int) -> list[int]:
     return sorted(int(path.name.partition("-")[0]) for path in logs)
 
 
-def test_what_a_brokers_own_retention_has_taken_is_no_damage(
+def test_what_a_brokers_own_retention_has_taken_is_not_damage(
     command: Resnap, tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
 ) -> None:
     assert tier(tiered.data).code == 0

@@ -130,7 +130,7 @@ def test_an_index_that_names_a_later_beginning_is_replaced_and_a_right_one_stays
     assert not list((tmp_path / "again").rglob("*.txnindex"))
 
 
-def test_remote_snapshots_of_a_leader_that_had_lost_its_state_are_not_believed(
+def test_remote_snapshots_of_a_leader_that_had_lost_its_state_are_not_used(
     command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
 ) -> None:
     for path in remote.rglob("*.snapshot"):
@@ -140,7 +140,7 @@ def test_remote_snapshots_of_a_leader_that_had_lost_its_state_are_not_believed(
     check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
 
 
-def test_a_remote_snapshot_in_which_nobody_is_missing_may_be_wrong_and_is_no_beginning_of_a_replay(
+def test_a_remote_snapshot_with_every_producer_may_be_wrong_and_is_not_the_start_of_a_replay(
     command: Resnap, replica: Path, remote: Path, fixture_set: Sets, tmp_path: Path
 ) -> None:
     (right,) = remote.rglob(f"{0:020}-*.snapshot")
@@ -155,7 +155,7 @@ def test_a_remote_snapshot_in_which_nobody_is_missing_may_be_wrong_and_is_no_beg
     check_healed(tmp_path / "staged" / "t-0", fixture_set(LOST).expected / "t-0")
 
 
-def test_a_snapshot_that_producers_were_left_out_of_replaces_no_valid_one(
+def test_a_snapshot_that_lacks_producers_replaces_no_valid_one(
     command: Resnap, replica: Path, remote: Path, tmp_path: Path
 ) -> None:
     regenerate(command, replica, remote, tmp_path / "staged")
@@ -318,12 +318,12 @@ def test_an_installation_names_the_flags_for_wrong_files_that_it_left_and_is_don
     assert command("install", staged, replica, "--dry-run").code == 3
     unasked = command("install", staged, replica)
     assert unasked.code == 3
-    assert f"5 files left as they are: run again with {every}." in unasked.out
+    assert f"5 files not replaced: run again with {every}." in unasked.out
     assert "good-file-there" not in unasked.out
 
     half = command("install", staged, replica, "--replace", "false-partial")
     assert half.code == 3
-    assert "1 file left as it is: run again with --replace txnindex." in half.out
+    assert "1 file not replaced: run again with --replace txnindex." in half.out
     assert "start the broker" not in half.out
     assert command("install", staged, replica, "--replace", "txnindex").code == 0
     again = command("install", staged, replica)
@@ -346,7 +346,7 @@ def test_explain_says_what_such_a_replica_answers_wrongly_and_how_another_one_be
     )
 
     alone = command("explain", replica, "t-0", LOG_END)
-    assert (alone.code, "looks as if it had lost its producer state" in alone.err) == (0, True)
+    assert (alone.code, "seems to have lost its producer state" in alone.err) == (0, True)
     assert "--remote URL" in alone.err
 
 
@@ -375,7 +375,7 @@ def checked(command: Resnap, *arguments: object) -> tuple[int, list[str]]:
     return ran.code, [one["reason"] for one in topic["blockers"]]
 
 
-def test_check_blocks_a_replica_by_its_mark_unless_the_remote_part_shows_that_nobody_had_written_before(
+def test_check_blocks_a_replica_by_its_mark_unless_the_remote_part_shows_no_earlier_producer(
     command: Resnap, replica: Path, remote: Path
 ) -> None:
     joined = (replica, "--remote", remote.as_uri())
@@ -415,7 +415,7 @@ def test_what_brokers_tiered_is_read_in_a_store_that_segments_were_shipped_to_be
 
 
 @pytest.mark.parametrize("asked", [("scan",), ("explain", "t-0", "0")], ids=["scan", "explain"])
-def test_the_commands_that_are_printed_heal_the_replica_as_they_stand(
+def test_the_commands_that_are_printed_repair_the_replica_unchanged(
     command: Resnap, replica: Path, remote: Path, fixture_set: Sets, asked: tuple[str, ...]
 ) -> None:
     verb, *more = asked
@@ -433,10 +433,10 @@ def test_the_commands_that_are_printed_heal_the_replica_as_they_stand(
         assert entries((replica / "t-0" / path.name).read_bytes()) == entries(path.read_bytes())
 
 
-def test_whoever_replays_such_a_replica_without_its_remote_part_is_warned(
+def test_a_replay_of_such_a_replica_without_its_remote_part_gives_a_warning(
     command: Resnap, replica: Path, remote: Path, tmp_path: Path
 ) -> None:
-    said, there = "t-0: this replica looks as if it had lost its producer state", ("--remote", remote.as_uri())
+    said, there = "t-0: this replica seems to have lost its producer state", ("--remote", remote.as_uri())
     for verb, *more in (("plan",), ("regenerate", "--into", tmp_path / "staged", "--dry-run")):
         assert said in command(verb, replica, *more).err, verb
         assert said not in command(verb, replica, *more, *there).err, verb

@@ -100,7 +100,7 @@ def test_without_a_value_in_the_log_server_properties_count(tmp_path: Path) -> N
     assert settings.metadata_warnings == ()
 
 
-def test_a_flag_wins_and_what_the_brokers_go_by_is_said(tmp_path: Path) -> None:
+def test_a_flag_wins_and_the_setting_of_the_brokers_is_reported(tmp_path: Path) -> None:
     place = log_dir(tmp_path, of_broker(None, "1000"))
     settings = loaded([place], producer_id_expiration_ms=7000)
     assert settings.expiration_ms == 7000
@@ -132,11 +132,11 @@ def test_of_brokers_that_differ_the_longest_is_taken_and_that_is_said(tmp_path: 
     settings = loaded(places)
     assert settings.expiration_ms == 9000
     assert settings.metadata_warnings == (
-        "brokers forget producers after different times (broker 1: 1000, broker 2: 9000): the longest is taken",
+        "brokers expire producers after different times (broker 1: 1000, broker 2: 9000): the longest is used",
     )
 
 
-def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids(tmp_path: Path) -> None:
+def test_a_broker_before_3_4_uses_the_setting_of_transactional_ids(tmp_path: Path) -> None:
     place = log_dir(tmp_path, registered(1, 7), registered(2, 21), of_broker(None, "1000"), version=7)
     settings = loaded([place], "transactional.id.expiration.ms=5000\n")
     assert settings.expiration_ms == 5000
@@ -146,7 +146,7 @@ def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids(tmp_path: 
     )
 
 
-def test_a_value_that_no_broker_takes_is_left_aside_and_told(tmp_path: Path) -> None:
+def test_a_value_that_no_broker_takes_is_ignored_and_reported(tmp_path: Path) -> None:
     settings = loaded([log_dir(tmp_path, of_broker(1, "0"), of_broker(None, "1000"))])
     assert settings.expiration_ms == 1000
     assert settings.metadata_warnings == (

@@ -103,7 +103,7 @@ def test_each_night_is_later_and_silent_and_an_earlier_moment_is_named(tier: Tie
     assert f"as of {instant(at[-1])}" in ran.error["message"]
 
 
-def test_nobody_is_missed_of_a_topic_without_producers(
+def test_no_producer_is_missing_in_a_topic_without_producers(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], store: Path
 ) -> None:
     data = fixture_set("kafka-2.7.2-no-producers").data
@@ -124,7 +124,7 @@ def test_segments_that_are_shipped_beside_them_do_not_hide_what_is_wrong(
     assert ran.code == 13
 
 
-def test_a_dry_run_says_what_will_be_looked_at(tier: Tier) -> None:
+def test_a_dry_run_reports_segments_made_under_narrower_rules(tier: Tier) -> None:
     assert tier(*NARROW).code == 0
     ran = tier("--as-of", "roll", *WIDE_FLAGS, "--engine", "local", "--dry-run")
     assert ran.code == 0
@@ -187,7 +187,7 @@ def test_retention_between_two_runs_is_daily_use(command: Resnap, data: Path, st
     assert (verified.code, verified.err) == (0, "")
 
 
-def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_tell(
+def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_compare(
     command: Resnap, tier: Tier, data: Path, store: Path, tmp_path: Path
 ) -> None:
     bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
@@ -206,7 +206,7 @@ def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_tell
     assert f"at {bases[13]} it lacks producers" in caught_up.error["message"]
 
 
-def test_what_a_lagging_replica_sees_to_be_missing_is_named_beside_what_it_cannot_tell(
+def test_what_a_lagging_replica_sees_to_be_missing_is_named_beside_what_it_cannot_compare(
     command: Resnap, data: Path, store: Path, tmp_path: Path
 ) -> None:
     bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))

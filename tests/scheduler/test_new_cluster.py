@@ -153,12 +153,14 @@ def test_what_is_not_known_of_a_topic_is_named_and_can_be_given(command: Resnap,
     file.write_text(json.dumps({"payments": {"partitions": 3, "config": {"retention.ms": "-1"}}}))
     ran = command("restore", bare.as_uri(), "--into", second, "--new-cluster", second, "--topic-config", file)
     assert (ran.code, [one for one in NOT_KNOWN if one in ran.err]) == (0, [])
-    assert "payments: of partitions 2 nothing was shipped: they begin empty" in ran.err
+    assert "payments: nothing was shipped of partitions 2: they begin empty" in ran.err
     assert [(one.name, one.value) for one in records(second, ConfigRecord)] == [("retention.ms", "-1")]
     assert [one.partition_id for one in records(second, PartitionRecord)] == [0, 1, 2]
 
 
-def test_a_topic_that_is_not_whole_is_left_out_until_the_store_is(command: Resnap, store: Path, tmp_path: Path) -> None:
+def test_an_incomplete_topic_is_skipped_until_the_store_is_complete(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
     broken, data = shutil.copytree(store, tmp_path / "broken"), formatted(tmp_path / "data")
     log = sorted(broken.glob("*/payments/*/1/*.log"))[2]
     log.rename(tmp_path / "kept")
@@ -207,7 +209,7 @@ def test_what_a_kill_has_left_the_next_run_completes(command: Resnap, store: Pat
     assert {path.name for path in data.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-def test_what_is_no_new_cluster_is_refused(command: Resnap, store: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_not_a_new_cluster_is_refused(command: Resnap, store: Path, tmp_path: Path) -> None:
     data, started, plain = (formatted(tmp_path / name) for name in ("data", "started", "plain"))
     (plain / "bootstrap.checkpoint").unlink()
     with open_metadata_log(started / "__cluster_metadata-0", leader_id=1, timestamp=1):
@@ -253,3 +255,76 @@ def test_what_brokers_tiered_themselves_begins_a_cluster(
     assert there == {path.name for path in data.glob("*-*") if (path / "partition.metadata").exists()} != set()
     for path in there:
         assert (data / path / "partition.metadata").read_text().split("topic_id: ")[1] in topics
+
+
+def test_a_log_dir_may_be_spelled_otherwise_in_the_assignment(command: Resnap, store: Path, tmp_path: Path) -> None:
+    data = formatted(tmp_path / "data")
+    (tmp_path / "link").symlink_to(data)
+    file = tmp_path / "assignment.json"
+    chosen = [
+        {"topic": "payments", "partition": number, "replicas": [1], "log_dirs": [spelled]}
+        for number, spelled in enumerate((f"{data}/", str(tmp_path / "link")))
+    ]
+    file.write_text(json.dumps({"version": 1, "partitions": chosen}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--assignment", file)
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in data.glob("payments-*")) == ["payments-0", "payments-1"]
+
+
+def test_a_broker_that_would_begin_a_partition_without_its_log_is_refused(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "assignment.json"
+    before = (data / FORMS[0]).read_bytes()
+    arguments = ("restore", store.as_uri(), "--into", data, "--new-cluster", data, *JSON)
+    given = {"topic": "payments", "partition": 0, "replicas": [1], "log_dirs": [f"{data}x"]}
+    other = {"topic": "payments", "partition": 1, "replicas": [1]}
+    file.write_text(json.dumps({"version": 1, "partitions": [given, other]}))
+    for assigned, why in (
+        (("--assignment", file), f"payments-0: --assignment has it in {data}x of broker 1"),
+        (("--brokers", "2,3"), f"{data} is of broker 1, which gets no replica of anything"),
+    ):
+        ran = command(*arguments, *assigned)
+        assert (ran.code, why in ran.error["message"]) == (2, True), ran.err
+    assert ([path.name for path in data.glob("payments-*")], (data / FORMS[0]).read_bytes()) == ([], before)
+
+
+@pytest.mark.parametrize("brokers", ["01,1", "1,99999999999", "²"])
+def test_node_ids_that_no_cluster_can_have_are_refused(
+    command: Resnap, store: Path, tmp_path: Path, brokers: str
+) -> None:
+    data = formatted(tmp_path / "data")
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--brokers", brokers, *JSON)
+    assert (ran.code, "expected different node ids" in ran.error["message"]) == (2, True), ran.err
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"topic": "payments", "partition": 0, "replicas": [1.9]}],
+        [{"topic": "payments", "partition": 0, "replicas": [True]}],
+        [{"topic": "payments", "partition": 0, "replicas": [2**31]}],
+        [{"topic": "payments", "partition": 0, "replicas": [1e400]}],
+        [{"topic": "payments", "partition": 0.5, "replicas": [1]}],
+        [
+            {"topic": "payments", "partition": 0, "replicas": [1]},
+            {"topic": "payments", "partition": 0, "replicas": [2]},
+        ],
+    ],
+)
+def test_an_assignment_that_kafka_would_not_take_is_refused(
+    command: Resnap, store: Path, tmp_path: Path, entries: list[dict[str, Any]]
+) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "assignment.json"
+    file.write_text(json.dumps({"version": 1, "partitions": entries}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--assignment", file, *JSON)
+    assert (ran.code, "no assignment of replicas" in ran.error["message"]) == (2, True), ran.err
+
+
+def test_settings_of_topics_without_effect_are_named(command: Resnap, store: Path, tmp_path: Path) -> None:
+    data, file = formatted(tmp_path / "data"), tmp_path / "topics.json"
+    file.write_text(json.dumps({"paymnets": {"config": {"retention.ms": "-1"}}, "payments": {"partitions": 1}}))
+    ran = command("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--topic-config", file)
+    assert ran.code == 0, ran.err
+    assert "--topic-config names paymnets, of which nothing is restored" in ran.err
+    assert "payments: it is said to have 1 partitions, and partition 1 was shipped: it gets 2" in ran.err

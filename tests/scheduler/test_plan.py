@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,28 @@ def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path
     assert answer["summary"]["bytesToRead"] == sum(row["read"]["bytes"] for row in rows.values())
 
 
-def test_compacted_partitions_are_said_to_be_left_aside(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_the_next_commands_select_and_replay_what_was_planned(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    rules = ("--as-of", "roll", "--producer-id-expiration-ms", "86400000", "--full", "--s3-region", "eu-north-1")
+    flags = (*rules, "--topic", "payments", "--boundaries", "all")
+    planned = command("plan", broker_log, *flags, "--output", "json").document
+    scanned = command("scan", broker_log, "--topic", "payments", *rules).out
+    for printed, verb in ((command("plan", broker_log, *flags).out, "regenerate"), (scanned, "plan")):
+        following = printed.splitlines()[-1].partition(f"`resnap {verb} ")[2].partition("`")[0]
+        typed = shlex.split(following.replace("--into DIR", f"--into {tmp_path / 'out'} --dry-run"))
+        document = command(verb, *typed, "--output", "json").document
+        again = document.get("summary", document)
+        wanted = "missing" if verb == "plan" else "all"
+        expected = command(
+            "plan", broker_log, *rules, "--topic", "payments", "--boundaries", wanted, "--output", "json"
+        )
+        assert again["snapshots"] == expected.document["summary"]["snapshots"] > 0
+        assert again["bytesToRead"] == expected.document["summary"]["bytesToRead"]
+    assert (planned["asOf"], planned["producerIdExpirationMs"]) == ("roll", 86_400_000)
+
+
+def test_compacted_partitions_are_reported_as_skipped(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     for arguments in (["plan"], ["regenerate", "--into", tmp_path / "out", *LOCAL], ["verify", *LOCAL]):
         ran = command(*arguments, broker_log / "compacted-0")
         assert ran.code == 0
@@ -109,6 +131,20 @@ def test_a_kept_plan_holds_wherever_it_is_carried_out_from(command: Resnap, brok
     assert command("regenerate", "--plan", tmp_path / "plan.json", "--into", "out", *LOCAL).code == 0
 
 
+def test_a_kept_plan_for_a_moment_that_has_yet_to_come_is_refused(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "plan.json"
+    assert command("plan", broker_log, "--save", saved).code == 0
+    plan = json.loads(saved.read_text())
+    plan["rules"]["as_of"]["now_ms"] += 10 * 86_400_000
+    saved.write_text(json.dumps(plan))
+    for to in (("regenerate", "--into", tmp_path / "out"), ("tier", "--to", f"file://{tmp_path}/store")):
+        ran = command(*to, "--plan", saved, *LOCAL)
+        assert (ran.code, "which is in the future" in ran.err) == (15, True), ran.err
+    assert not (tmp_path / "out").exists()
+
+
 def _roll(partition: Path) -> None:
     file_at(partition, bases(partition)[-1] + 1000, "log").touch()
 
@@ -162,7 +198,7 @@ def test_either_sources_or_a_plan(command: Resnap, broker_log: Path, saved: Path
         assert "hint: " in ran.err
 
 
-def test_a_file_that_is_no_plan_is_said_to_be_none(command: Resnap, saved: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_plan_is_reported_as_such(command: Resnap, saved: Path, tmp_path: Path) -> None:
     good = json.loads(saved.read_text())
     broken = [
         "", "{", "[]", "null", "{}", saved.read_text()[:-30], json.dumps({**good, "version": 99}),
@@ -180,7 +216,7 @@ def test_a_file_that_is_no_plan_is_said_to_be_none(command: Resnap, saved: Path,
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\0"])
-def test_a_plan_that_cannot_be_read_is_no_bug(command: Resnap, tmp_path: Path, content: bytes | None) -> None:
+def test_a_plan_that_cannot_be_read_is_not_a_bug(command: Resnap, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "plan"
     if content is not None:
         path.write_bytes(content)

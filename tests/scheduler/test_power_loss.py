@@ -38,7 +38,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 
 def run_watched(scene: Scene, verb: str, monkeypatch: pytest.MonkeyPatch, forgets: str | None = None) -> Power:
-    """Run the verb, look after each step, and at the end for all that it said it had done."""
+    """Run the verb, check after each step, and at the end for all that it reported as done."""
     left = scene.root.with_name("left")
 
     def look(power: Power) -> None:
@@ -71,7 +71,7 @@ ELSEWHERE: Final = {
     "disk.sync": "test_install_crash.py",
     "disk.sync_directory": "test_install_crash.py",
     "local.delete": "test_a_deletion_is_durable_when_it_returns",
-    "whole_file.write_whole": "test_a_memory_is_whole_or_not_there",
+    "whole_file.write_whole": "test_a_run_cache_is_complete_or_not_there",
 }
 
 
@@ -116,7 +116,7 @@ def test_a_deletion_is_durable_when_it_returns(scene: Scene, monkeypatch: pytest
         run_watched(scene, "retain", monkeypatch, "local.delete")
 
 
-def test_a_memory_is_whole_or_not_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_cache_is_complete_or_not_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     left = scene.root.with_name("left")
 
     def look(power: Power) -> None:

@@ -76,7 +76,7 @@ def test_a_topic_whose_producers_wrote_one_batch_each_stands_out(
     flagged = {topic: row["oneBatch"] for topic, row in topics(found.document).items() if row["idPerMessage"]}
     assert flagged == {"meta-1": 1_050}
     said = command("producer", "census", fixture_set("kafka-3.9.1-kraft").data, "--engine", "local").out
-    assert "meta-1: 1,050 of 1,050 producers wrote one batch" in said
+    assert "meta-1: 1,050 of 1,050 producers wrote a single batch" in said
 
 
 def test_a_partition_without_a_newest_snapshot_is_replayed_and_says_so(

@@ -46,7 +46,7 @@ def test_people_see_a_table(command: Resnap) -> None:
     assert "somebody removed the snapshots before an orderly start" in ran.out
 
 
-def test_a_line_that_is_no_step_is_a_usage_error_after_the_verdicts_before_it(command: Resnap) -> None:
+def test_an_invalid_step_is_a_usage_error_after_the_verdicts_before_it(command: Resnap) -> None:
     script = command.directory / "script.jsonl"
     script.write_text('{"do": "append", "producerId": 1}\n{"do": "dance"}\n')
     ran = command("producer", "simulate", script)
@@ -76,7 +76,7 @@ def test_a_note_may_hold_any_character(command: Resnap) -> None:
     assert "\x1b" not in shown.out
 
 
-def test_a_directory_is_no_script(command: Resnap) -> None:
+def test_a_directory_is_not_a_script(command: Resnap) -> None:
     ran = command("producer", "simulate", command.directory)
     assert ran.code == 2
     assert "cannot be read: Is a directory" in ran.err

@@ -60,7 +60,7 @@ def test_more_than_was_expected_leaves_no_negative_time() -> None:
     assert progress.state().left_s == 0
 
 
-def test_reports_of_many_threads_add_up_and_are_told_one_at_a_time() -> None:
+def test_reports_of_many_threads_add_up_and_are_printed_one_at_a_time() -> None:
     told = list[ProgressState]()
     progress = TrackedProgress("replay", FixedClock(0), told.append)
     with ThreadPoolExecutor(8) as pool:
@@ -81,7 +81,7 @@ def test_a_line_comes_also_where_nothing_is_done_for_long() -> None:
     assert len(stream.getvalue().splitlines()) == 3
 
 
-def test_that_machine_code_is_made_is_said_once_and_is_no_part_of_the_rate() -> None:
+def test_compiling_machine_code_is_reported_once_and_is_not_part_of_the_rate() -> None:
     clock, stream = FixedClock(0), io.StringIO()
     progress = LineProgress("replay", stream, clock)
     progress.expect(3, 30 * MIB)

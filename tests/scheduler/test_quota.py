@@ -69,12 +69,12 @@ def test_a_rate_is_set_described_and_deleted(command: Resnap, state: tuple[str, 
     assert (gone.code, "not set" in gone.error["message"]) == (2, True)
 
 
-def test_without_any_quota_nobody_is_limited(command: Resnap, state: tuple[str, ...]) -> None:
+def test_without_any_quota_no_user_is_limited(command: Resnap, state: tuple[str, ...]) -> None:
     assert "no principal is limited" in command("quota", "describe", *state).out
     assert command("quota", "describe", *JSON).document == {"quotas": []}
 
 
-def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tuple[str, ...]) -> None:
+def test_a_user_without_a_quota_is_shown_what_counts_instead(command: Resnap, state: tuple[str, ...]) -> None:
     command("quota", "set", 1_234_567, "--user", "alice", *state)
     assert "'bob' has no quota, nor has the default user" in command("quota", "describe", "--user", "bob", *state).out
     assert "The default user has no quota" in command("quota", "describe", "--user-default", *state).out
@@ -90,11 +90,11 @@ def test_who_has_no_quota_is_told_what_counts_instead(command: Resnap, state: tu
         (("set", "nan", "--user", "a"), "greater than 0"),
         (("set", "inf", "--user", "a"), "too large"),
         (("set", "5", "--user", "b\udcff"), "not UTF-8"),
-        (("set", "5"), "whose quota"),
-        (("set", "5", "--user", "a", "--user-default"), "name two"),
+        (("set", "5"), "no user is named"),
+        (("set", "5", "--user", "a", "--user-default"), "exclude each other"),
         (("delete", "--user", ""), "it is empty"),
         (("simulate", "{data}", "--rate", "0"), "greater than 0"),
-        (("simulate", "{data}"), "no rate to try out"),
+        (("simulate", "{data}"), "no rate is given"),
         (("simulate", "{data}", "--rate", "5", "--plot", "x.gif"), "ends in .png or .svg"),
         (("simulate", "{data}", "--rate", "5", "--plot", "nowhere/x.png"), "no file can be written"),
         (("simulate", "{data}", "--rate", "5", "--principal-map", "nowhere.csv"), "--principal-map"),
@@ -174,7 +174,7 @@ def test_the_one_that_floods_is_throttled_and_all_others_go_on(command: Resnap, 
     assert ran.document["summary"]["batches"] == 3 * 300 + 1_860
 
 
-def test_a_map_tells_whose_ids_are_whose_and_set_rates_count(
+def test_a_map_assigns_ids_to_principals_and_set_rates_count(
     command: Resnap, flooded: Path, state: tuple[str, ...], tmp_path: Path
 ) -> None:
     mapped = tmp_path / "map.csv"
@@ -204,7 +204,7 @@ def test_the_advice_leaves_alone_whom_it_says_it_does(command: Resnap, flooded: 
         "topic flood": False, "topic calm0": True, "topic calm1": True, "topic calm2": True,
     }  # fmt: skip
     table = command("quota", "advise", flooded, *LOCAL)
-    assert re.search(r"Rate \S+ \(per hour\) leaves 4 of 4 principals alone", table.out)
+    assert re.search(r"Rate \S+ \(per hour\) does not throttle 4 of 4 principals", table.out)
 
 
 def test_a_log_without_producers_has_nothing_to_advise(command: Resnap, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_log_without_producers_has_nothing_to_advise(command: Resnap, tmp_path
     assert command("quota", "simulate", tmp_path / "data", "--rate", 5, *LOCAL, *JSON).document["principals"] == []
 
 
-def test_damage_is_told_and_what_could_be_read_is_shown(command: Resnap, flooded: Path) -> None:
+def test_damage_is_reported_and_what_could_be_read_is_shown(command: Resnap, flooded: Path) -> None:
     path = flooded / "calm0-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     data[16] = 77
@@ -296,7 +296,7 @@ def test_a_time_that_a_client_made_up_does_not_keep_a_picture_from_being_drawn(c
     assert (ran.code, plot.read_bytes()[:5]) == (0, b"<?xml"), ran.err
 
 
-def test_batches_that_no_time_is_known_of_are_told(command: Resnap, tmp_path: Path) -> None:
+def test_batches_without_a_known_time_are_reported(command: Resnap, tmp_path: Path) -> None:
     a_topic(tmp_path / "data", "plain", [(-1, 1), (-1, 2)])
     ran = command("quota", "advise", tmp_path / "data", *LOCAL)
     assert (ran.code, "without one before them, are skipped: 2" in ran.err) == (0, True)

@@ -1,4 +1,4 @@
-"""Reads that fail, whoever makes them, at any step: told with what to do, nothing half-made, one rerun completes."""
+"""Reads that fail, in any process, at any step: reported with what to do, nothing half-made, one rerun completes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(run: dict[str, Any]) -> None:
     assert "this is a bug" not in told, run
     is_told = run["strerror"].lower() in told or (run["code"] == DIFFERENT and "cannot be compared" in told)
     if run["code"] == 0:
-        # What is only remembered may be done without, and that is said.
+        # What is only cached may be done without, and that is reported.
         assert run["is_whole"] or (run["verb"] == "remember" and is_told), f"it says that all is well: {run}"
     else:
         assert is_told, run
@@ -70,10 +70,10 @@ def check_all(library: Path, stops: int, *verbs: str) -> None:
     for run in found:
         check(run)
     assert {run["verb"] for run in found} == set(verbs)
-    assert any(run["code"] for run in found), "reads failed where nobody cares"
+    assert any(run["code"] for run in found), "reads failed where it does not matter"
 
 
-def test_reads_that_fail_anywhere_are_told_and_one_rerun_completes(library: Path) -> None:
+def test_reads_that_fail_anywhere_are_reported_and_one_rerun_completes(library: Path) -> None:
     check_all(library, 3, *VERBS)
 
 
@@ -99,5 +99,5 @@ def test_too_few_open_files_leave_no_gap_and_one_rerun_completes(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_read_that_fails_is_told_and_one_rerun_completes(library: Path, verb: str) -> None:
+def test_each_read_that_fails_is_reported_and_one_rerun_completes(library: Path, verb: str) -> None:
     check_all(library, 400, verb)

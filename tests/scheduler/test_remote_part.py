@@ -12,7 +12,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.remote_log.records import RemoteLogSegmentId, TopicIdPartition, metadata_partition
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import entries, files_of
-from tests.tiering.remote_log.written_records import append_told, started
+from tests.tiering.remote_log.written_records import append_records, started
 from tests.tiering.replicas import Replica
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def test_a_store_of_another_cluster_is_refused_and_what_is_whole_in_the_log_dir_
     assert other.code == 0, other.err
 
 
-def test_a_place_where_nothing_was_tiered_is_told_from_a_log_dir(
+def test_a_place_where_nothing_was_tiered_is_distinguished_from_a_log_dir(
     command: Resnap, tiered: tuple[FixtureSet, Path, str], tmp_path: Path
 ) -> None:
     fixture, local, remote = tiered
@@ -268,11 +268,11 @@ def test_a_place_where_nothing_was_tiered_is_told_from_a_log_dir(
         command("restore", (tmp_path / "empty").as_uri(), "--into", tmp_path / "restored"),
     ):
         text = refused(ran)
-        assert "nothing that was tiered lies in" in text
+        assert "holds no tiered segment" in text
         assert "prefix that brokers tier to" in text
         assert "--key-prefix" in text
     text = refused(command("check", remote))
-    assert "holds what was tiered already" in text
+    assert "holds tiered segments, and is not a log dir" in text
     assert f"`resnap verify --store {remote}`" in text
 
 
@@ -307,7 +307,7 @@ def test_what_brokers_have_not_finished_or_deleted_does_not_count_where_their_me
     assert command(*asked).code != 0, "a listing takes it for a segment"
     number = metadata_partition(unfinished.topic_id_partition, 3)
     (log,) = (local / f"__remote_log_metadata-{number}").glob("*.log")
-    append_told(log, [replace(started("x", 3, 9), remote_log_segment_id=unfinished)], at=1000)
+    append_records(log, [replace(started("x", 3, 9), remote_log_segment_id=unfinished)], at=1000)
     told = command(*asked)
     assert (told.code, told.document) == (0, whole.document), told.err
 

@@ -21,7 +21,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.written_records import (
     PARTITION,
-    append_told,
+    append_records,
     copied,
     segment_id,
     started,
@@ -78,7 +78,7 @@ def test_what_brokers_tiered_through_a_plugin_is_all_there_but_what_is_taken_awa
     assert f"{gone.stem[21:]} at {int(gone.name[:20])} lacks indexes" in ran.error["message"]
 
 
-def test_objects_that_are_gone_and_objects_that_nobody_knows_are_told_apart(command: Resnap, tiered: Path) -> None:
+def test_missing_objects_and_unknown_objects_are_distinguished(command: Resnap, tiered: Path) -> None:
     folder = next((tiered / "remote" / "kafka-tiered-storage").glob("payments-0-*"))
     logs = sorted(folder.glob("*.log"))
     for extension in ("log", "snapshot"):
@@ -105,7 +105,7 @@ class BusyStore(LocalObjectStore):
         return super().list(prefix)
 
 
-def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_path: Path) -> None:
+def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_path: Path) -> None:
     data, remote, log = tmp_path / "data", tmp_path / "remote", write_metadata_partition(tmp_path / "data", OLD)
 
     def put(name: str, start: int) -> Path:
@@ -125,7 +125,7 @@ def test_what_brokers_copy_and_delete_while_they_are_looked_at_is_not_amiss(tmp_
             updated("a", SegmentState.DELETE_SEGMENT_STARTED),
             updated("a", SegmentState.DELETE_SEGMENT_FINISHED),
         ]
-        append_told(log, [*copied("c", 20, 29), *deletes, started("d", 30, 39)], at=len(OLD))
+        append_records(log, [*copied("c", 20, 29), *deletes, started("d", 30, 39)], at=len(OLD))
         put("c", 20)
         put("d", 30)
         for path in folder.glob(f"{0:020d}-*"):
@@ -145,7 +145,9 @@ OBJECTS: Final = {"log": 678, "indexes": 76, "rsm-manifest": 687}
 MAIN_PATH: Final = f"payments-{PARTITION.id}/0/{0:020d}-{segment_id('a').id}"
 
 
-def told_by_a_plugin(size: int = sum(OBJECTS.values()), prefix: str = "tiered/", key: str = MAIN_PATH) -> bytes:
+def custom_metadata_of_a_plugin(
+    size: int = sum(OBJECTS.values()), prefix: str = "tiered/", key: str = MAIN_PATH
+) -> bytes:
     """Custom metadata with all three fields."""
     fields = [write_varint(size), *(write_unsigned_varint(len(text) + 1) + text.encode() for text in (prefix, key))]
     return b"\3" + b"".join(bytes([tag, len(field)]) + field for tag, field in enumerate(fields))
@@ -163,14 +165,14 @@ def of_a_plugin(command: Resnap, root: Path, told: bytes, *, at: str = "tiered/"
 
 
 @pytest.mark.parametrize(("at", "store"), [("tiered/", ""), ("tiered/", "tiered"), ("mount/tiered/", "")])
-def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
+def test_what_a_plugin_recorded_of_a_segment_is_shown_and_compared(
     command: Resnap, tmp_path: Path, at: str, store: str
 ) -> None:
-    ran = of_a_plugin(command, tmp_path, told_by_a_plugin(), at=at, store=store)
+    ran = of_a_plugin(command, tmp_path, custom_metadata_of_a_plugin(), at=at, store=store)
     assert (ran.code, kinds(ran.document)) == (0, {})
     ((shown,),) = ([one["customMetadata"] for one in row["segments"]] for row in ran.document["partitions"])
     assert shown == {
-        "bytes": told_by_a_plugin().hex(),
+        "bytes": custom_metadata_of_a_plugin().hex(),
         "remoteSize": 1441,
         "objectPrefix": "tiered/",
         "objectKey": MAIN_PATH,
@@ -180,18 +182,19 @@ def test_what_a_plugin_told_of_a_segment_is_shown_and_compared(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (told_by_a_plugin(prefix="old/"), f"lies at tiered/{MAIN_PATH}, and its metadata say old/{MAIN_PATH}"),
         (
-            told_by_a_plugin(prefix="tiered/odd-"),
+            custom_metadata_of_a_plugin(prefix="old/"),
+            f"lies at tiered/{MAIN_PATH}, and its metadata say old/{MAIN_PATH}",
+        ),
+        (
+            custom_metadata_of_a_plugin(prefix="tiered/odd-"),
             f"lies at tiered/{MAIN_PATH}, and its metadata say tiered/odd-{MAIN_PATH}",
         ),
-        (told_by_a_plugin(size=1440), "has 1441 bytes, and its metadata say 1440"),
+        (custom_metadata_of_a_plugin(size=1440), "has 1441 bytes, and its metadata say 1440"),
         (b"\3\0\2", "has custom metadata that the plugin cannot read"),
     ],
 )
-def test_objects_that_are_not_what_a_plugin_told_of_are_harm(
-    command: Resnap, tmp_path: Path, told: bytes, said: str
-) -> None:
+def test_objects_other_than_a_plugin_recorded_are_harm(command: Resnap, tmp_path: Path, told: bytes, said: str) -> None:
     ran = of_a_plugin(command, tmp_path, told)
     assert (ran.code, kinds(ran.document)) == (13, {"contradicted": 1})
     assert f"{segment_id('a').id} at 0 {said}" in ran.error["message"]
@@ -244,7 +247,7 @@ def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tier
     assert "remote segments end at 130, and the log on this disk begins at 386" in ran.error["message"]
 
 
-def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: Resnap, tmp_path: Path) -> None:
+def test_an_unknown_topic_is_a_usage_error_and_not_a_success(command: Resnap, tmp_path: Path) -> None:
     write_metadata_partition(tmp_path / "data", OLD)
     assert command("remote", "status", tmp_path / "data", "--topic", "pay*").code == 0
     ran = command("remote", "status", tmp_path / "data", "--topic", "paymets")
@@ -252,7 +255,7 @@ def test_a_topic_that_nobody_knows_is_a_usage_error_and_no_clean_bill(command: R
     assert "names no topic that matches --topic paymets" in ran.err
 
 
-def test_a_store_that_is_another_one_is_told_in_a_few_words(command: Resnap, tmp_path: Path) -> None:
+def test_another_store_is_reported_in_a_few_words(command: Resnap, tmp_path: Path) -> None:
     many = [one for name in "abcdefgh" for one in copied(name, 10 * ord(name), 10 * ord(name) + 9)]
     write_metadata_partition(tmp_path / "data", many)
     (tmp_path / "other").mkdir()

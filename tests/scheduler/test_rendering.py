@@ -97,7 +97,7 @@ def test_a_terminal_gets_a_table_of_rich_if_it_fits_and_a_plain_one_if_not(monke
     assert rendered("table", wide, is_terminal=True).splitlines()[2] == "t" * 60 + "       7"
 
 
-def test_brackets_in_a_cell_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_in_a_cell_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert "local[*] [red]x" in rendered("table", an_answer(rows=[{"topic": "local[*] [red]x"}]), is_terminal=True)
 
@@ -130,7 +130,7 @@ def test_json_is_one_document_with_head_rows_and_tail() -> None:
     assert json.loads(rendered("json", Answer(head={"topicId": "abc"}))) == {"topicId": "abc"}
 
 
-def test_lines_of_json_tell_what_each_is() -> None:
+def test_lines_of_json_say_what_each_is() -> None:
     lines = [json.loads(line) for line in rendered("ndjson", an_answer()).splitlines()]
     assert [line["type"] for line in lines] == ["partition", "partition", "summary"]
     assert lines[-1] == {"type": "summary", "file": "x", "partitions_seen": 2}
@@ -164,7 +164,7 @@ def test_a_closed_pipe_is_not_taken_for_an_error_of_a_file() -> None:
         Output("json", Closed()).write(an_answer())
 
 
-def test_an_output_that_cannot_be_written_is_told_as_such() -> None:
+def test_an_output_that_cannot_be_written_is_reported_as_such() -> None:
     class Full(io.StringIO):
         def write(self, _: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

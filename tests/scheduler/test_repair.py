@@ -96,7 +96,7 @@ def test_what_is_wrong_becomes_right_and_undo_brings_every_byte_back(
     assert scene.contents() == wrong
     schemas.check("repair", planned.document)
     hints = {json.loads(line)["error"]["hint"] for line in scene.verify().err.splitlines()}
-    assert hints == {f"`resnap repair {scene.url}` puts a right one in its place"}
+    assert hints == {f"`resnap repair {scene.url}` replaces it"}
     ran = scene.repair()
     schemas.check("repair", ran.document)
     summary = ran.document["summary"]
@@ -114,6 +114,19 @@ def test_what_is_wrong_becomes_right_and_undo_brings_every_byte_back(
     assert scene.contents() == repaired
     undone = scene.repair("--undo", summary["run"])
     assert (undone.code, undone.document["summary"]["undone"]) == (0, summary["repaired"]), undone.err
+    assert scene.contents() == wrong
+
+
+def test_an_undo_puts_back_the_named_topics_alone(scene_of: Callable[[str], Scene]) -> None:
+    scene = scene_of("flat")
+    scene.damage()
+    wrong = scene.contents()
+    run = scene.repair().document["summary"]["run"]
+    repaired = scene.contents()
+    other = scene.command("repair", scene.url, "--undo", run, "--topic", "no-such-topic")
+    assert (other.code, f"the run {run} has replaced nothing of a topic" in other.err) == (2, True), other.err
+    assert scene.contents() == repaired
+    assert scene.command("repair", scene.url, "--undo", run, "--topic", "pay*").code == 0
     assert scene.contents() == wrong
 
 
@@ -219,7 +232,7 @@ def test_what_is_locked_is_named_and_the_others_are_repaired(
         ran = scene.repair()
     summary = ran.document["summary"]
     assert (ran.code, summary["notRepaired"]) == (3, 1), ran.err
-    assert "is not repaired, and stays as it was" in ran.err
+    assert "is not repaired, and is unchanged" in ran.err
     assert [n for n, (one, other) in enumerate(zip(scene.parts(), right, strict=True)) if one != other] == [1]
     assert scene.repair().code == 0
     assert scene.parts() == right
@@ -407,8 +420,8 @@ def test_an_index_of_a_log_whose_beginning_is_gone_is_repaired_as_far_as_the_log
     files.write(0, ObjectKind.SNAPSHOT, EMPTY_SNAPSHOT)
     wrong = scene.contents()
     planned = scene.command("repair", scene.url, *ENGINE[:4], "--dry-run")
-    assert "whose beginning is not stored" in planned.err
-    assert f"begins at {start}: of producers whose last batch lies below, only those are known" in planned.out
+    assert "its beginning is not stored" in planned.err
+    assert f"begins at {start}: producers whose last batch lies below are known only" in planned.out
     ran = scene.repair()
     assert (ran.code, ran.document["summary"]["transactionIndexes"]) == (0, 1), ran.err
     made = list(struct.iter_unpack(ABORTED.format, files.read(0, ObjectKind.TXN_INDEX)))

@@ -99,7 +99,7 @@ def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_b
     assert reassign == f"kafka-reassign-partitions.sh {server} {config}"
     config = "--admin.config client.properties --election-type preferred --path-to-json-file move.json"
     assert elect == f"kafka-leader-election.sh {server} {config}"
-    assert rest == "Leadership cannot be moved yet, since no other replica in sync is in order: stuck-0."
+    assert rest == "Leadership cannot be moved yet, since no other replica in sync is known to have its state: stuck-0."
     assert "(2, 3, 4; one after the other)" in "".join(lines)
 
 
@@ -117,9 +117,9 @@ def serve(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_named_and_not_there_is_not_known(command: Resnap, monkeypatch: pytest.MonkeyPatch) -> None:
     for topics, code, said in (
         ((TOPIC,), 0, ""),
-        ((TOPIC, "oders"), 16, "error: not known: oders: the cluster has, or shows, nothing of this name"),
+        ((TOPIC, "oders"), 16, "error: not known: oders: the cluster has nothing of this name, or does not show it"),
         ((TOPIC, "oders*"), 0, "warning: no topic that the cluster shows matches oders*"),
-        (("oders*",), 2, "no partition that is asked for"),
+        (("oders*",), 2, "the cluster has no requested partition"),
     ):
         serve(quiet(), monkeypatch)
         ran = command("replicas", *(flag for topic in topics for flag in ("--topic", topic)))

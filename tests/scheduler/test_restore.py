@@ -63,7 +63,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick() -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not what is looked at here."""
+    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the one place that is memory
     with tempfile.TemporaryDirectory(dir=where) as name:
         yield Path(name)
@@ -261,7 +261,7 @@ def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, 
     assert command("restore", store.as_uri(), "--into", store / "nothing").code == 2
     assert command("restore", broker_log.as_uri(), "--into", broker_log).code == 2
     ran = command("restore", f"{store.as_uri()}-mistyped", "--into", broker_log)
-    assert (ran.code, "nothing that was tiered lies in" in ran.err, "log.dirs" in ran.err) == (2, True, False)
+    assert (ran.code, "holds no tiered segment" in ran.err, "log.dirs" in ran.err) == (2, True, False)
 
 
 def steps_of(store: Path, scratch: Path) -> int:
@@ -288,7 +288,7 @@ def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_complet
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-def test_a_disk_that_fails_at_any_step_is_told(store: Path, quick: Path, number: int) -> None:
+def test_a_disk_that_fails_at_any_step_is_reported(store: Path, quick: Path, number: int) -> None:
     for step in range(1, steps_of(store, quick / "count"), 37):
         log_dir = quick / f"failed-{step}"
         log_dir.mkdir()
@@ -313,7 +313,7 @@ class NamesDisk(PowerLossDisk):
         self.after_names()
 
     def after_names(self) -> None:
-        """Look at nothing, unless a test says at what."""
+        """Check nothing, unless a test says what."""
 
 
 def _watch_power(store: Path, quick: Path, forgets: frozenset[str] = frozenset()) -> None:
@@ -386,7 +386,7 @@ def _restore_and_kill(store: Path, log_dir: Path, draw: random.Random) -> None:
     os.close(steps)
 
 
-def test_a_full_disk_is_told_and_the_same_command_goes_on(command: Resnap, store: Path, tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, store: Path, tiny_disk: Path) -> None:
     log_dir = tiny_disk / "data"
     log_dir.mkdir()
     fill(tiny_disk, leaving=150_000)
@@ -421,7 +421,7 @@ def store_without_topic_id(command: Resnap, fixture_set: Callable[[str], Fixture
     return root
 
 
-def test_without_a_topic_id_a_broker_with_zookeeper_gets_its_partitions_and_its_operator_is_told(
+def test_without_a_topic_id_a_broker_with_zookeeper_gets_its_partitions_and_a_warning(
     command: Resnap, store_without_topic_id: Path, log_dir: Path
 ) -> None:
     ran = command("restore", store_without_topic_id.as_uri(), "--into", log_dir, *JSON)

@@ -57,7 +57,7 @@ def test_what_a_task_of_a_dead_run_has_left_does_not_come_into_the_partition(sto
     assert check_whole(store, log_dir) == set(PARTITIONS)
 
 
-def test_an_executor_that_can_write_no_more_is_told_of_and_nothing_becomes_visible(store: Path, log_dir: Path) -> None:
+def test_an_executor_that_can_write_no_more_is_reported_and_nothing_becomes_visible(store: Path, log_dir: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -71,7 +71,7 @@ def test_an_executor_that_can_write_no_more_is_told_of_and_nothing_becomes_visib
     assert check_whole(store, log_dir) == set(PARTITIONS)
 
 
-def test_an_object_that_an_executor_finds_changed_is_told_of(store: Path, log_dir: Path) -> None:
+def test_an_object_that_an_executor_finds_changed_is_reported(store: Path, log_dir: Path) -> None:
     changed = next(path for path in store.rglob("*.log"))
     body = changed.read_bytes()
     changed.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))

@@ -96,7 +96,9 @@ def test_what_retention_has_taken_from_the_broker_comes_back(command: Resnap, lo
     assert not (tmp_path / "new" / STARTS).exists()
 
 
-def test_a_later_log_start_that_the_log_dir_remembers_is_kept(command: Resnap, log_dir: Path, tmp_path: Path) -> None:
+def test_a_later_log_start_in_the_checkpoint_of_the_log_dir_is_kept(
+    command: Resnap, log_dir: Path, tmp_path: Path
+) -> None:
     start = bases(log_dir / "payments-1")[1] + 10
     remove_records(log_dir, start)
     ship(command, log_dir, tmp_path / "store", "flat")

@@ -101,7 +101,7 @@ def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: R
     assert ran.document["summary"]["kept"] == zero + len(oldest_first(store, 1))
 
 
-def test_where_the_store_fails_what_has_gone_is_told_all_the_same(
+def test_where_the_store_fails_deletions_are_reported_all_the_same(
     command: Resnap, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = str(oldest_first(store, 0)[1].relative_to(store))
@@ -132,7 +132,7 @@ def test_a_partition_with_a_manifest_that_cannot_be_read_is_left_alone(command: 
 
 
 @pytest.mark.parametrize("flags", [(), ("--retention", "soon"), ("--retention-bytes", "many")])
-def test_a_retention_that_is_none_is_a_usage_error(command: Resnap, store: Path, flags: tuple[str, ...]) -> None:
+def test_an_invalid_retention_is_a_usage_error(command: Resnap, store: Path, flags: tuple[str, ...]) -> None:
     assert command("retain", store.as_uri(), *flags).code == 2
 
 
@@ -222,7 +222,7 @@ def test_where_a_listing_hides_a_manifest_nothing_of_its_partition_goes(
     before = tree(next(store.glob("*/payments/*/0")))
     ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
     assert ran.code == 3
-    assert f"{hidden}: is there, and was not listed" in ran.err
+    assert f"{hidden}: exists, but was not listed" in ran.err
     assert tree(next(store.glob("*/payments/*/0"))) == before
     assert oldest_first(store, 1) == []
 

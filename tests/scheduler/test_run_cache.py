@@ -1,4 +1,4 @@
-"""Logs that go on between two runs, so that what the earlier one found is no longer what a run of today would find."""
+"""Logs that go on between two runs, so that the earlier result differs from what a run of today would find."""
 
 from __future__ import annotations
 

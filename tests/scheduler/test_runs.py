@@ -92,12 +92,12 @@ def test_one_run_is_shown_with_all_its_partitions_and_errors(command: Resnap, st
     assert "partially_failed" in command("runs", "show", "run0", *state).out
 
 
-def test_nothing_is_made_or_changed_by_looking(command: Resnap, tmp_path: Path, state: tuple[str, ...]) -> None:
+def test_listing_runs_makes_and_changes_nothing(command: Resnap, tmp_path: Path, state: tuple[str, ...]) -> None:
     nowhere = tmp_path / "nowhere"
     refused = command("runs", "list", "--state-dir", nowhere)
     assert (refused.code, "no service has run with this state directory" in refused.err) == (2, True)
     assert not nowhere.exists()
-    assert command("runs", "list", *state, "--kind", "verify").out.strip() == "No such run is known."
+    assert command("runs", "list", *state, "--kind", "verify").out.strip() == "No run matches."
     unknown = command("runs", "show", "run9", *state)
     assert (unknown.code, "there is no run run9" in unknown.err, "runs list" in unknown.err) == (2, True, True)
 

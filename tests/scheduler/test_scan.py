@@ -1,4 +1,4 @@
-"""What ``resnap scan`` tells of logs that real brokers wrote, and of log dirs that are not as they should be."""
+"""What ``resnap scan`` reports of logs that real brokers wrote, and of log dirs that are not as they should be."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     for key in ("brokerStops", "blocking"):
         assert (row[key]["reason"], row[key]["baseOffset"]) == ("leader-epochs-unknown", 0)
         assert "begins at offset 309" in row[key]["detail"]
-        assert "retention will take it" in row[key]["hint"]
+        assert "retention will delete it" in row[key]["hint"]
     assert judge(facts_in(row), []).readiness is Readiness.UNFIT
-    assert "retention will take it" in command("scan", data / "legacy-0").out
+    assert "retention will delete it" in command("scan", data / "legacy-0").out
     tier = ("tier", data / "legacy-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
     assert "would write up to 6 segments" in command(*tier, "--dry-run").out
     shipped = command(*tier, "--output", "json").document
@@ -107,10 +107,12 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     assert judge(facts_in(orders), []).readiness is Readiness.READY
 
 
-def test_a_topic_that_was_compacted_once_is_told_how_to_say_so(command: Resnap, broker_log: Path) -> None:
+def test_a_topic_that_was_once_compacted_is_reported_with_the_flag_that_says_so(
+    command: Resnap, broker_log: Path
+) -> None:
     [row] = command("scan", broker_log / "compacted-0", "--output", "json").document["partitions"]
     for refusal in (row["brokerStops"], row["blocking"]):
-        assert "was compacted, and nothing says its cleanup.policy now" in refusal["detail"]
+        assert "was compacted, and its current cleanup.policy is not known" in refusal["detail"]
         assert "--metadata-log" in refusal["hint"]
     assert "--metadata-log" in judge(facts_in(row), []).next_step
     assert judge(facts_in(row), []).readiness is Readiness.EXCLUDED
@@ -130,7 +132,7 @@ def test_a_broker_stops_without_a_leader_epoch_checkpoint_and_tier_finds_the_epo
     assert command(*tier, "local", "--output", "json").document["summary"]["shipped"] == 2
 
 
-def test_nothing_is_changed_by_looking(command: Resnap, broker_log: Path) -> None:
+def test_a_scan_changes_nothing(command: Resnap, broker_log: Path) -> None:
     before = tree(broker_log)
     command("scan", broker_log)
     assert tree(broker_log) == before
@@ -172,7 +174,7 @@ def test_useless_snapshots_are_lost_ones_with_what_is_wrong(
     assert [told["reason"] for told in row["brokerShipsUnread"]] == ["unusable-snapshot"]
 
 
-def test_an_empty_snapshot_is_no_lost_one(command: Resnap, broker_log: Path) -> None:
+def test_an_empty_snapshot_is_not_a_lost_one(command: Resnap, broker_log: Path) -> None:
     partition = broker_log / "orders-0"
     file_at(partition, bases(partition)[1], "snapshot").write_bytes(EMPTY_SNAPSHOT)
     [row] = command("scan", partition, "--output", "json").document["partitions"]
@@ -198,7 +200,9 @@ def test_padded_indexes_of_a_killed_broker_change_nothing(
     assert [row["blocking"] for row in ran.document["partitions"]] == [None, None]
 
 
-def test_the_metadata_log_is_no_partition_to_work_on(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_the_metadata_log_is_not_a_partition_to_work_on(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
     data = fixture_set("kafka-3.9.1-kraft").data
     assert (data / "__cluster_metadata-0").is_dir()
     assert "__cluster_metadata" not in command("scan", data).out
@@ -206,7 +210,7 @@ def test_the_metadata_log_is_no_partition_to_work_on(command: Resnap, fixture_se
     assert (ran.code, ran.out) == (2, "")
 
 
-def test_a_glob_that_no_topic_matches_is_a_matter_of_usage(command: Resnap, broker_log: Path) -> None:
+def test_a_glob_that_no_topic_matches_is_a_usage_error(command: Resnap, broker_log: Path) -> None:
     ran = command("scan", broker_log, "--topic", "paymentz*")
     assert (ran.code, ran.out) == (2, "")
     assert "--topic" in ran.err
@@ -218,7 +222,7 @@ def test_several_globs_are_joined(command: Resnap, broker_log: Path) -> None:
     assert {row["topic"] for row in ran.document["partitions"]} == {"payments", "orders"}
 
 
-def test_what_is_no_log_dir_is_a_matter_of_usage(command: Resnap, tmp_path: Path, broker_log: Path) -> None:
+def test_a_source_that_is_not_a_log_dir_is_a_usage_error(command: Resnap, tmp_path: Path, broker_log: Path) -> None:
     (tmp_path / "empty").mkdir()
     fresh = tmp_path / "fresh"
     fresh.mkdir()
@@ -231,7 +235,7 @@ def test_what_is_no_log_dir_is_a_matter_of_usage(command: Resnap, tmp_path: Path
         assert "hint: " in ran.err
 
 
-def test_a_partition_in_two_sources_is_a_matter_of_usage(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_a_partition_in_two_sources_is_a_usage_error(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(broker_log / "orders-0", other / "orders-0")
     ran = command("scan", broker_log, other)
@@ -292,7 +296,7 @@ def test_no_color_is_heeded_on_a_terminal(resnap: Resnap, broker_log: Path) -> N
     assert "\x1b[9" not in shown
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_is_not_an_error(resnap: Resnap, tmp_path: Path) -> None:
     for number in range(3000):
         folder = tmp_path / "data" / f"orders-{number}"
         folder.mkdir(parents=True)
@@ -307,7 +311,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(resnap: Resnap, tmp_path: Pat
 
 
 @pytest.mark.parametrize("arguments", mostly_slow([["--help"], ["version"]], ["--help"]))
-def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap: Resnap) -> None:
+def test_a_reader_that_has_gone_before_is_not_an_error(arguments: list[str], resnap: Resnap) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "resnap", *arguments]
@@ -319,7 +323,7 @@ def test_a_reader_that_has_gone_before_is_no_error(arguments: list[str], resnap:
 
 
 @pytest.mark.parametrize("closed", mostly_slow([">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"], ">&- 2>&-"))
-def test_streams_that_the_caller_has_closed_are_no_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
+def test_streams_that_the_caller_has_closed_are_not_an_error(resnap: Resnap, broker_log: Path, closed: str) -> None:
     command = f"{sys.executable} -m resnap scan {broker_log} --exit-code {closed}"
     assert subprocess.run(["bash", "-c", command], env=resnap.environment(), check=False, timeout=300).returncode == 4
 
@@ -336,7 +340,7 @@ def test_messages_that_find_no_room_stop_no_work(resnap: Resnap, broker_log: Pat
 
 
 @pytest.mark.parametrize("form", mostly_slow(["table", "json", "ndjson"], "json"))
-def test_an_answer_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
+def test_an_output_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Path, form: str) -> None:
     command = f"{sys.executable} -m resnap scan -q {broker_log} --output {form} > /dev/full"
     ran = subprocess.run(
         ["bash", "-c", command], env=resnap.environment(), check=False, timeout=300, capture_output=True, text=True

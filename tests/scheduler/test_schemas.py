@@ -25,7 +25,7 @@ def test_a_schema_is_what_the_declarations_make(name: str) -> None:
     assert (FOLDER / f"{name}.schema.json").read_text(encoding="utf-8") == text(name), "python -m tests.schemas"
 
 
-def test_there_are_no_other_schemas_and_the_reference_of_outputs_names_each() -> None:
+def test_the_reference_of_outputs_names_each_schema_and_there_is_no_other() -> None:
     assert {path.name for path in FOLDER.glob("*.json")} == {f"{name}.schema.json" for name in DOCUMENTS}
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     assert [name for name in DOCUMENTS if f"schemas/{name}.schema.json" not in guide] == []

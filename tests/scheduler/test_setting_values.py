@@ -96,7 +96,7 @@ def test_credentials_in_urls_are_masked(value: str, expected: str) -> None:
     assert shown(value) == expected
 
 
-def test_entries_with_telling_names_are_masked() -> None:
+def test_entries_with_names_of_secrets_are_masked() -> None:
     conf = {"spark.hadoop.fs.s3a.secret.key": "abc", "fs.s3a.access.key": "def", "spark.cores.max": "2"}
     assert shown(conf) == {
         "spark.hadoop.fs.s3a.secret.key": MASK,
@@ -142,7 +142,7 @@ def test_a_property_of_spark_is_masked_by_its_value_too_and_by_the_operators_own
     ["producer.id.expiration.ms", "ssl.keystore.location", "num.io.threads", "spark.executor.memory",
      "spark.network.crypto.keyLength"],
 )  # fmt: skip
-def test_what_is_no_secret_is_shown(name: str) -> None:
+def test_what_is_not_a_secret_is_shown(name: str) -> None:
     assert shown_as(name, "7") == "7"
 
 

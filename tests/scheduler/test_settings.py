@@ -114,7 +114,7 @@ def test_lists_come_with_commas_from_the_environment(tmp_path: Path) -> None:
     assert loaded(tmp_path, {"topics": ["a", "b"]}).topics == ("a", "b")
 
 
-def test_an_empty_variable_is_not_set_and_an_unknown_one_is_told(tmp_path: Path) -> None:
+def test_an_empty_variable_is_not_set_and_an_unknown_one_is_reported(tmp_path: Path) -> None:
     settings = loaded(tmp_path, RESNAP_ENGINE="", RESNAP_TOPCIS="x", OTHER="y")
     assert settings.engine == "spark"
     assert settings.unknown_variables == ("RESNAP_TOPCIS",)
@@ -133,7 +133,7 @@ def test_an_empty_variable_is_not_set_and_an_unknown_one_is_told(tmp_path: Path)
         ("RESNAP_SPARK_CONF", "{", "spark-conf (env RESNAP_SPARK_CONF)"),
     ],
 )
-def test_a_wrong_value_is_told_with_setting_origin_and_what_was_found(
+def test_a_wrong_value_is_reported_with_setting_origin_and_what_was_found(
     tmp_path: Path, variable: str, value: str, expected: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -142,7 +142,33 @@ def test_a_wrong_value_is_told_with_setting_origin_and_what_was_found(
     assert caught.value.hint
 
 
-def test_a_wrong_flag_is_a_matter_of_usage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("producer.id.expiration.ms = true", "producer.id.expiration.ms"),
+        ("threads = false", "expected another value than true or false"),
+        ("split-size = true", "expected another value than true or false"),
+        ("header-read-size = 9223372036854775808", "expected less than or equal to 9223372036854775807"),
+        ("max-reach-back = -5", "max-reach-back (file {file}): expected a duration of 0s or more, found -5"),
+        ("history-retention = -1", "expected a duration of 0s or more"),
+        ("as-of = 2026-01-31", "expected a time with its zone"),
+        ("as-of = 2026-01-31T12:00:00", "expected a time with its zone"),
+    ],
+)
+def test_a_value_of_another_type_in_a_file_is_not_taken_for_what_it_is_not(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, file=text)
+    assert expected.format(file=tmp_path / "resnap.toml") in str(caught.value)
+
+
+def test_a_time_with_its_zone_and_a_switch_need_no_quotes_in_a_file(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, file="as-of = 2026-01-31T12:00:00Z\nfull = true\nmax-reach-back = 60")
+    assert (settings.as_of_ms, settings.full, settings.max_reach_back_ms) == (1_769_860_800_000, True, 60_000)
+
+
+def test_a_wrong_flag_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"as-of \(flag --as-of\)"):
         loaded(tmp_path, {"as_of": "yesterday"})
     with pytest.raises(UsageError, match=r"spark-conf \(flag --spark-conf\)"):
@@ -164,7 +190,7 @@ def test_a_refused_value_shows_no_credentials(tmp_path: Path) -> None:
         ("full = 17", "full (file "),
     ],
 )
-def test_a_wrong_file_is_told_by_name(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_wrong_file_is_reported_by_name(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         loaded(tmp_path, file=text)
     assert expected in str(caught.value)
@@ -237,7 +263,7 @@ def test_kafkas_settings_are_shown_under_kafkas_names() -> None:
     assert display_name("topics") == "topic"
 
 
-def test_how_segments_are_read_is_told_by_flag_environment_or_file(tmp_path: Path) -> None:
+def test_how_segments_are_read_is_set_by_flag_environment_or_file(tmp_path: Path) -> None:
     settings = loaded(tmp_path, {"threads": 3}, 'split-size = "256MiB"', RESNAP_HEADER_READ_SIZE="64KiB")
     reading = reading_of(settings)
     assert (reading.threads, reading.split_bytes, reading.header_read_bytes) == (3, 256 << 20, 64 << 10)
@@ -245,7 +271,7 @@ def test_how_segments_are_read_is_told_by_flag_environment_or_file(tmp_path: Pat
     assert settings.origin("split_size").startswith("file ")
 
 
-def test_the_local_engine_takes_all_processors_unless_told(tmp_path: Path) -> None:
+def test_the_local_engine_takes_all_processors_by_default(tmp_path: Path) -> None:
     assert reading_of(loaded(tmp_path)).threads == processors()
 
 

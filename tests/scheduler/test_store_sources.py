@@ -89,7 +89,7 @@ def test_a_file_url_stands_for_the_directory(command: Resnap, payments: Path, tm
 
 
 @pytest.mark.slow
-def test_snapshots_come_to_stand_beside_the_segments_of_a_copy_and_good_ones_stay(
+def test_snapshots_are_written_beside_the_segments_of_a_copy_and_good_ones_stay(
     at: Callable[..., Ran], bucket: Bucket, payments: Path
 ) -> None:
     kept = payments / "orders-0"
@@ -131,7 +131,7 @@ def without_bytes_read(told: str) -> str:
 
 
 @pytest.mark.slow
-def test_scan_plan_explain_and_verify_tell_the_same_of_a_copy(
+def test_scan_plan_explain_and_verify_report_the_same_of_a_copy(
     command: Resnap, at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:
     mirror(bucket.client, bucket.name, payments, "logs")
@@ -201,7 +201,7 @@ def shipped_folders(objects: dict[str, bytes]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_told(
+def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_reported(
     at: Callable[..., Ran], bucket: Bucket, payments: Path
 ) -> None:
     store = f"{bucket.url}/shipped"
@@ -236,7 +236,7 @@ def test_tier_ships_from_a_copy_what_it_ships_from_the_log_dir(
 
 
 @pytest.mark.parametrize("url", ["", "/nothing/here"])
-def test_a_prefix_that_holds_no_log_is_a_matter_of_usage(at: Callable[..., Ran], bucket: Bucket, url: str) -> None:
+def test_a_prefix_that_holds_no_log_is_a_usage_error(at: Callable[..., Ran], bucket: Bucket, url: str) -> None:
     ran = at("scan", f"{bucket.url}{url}")
     assert (ran.code, "neither a copy of a Kafka log dir" in ran.err) == (2, True)
 

@@ -120,7 +120,7 @@ def test_what_was_rolled_since_is_shipped_by_the_next_run_and_nothing_twice(
     }
 
 
-def test_a_topic_made_anew_under_an_old_name_is_shipped_as_another(
+def test_a_topic_recreated_under_an_old_name_is_shipped_as_another(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
     arguments = ("tier", broker_log, "--topic", "orders", "--to", (tmp_path / "store").as_uri(), *ROLL)
@@ -131,7 +131,9 @@ def test_a_topic_made_anew_under_an_old_name_is_shipped_as_another(
     assert (ran.document["summary"]["shipped"], ran.document["summary"]["already"]) == (2, 0)
 
 
-def test_each_stop_is_told_with_its_reason_and_what_to_do(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_each_stop_is_reported_with_its_reason_and_what_to_do(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
     arguments = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL)
     rows = {f"{row['topic']}-{row['partition']}": row for row in _partitions(command(*arguments, "--output", "json"))}
     assert rows["payments-0"]["blocking"]["reason"] == "above-last-stable-offset"
@@ -226,7 +228,7 @@ def test_an_object_that_was_cut_off_is_shipped_again_with_what_else_is_missing(
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
 
 
-def test_answers_are_data_on_standard_output_alone(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+def test_output_is_data_on_standard_output_alone(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     def arguments(name: str) -> tuple[object, ...]:
         return ("tier", broker_log, "--to", (tmp_path / name).as_uri(), *ROLL, "--quiet")
 

@@ -82,7 +82,7 @@ def test_whatever_is_shipped_beside_a_writer_is_what_it_wrote(command: Resnap, t
         if shipped[-2:] == shipped[-1:] * 2:  # on a slow machine such a retention takes all before it is shipped
             broker.kept *= 2
     broker.stop()
-    assert codes <= {0, 1, 3}, "what retention took while it was read is told, and the rest is shipped"
+    assert codes <= {0, 1, 3}, "what retention took while it was read is reported, and the rest is shipped"
     assert shipped[-1] > shipped[0]
     ran = command(*arguments)
     assert ran.code == 0, ran.err

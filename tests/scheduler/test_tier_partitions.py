@@ -1,4 +1,4 @@
-"""``resnap tier`` at several partitions at once: side by side, within one limit, and told one after the other."""
+"""``resnap tier`` at several partitions at once: side by side, within one limit, and reported one after the other."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_no_more_segments_go_up_at_once_than_was_asked_for(
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_where_the_store_fails_what_was_begun_is_shipped_and_told_and_no_more_is_begun(
+def test_where_the_store_fails_what_was_begun_is_shipped_and_reported_and_no_more_is_begun(
     command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs, failing: int
 ) -> None:
     wanted = eligible(data)
@@ -141,7 +141,7 @@ def _main_thread_waits() -> bool:
     return "as_done" in names and names[names.index("as_done") + 1 :][:1] == ["wait"]
 
 
-def test_what_was_shipped_is_told_also_where_the_run_is_interrupted(
+def test_what_was_shipped_is_reported_also_where_the_run_is_interrupted(
     command: Resnap, data: Path, tmp_path: Path, at_logs: AtLogs
 ) -> None:
     first, *others = sorted({TopicPartition(one.topic, one.partition) for one in eligible(data)})
@@ -156,7 +156,7 @@ def test_what_was_shipped_is_told_also_where_the_run_is_interrupted(
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             idle = 0
-            while idle < 10:  # looks at a main thread that has nothing left to tell
+            while idle < 10:  # runs when the main thread has nothing left to report
                 time.sleep(0.05)
                 idle = idle + 1 if _main_thread_waits() else 0
             _thread.interrupt_main()

@@ -1,4 +1,4 @@
-"""Runs that are repeated: what an earlier one found out is not found out again, and nothing else comes of it."""
+"""Runs that are repeated: what an earlier one found is not computed again, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def test_a_later_moment_changes_nothing(again: Callable[..., Ran], log: Path, tm
     assert later.document["summary"]["snapshots"] == 0
 
 
-def test_a_dry_run_leaves_nothing_to_remember(again: Callable[..., Ran], log: Path, tmp_path: Path) -> None:
+def test_a_dry_run_leaves_nothing_in_the_run_cache(again: Callable[..., Ran], log: Path, tmp_path: Path) -> None:
     assert again("regenerate", log, "--into", tmp_path / "out", "--dry-run").code == 0
     assert not (tmp_path / "state").exists()
 
 
-def test_a_segment_that_was_replaced_takes_with_it_what_rests_on_it(
+def test_a_replaced_segment_invalidates_what_depends_on_it(
     again: Callable[..., Ran], log: Path, tmp_path: Path
 ) -> None:
     again("regenerate", log, "--into", tmp_path / "out", "--topic", "payments")
@@ -235,7 +235,7 @@ def test_a_damaged_run_cache_costs_reading_and_nothing_else(
                 path.write_bytes(path.read_bytes().replace(head, b'"version": 1'))
     second = again("regenerate", log, "--into", tmp_path / "out", *rules)
     assert second.code == 0
-    assert ("it is made again" in second.err) == (harm in {"all garbled", "another version"})
+    assert ("it is rebuilt" in second.err) == (harm in {"all garbled", "another version"})
     whole = again("regenerate", log, "--into", tmp_path / "whole", *rules, "--fresh")
     assert whole.code == 0
     for path in (tmp_path / "whole").rglob("*.snapshot"):
@@ -244,7 +244,7 @@ def test_a_damaged_run_cache_costs_reading_and_nothing_else(
     assert third.document["summary"]["snapshots"] == 0
 
 
-def test_a_place_that_cannot_be_written_is_told_once_and_nothing_else_changes(
+def test_a_place_that_cannot_be_written_is_reported_once_and_nothing_else_changes(
     again: Callable[..., Ran], log: Path, tmp_path: Path, read_only_disk: Path
 ) -> None:
     ran = again("regenerate", log, "--into", tmp_path / "out", RESNAP_STATE_DIR=str(read_only_disk))
@@ -308,14 +308,14 @@ def test_nothing_is_kept_inside_a_log_dir(command: Resnap, log: Path, tmp_path: 
         env={"PATH": os.environ["PATH"], "HOME": str(log), "PYTHONPATH": str(PROJECT)},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "is not kept" in by_itself.stderr
+    assert "are not kept" in by_itself.stderr
     assert tree(log) == before
 
 
 def test_a_store_keeps_no_state(command: Resnap, log: Path, tmp_path: Path) -> None:
     ran = command("regenerate", log, "--into", tmp_path / "out", *LOCAL, "--state-dir", "s3://bucket/state")
     assert ran.code == 2
-    assert "a store cannot keep it" in ran.err
+    assert "it cannot be in a store" in ran.err
 
 
 def test_under_a_limit_one_boundary_that_must_be_made_makes_all_of_them_again(

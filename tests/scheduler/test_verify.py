@@ -166,7 +166,8 @@ def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, br
     ran = command("verify", broker_log, "--topic", "payments", "--snapshots", out, *ROLL)
     assert ran.code == 0
     assert "warning: 1 boundary without the snapshot in " in ran.err
-    assert f"`resnap regenerate {broker_log} --topic payments --into {out}`, which makes those" in ran.out
+    makes = f"`resnap regenerate {broker_log} --topic payments --as-of roll --into {out}`, which makes the missing ones"
+    assert makes in ran.out
     assert "resnap install" not in ran.out
     shutil.rmtree(out)
     assert command("verify", broker_log, "--snapshots", out, *ROLL).code == 2
@@ -233,7 +234,7 @@ def test_objects_without_a_manifest_are_not_judged(command: Resnap, store: Path)
     assert ran.document["summary"]["segments"] == count - 1
 
 
-def test_a_place_where_nothing_was_shipped_is_no_success(command: Resnap, tmp_path: Path) -> None:
+def test_a_place_where_nothing_was_shipped_is_not_a_success(command: Resnap, tmp_path: Path) -> None:
     ran = command("verify", "--store", f"file://{tmp_path}/nothing")
     assert ran.code == 2
     assert "holds no shipped segment" in ran.err

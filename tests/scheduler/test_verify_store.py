@@ -126,7 +126,7 @@ def test_what_resnap_made_was_swept_by_no_broker_however_old_it_is(verify: Calla
     assert differing(verify()) == (0, 1)
 
 
-def test_producers_that_the_manifest_says_were_left_out_are_not_missed(verify: Callable[..., Ran], store: Path) -> None:
+def test_producers_that_the_manifest_says_were_excluded_are_not_missed(verify: Callable[..., Ran], store: Path) -> None:
     path = manifest_paths(store)[3]
     entry = next(one for one in read_manifest(path.read_bytes()).objects if one.kind is ObjectKind.SNAPSHOT)
     first = next(iter(read_snapshot((store / entry.key).read_bytes())))
@@ -209,7 +209,7 @@ def test_a_gap_ends_with_13_and_is_named(verify: Callable[..., Ran], store: Path
 
 
 def _begun_one_later(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Copy a segment under a key that tells a base offset one later, in the way another replica may have cut it."""
+    """Copy a segment under a key with a base offset one later, in the way another replica may have cut it."""
     path = manifest_paths(store)[2]
     manifest = read_manifest(path.read_bytes())
     base = manifest.base_offset + 1
@@ -261,7 +261,7 @@ def test_since_reads_what_was_shipped_since_then_alone(verify: Callable[..., Ran
 
 
 @pytest.mark.parametrize("text", ["yesterday", "now", "2026-01-31", "3"])
-def test_a_since_that_is_no_time_is_a_usage_error(verify: Callable[..., Ran], text: str) -> None:
+def test_an_invalid_time_for_since_is_a_usage_error(verify: Callable[..., Ran], text: str) -> None:
     assert verify("--since", text).code == 2
 
 
@@ -339,7 +339,7 @@ def windowed(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
 
 @pytest.mark.slow
 def test_however_many_segments_of_a_log_are_stored_all_is_well(command: Resnap, windowed: Path, tmp_path: Path) -> None:
-    """A run may be ended after any segment; what lay above it told how far back to read."""
+    """A run may be ended after any segment; what lay above it showed how far back to read."""
     store = copied(windowed, tmp_path / "store")
     verify = ("verify", "--store", store.as_uri(), *JSON)
     for path in sorted(manifest_paths(store), key=lambda path: path.name, reverse=True):
@@ -406,7 +406,7 @@ def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap,
     assert [line.split()[-1] for line in ran.out.splitlines() if ".manifest" in line] == ["different"]
 
 
-def test_a_remote_part_is_no_matter_of_reading_a_store_back(verify: Callable[..., Ran], store: Path) -> None:
+def test_a_remote_part_does_not_concern_reading_a_store_back(verify: Callable[..., Ran], store: Path) -> None:
     ran = verify("--remote", store.as_uri())
     assert (ran.code, ran.out) == (2, "")
     assert "--remote" in ran.err

@@ -82,7 +82,7 @@ class Brokers(Files):
 
 
 class Plugins(Files):
-    """The layout ``aiven``, whoever wrote it; what is encrypted is read and changed by our own code."""
+    """The layout ``aiven``, written by the plugin or by us; what is encrypted is read and changed by our own code."""
 
     NAMES: Final = {ObjectKind.SNAPSHOT: "producerSnapshot", ObjectKind.TXN_INDEX: "transaction"}
 
@@ -160,7 +160,7 @@ class Scene:
         return 1, 2, indexed[-1]
 
     def contents(self) -> dict[str, bytes]:
-        """Return what lies in the store, but for what nobody reads."""
+        """Return what lies in the store, except what no reader reads."""
         root = self.files.store
         paths = (path for path in sorted(root.rglob("*")) if path.is_file())
         return {str(path.relative_to(root)): path.read_bytes() for path in paths}

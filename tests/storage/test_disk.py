@@ -80,7 +80,7 @@ def test_a_leftover_of_a_killed_run_is_written_over_whole(tmp_path: Path) -> Non
     assert (tmp_path / "file").read_bytes() == b"abc"
 
 
-def test_nobody_is_led_elsewhere_by_a_link_in_place_of_the_leftover(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_leftover_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     temporary_of(tmp_path / "file").symlink_to(victim)
@@ -111,7 +111,7 @@ def test_a_file_in_the_way_of_a_directory_is_not_laid_to_the_disk(tmp_path: Path
         with pytest.raises(LogDirError) as caught:
             make_directories(Disk(), path)
         assert caught.value.hint is not None
-        assert "no file stands in the way" in caught.value.hint
+        assert "no file has the name" in caught.value.hint
 
 
 def test_an_error_of_the_source_passes_through_and_leaves_nothing(tmp_path: Path) -> None:

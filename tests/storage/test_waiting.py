@@ -1,4 +1,4 @@
-"""Whoever pauses wakes up when the process is told to end, and only then."""
+"""A pause ends early when the process is to end, and only then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from resnap.storage.waiting import end_pauses, pause
 
 
-def test_a_forked_process_is_told_to_end_and_its_parent_is_not() -> None:
+def test_a_forked_process_is_asked_to_end_and_its_parent_is_not() -> None:
     if not (child := os.fork()):
         was_waiting = pause(0)
         end_pauses()

@@ -40,7 +40,7 @@ class Kind:
     secret: str = SECRET
     environment: dict[str, str] = field(default_factory=dict, hash=False)
     config: str = ""
-    """What stands in the file ``{config}``, with the same words in braces."""
+    """The content of the file ``{config}``, with the same words in braces."""
     once: tuple[str, ...] = ()
     """Arguments of a second command, which is run when the server is ready."""
     tls: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ HONEST: Final = (*STRICT, GARAGE)
 """Their checks of what is written hold; Garage's conditions do not."""
 LIARS: Final = (RCLONE, S3S_FS)
 LAST: Final = {"versitygw": ("posix", "{data}"), "garage": ()}
-"""Arguments that stand behind all others; else the directory alone."""
+"""Arguments after all others; else the directory alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ SERVERS = [
     pytest.param("moto", marks=pytest.mark.s3),
     pytest.param("versitygw", marks=pytest.mark.stores),
 ]
-"""One that takes anything, so that all is read back, and one whose own check is believed."""
+"""One that takes anything, so that all is read back, and one whose own check is relied on."""
 BODY = bytes(range(256)) * ((PART_BYTES >> 8) + 1)
 """Of two parts."""
 
@@ -178,7 +178,7 @@ def test_what_does_not_pass_ends_in_an_error_that_says_so(
 
 @pytest.mark.parametrize("place", ["the log", "a listing"])
 @pytest.mark.parametrize("fault", REFUSALS, ids=lambda fault: fault.name)
-def test_a_refusal_is_told_at_once_as_what_it_is(
+def test_a_refusal_is_reported_at_once_as_such(
     proxy: FaultProxy, store: S3ObjectStore, cargo: Cargo, fault: Fault, place: str
 ) -> None:
     proxy.set(fault, PLACES[place])
@@ -199,7 +199,7 @@ def test_bytes_that_change_on_their_way_never_end_under_a_manifest(
 
 @pytest.mark.parametrize("place", ["the log", "the snapshot", "the manifest"])
 @pytest.mark.parametrize("fault", [CHANGES[0], SWALLOWED], ids=lambda fault: fault.name)
-def test_a_store_that_keeps_its_word_to_the_probe_alone_is_told(
+def test_a_store_that_obeys_conditions_in_the_probe_alone_is_reported(
     proxy: FaultProxy, store: S3ObjectStore, cargo: Cargo, fault: Fault, place: str
 ) -> None:
     proxy.set(fault, PLACES[place], times=1000)
@@ -214,7 +214,7 @@ def test_a_listing_that_is_not_true_does_no_harm(
     before = manifest_keys(store)
     proxy.set(fault, is_listing, times=1000)
     if fault.name == "repeated listing":
-        with pytest.raises(StoreError, match="goes back"):
+        with pytest.raises(StoreError, match="out of order"):
             cargo.ship(store)
     else:
         cargo.ship(store)
@@ -244,7 +244,7 @@ def test_a_store_that_ignores_conditions_shows_nothing_wrong_with_runs_at_once(
             cargo.ship(Careless(bucket, "", settings))
         except ResnapError:
             pass
-        except Exception as error:  # noqa: BLE001 - told below, in the test's own thread
+        except Exception as error:  # noqa: BLE001 - reported below, in the test's own thread
             unexpected.append(error)
 
     threads = [threading.Thread(target=ship, args=(cargo,)) for cargo in cargos]
@@ -285,7 +285,7 @@ def test_an_upload_in_parts_survives_what_passes_at_each_step(
 
 
 @pytest.mark.parametrize("fault", [*RESETS[:2], BUSY[0]], ids=lambda fault: fault.name)
-def test_a_body_that_goes_up_while_it_is_read_is_sent_anew_after_what_passes(
+def test_a_body_that_is_uploaded_while_it_is_read_is_sent_again_after_a_passing_fault(
     proxy: FaultProxy, store: S3ObjectStore, fault: Fault
 ) -> None:
     proxy.set(fault, on("PUT", "large"))
@@ -298,7 +298,7 @@ def test_a_body_that_goes_up_while_it_is_read_is_sent_anew_after_what_passes(
 
 
 @pytest.mark.parametrize("fault", CHANGES[:2], ids=lambda fault: fault.name)
-def test_a_body_changed_while_it_went_up_is_sent_anew_or_told(
+def test_a_body_changed_during_its_upload_is_sent_again_or_reported(
     proxy: FaultProxy, store: S3ObjectStore, fault: Fault
 ) -> None:
     """A store that checks refuses it; from one that does not it comes back different, or not at all."""

@@ -1,4 +1,4 @@
-"""A segment that goes up in one large request: who is told to end in the middle of it shows nothing of it."""
+"""A segment that is uploaded in one large request: a run that gets SIGTERM in the middle publishes none of it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def wait_for_the_lease(store: ObjectStore, process: subprocess.Popen[str]) -> No
         *(pytest.param(kind, 300, id=f"{kind.name}-300", marks=pytest.mark.heavy) for kind in STRICT),
     ],
 )
-def test_who_is_told_to_end_in_the_middle_of_a_large_body_shows_nothing_and_is_gone_on_with(
+def test_a_signal_in_the_middle_of_a_large_body_publishes_nothing_and_the_next_run_continues(
     server_of: Callable[..., Server], kind: Kind, tmp_path: Path, size_mib: int
 ) -> None:
     server, log = server_of(kind), a_large_segment(tmp_path / "data", size_mib * MIB)

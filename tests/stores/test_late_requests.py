@@ -61,7 +61,7 @@ def actor(fixture_set: Callable[[str], FixtureSet]) -> Actor:
         Scene("leave", "gc", ".log", "tier"),
     ],
 )
-def test_what_comes_late_tells_no_lie_and_takes_nothing(scene: Scene, server: Server, actor: Actor) -> None:
+def test_a_late_request_publishes_nothing_wrong_and_deletes_nothing(scene: Scene, server: Server, actor: Actor) -> None:
     """Without conditional writes a late manifest may lie; then the next run repairs it."""
     bucket = server.new_bucket()
 

@@ -118,7 +118,7 @@ def test_a_log_dir_is_shipped_whole_and_once(
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in LIARS])
-def test_on_a_store_that_lies_what_is_shipped_is_right_or_told(
+def test_on_a_store_with_wrong_responses_what_is_shipped_is_right_or_reported(
     server_of: Servers, kind: Kind, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
     store = a_store(server_of(kind), response_checksum_validation="when_required", max_attempts=2)
@@ -140,7 +140,7 @@ def test_what_is_read_back_is_what_the_store_does_not_vouch_for(
 
 
 @pytest.mark.parametrize("kind", STRICT_KINDS)
-def test_over_tls_a_large_body_arrives_and_a_strange_certificate_is_told(
+def test_over_tls_a_large_body_arrives_and_an_unknown_certificate_is_reported(
     server_of: Servers, kind: Kind, certificates: Path
 ) -> None:
     """Only over TLS would boto3 send checksums as trailers; ours are headers there, too."""
@@ -151,14 +151,14 @@ def test_over_tls_a_large_body_arrives_and_a_strange_certificate_is_told(
     store.put("small", b"x")
     assert store.get("large") == body
     assert upload_checks(store).count
-    stranger = S3ObjectStore("bucket", "", server.settings(ca_bundle=None, max_attempts=1))
+    unverified = S3ObjectStore("bucket", "", server.settings(ca_bundle=None, max_attempts=1))
     with pytest.raises(StoreAccessError) as raised:
-        stranger.get("large")
+        unverified.get("large")
     assert "--s3-ca-bundle" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("kind", HONEST_KINDS)
-def test_wrong_credentials_are_told_as_what_they_are(server_of: Servers, kind: Kind) -> None:
+def test_wrong_credentials_are_reported_as_such(server_of: Servers, kind: Kind) -> None:
     server = server_of(kind)
     bucket = server.new_bucket()
     for wrong in ({"secret_access_key": "another"}, {"access_key_id": "nobody"}):

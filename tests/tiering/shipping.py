@@ -205,7 +205,7 @@ def must_be_shipped(partition: PartitionDir) -> list[tuple[int, int]]:
 
 
 def _epochs_and_stability(partition: PartitionDir) -> tuple[int, int]:
-    """Return the offset of the first batch of magic 2, and the last stable offset, by one look at each batch."""
+    """Return the offset of the first batch of magic 2, and the last stable offset, from one pass over the batches."""
     first: int | None = None
     open_since: dict[int, int] = {}
     end = 0

@@ -100,7 +100,7 @@ class Partition:
 
     @property
     def place(self) -> PartitionReplicas:
-        """What metadata say; -1 is no leader."""
+        """What metadata say; -1 means no leader."""
         if self.error is not None:
             return PartitionReplicas(TopicPartition(self.name.topic, 0), None, -1, (), (), self.error)
         leader = None if self.leader < 0 else self.leader

@@ -64,7 +64,7 @@ class PassingStore:
 
 @dataclass
 class RecordingStore(PassingStore):
-    """Remembers what was done to which key, in order."""
+    """Records what was done to which key, in order."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class RecordingStore(PassingStore):
 
 @dataclass
 class ActingStore(PassingStore):
-    """Acts after each write, before the writer hears of it: ``act`` is given the store beneath and the key."""
+    """Acts after each write, before it is acknowledged: ``act`` is given the store beneath and the key."""
 
     act: Callable[[ObjectStore, str], None]
 

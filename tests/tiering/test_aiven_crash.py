@@ -36,7 +36,7 @@ PATIENCE_S: Final = 120
 
 
 def ship(order: Order, root: Path, writes: int) -> None:
-    """Ship ``order``, and die of its write number ``writes``, before the writer hears of it; 0 for not at all."""
+    """Ship ``order``, and die of its write number ``writes``, before it is acknowledged; 0 for not at all."""
     done = 0
 
     def die(_: ObjectStore, _key: str) -> None:

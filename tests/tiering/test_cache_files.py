@@ -93,7 +93,7 @@ def test_of_another_topic_in_the_same_place_nothing_is_known(partition: Partitio
 @pytest.mark.parametrize(
     "garbage", [b"", b"\n", b"{}\n{}", b"[]\n", b"null\nnull\n", b'{"version":2,"crc32c":0}\n{}\n']
 )
-def test_garbage_is_complained_of_and_written_anew(partition: PartitionDir, tmp_path: Path, garbage: bytes) -> None:
+def test_an_invalid_file_is_reported_and_rewritten(partition: PartitionDir, tmp_path: Path, garbage: bytes) -> None:
     complaints: list[str] = []
     files = CacheFiles(tmp_path / "state", complaints.append)
     path = files.directory(partition) / FILE
@@ -113,7 +113,7 @@ WHOLE = CachedResults(
 
 
 @given(cut=st.integers(0, 2_000), flipped=st.integers(0, 2_000), garbage=st.binary(max_size=60))
-def test_no_bytes_make_it_fail_or_become_another_memory(cut: int, flipped: int, garbage: bytes) -> None:
+def test_no_bytes_make_reading_fail_or_give_another_cached_result(cut: int, flipped: int, garbage: bytes) -> None:
     whole = b"".join(encoded(WHOLE))
     broken = bytearray(whole[:cut] + garbage)
     if broken:
@@ -135,7 +135,7 @@ def test_where_nothing_can_be_written_that_is_said_once(partition: PartitionDir,
     assert files.load(partition) == CachedResults()
 
 
-def test_a_full_disk_leaves_the_memory_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:
+def test_a_full_disk_leaves_the_run_cache_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:
     complaints: list[str] = []
     files = CacheFiles(tiny_disk, complaints.append)
     kept = results(files.directory(partition))

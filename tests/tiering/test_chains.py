@@ -58,7 +58,7 @@ def test_a_chain_breaks_off_where_no_segment_begins_at_an_offset_that_others_lea
     assert set(range(chain.start, chain.end)) - set(taken) == lacking
 
 
-def test_a_segment_that_none_leads_to_is_in_no_chain() -> None:
+def test_a_segment_that_no_other_leads_to_is_in_no_chain() -> None:
     a, b, c = segment(1, 1), segment(0, 2), segment(1, 2)
     assert chain_of([a, b, c]) == [b]
     [chain] = chains_of([a, b, c])

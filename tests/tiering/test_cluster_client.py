@@ -1,4 +1,4 @@
-"""What the door to a cluster says where nobody opens; the rest needs brokers, and is in ``tests/kafka``."""
+"""Errors of the cluster client where no broker answers; the rest needs brokers, and is in ``tests/kafka``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_MS = 3_000
 """Enough for one attempt, on however slow a machine."""
 
 
-def test_where_nobody_listens_it_says_of_each_address_that_the_connection_was_refused() -> None:
+def test_where_no_broker_listens_the_error_names_each_address_with_connection_refused() -> None:
     with socket.socket() as one, socket.socket() as other:
         for bound in (one, other):
             bound.bind(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ def test_where_nobody_listens_it_says_of_each_address_that_the_connection_was_re
 def test_where_connections_are_not_taken_it_says_for_how_long_it_waited() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
         place = listener.getsockname()[:2]
-        for _ in range(3):  # what nobody accepts fills the queue, and the kernel answers no more
+        for _ in range(3):  # connections that are not accepted fill the queue, and the kernel answers no more
             waiting = filling.enter_context(socket.socket())
             waiting.setblocking(False)
             with suppress(BlockingIOError):
@@ -44,7 +44,7 @@ def test_where_connections_are_not_taken_it_says_for_how_long_it_waited() -> Non
 
 
 @pytest.mark.parametrize("address", ["kafka", "kafka:", ":9092", "kafka:kafka", ""])
-def test_what_is_no_address_is_refused_as_such(address: str) -> None:
+def test_an_invalid_address_is_a_usage_error(address: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         Cluster(f"127.0.0.1:9092,{address}", {})
 
@@ -67,7 +67,7 @@ def test_of_a_broker_that_hangs_up_it_says_so_and_what_that_may_mean() -> None:
             listener.shutdown(socket.SHUT_RDWR)
             broker.join()
         assert (len([*OPEN_FILES.iterdir()]), "kafka" in str(threading.enumerate())) == (files, False)
-    assert "wrong credentials" in (caught.value.hint or "")
+    assert "the credentials are wrong" in (caught.value.hint or "")
 
 
 def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not_waited_for(
@@ -81,7 +81,7 @@ def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not
             Cluster(address, {"security_protocol": "SSL"}, patience_ms=PATIENCE_MS)
 
 
-def test_a_server_that_takes_a_connection_and_hangs_keeps_nobody_from_the_others() -> None:
+def test_a_server_that_takes_a_connection_and_hangs_does_not_block_the_other_addresses() -> None:
     """The library stays with the one that it has chosen."""
 
     def connect(_wait_ms: int, some: list[str]) -> str:

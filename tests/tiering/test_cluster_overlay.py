@@ -24,7 +24,7 @@ def log_dir(fixture_set: Callable[[str], FixtureSet]) -> LogDir:
 
 
 def facts(log_dir: LogDir, **changes: Any) -> ClusterFacts:
-    """What a cluster would tell of ``payments``: partition 0 led by the broker of the log dir, 1 by another."""
+    """What a cluster would report of ``payments``: partition 0 led by the broker of the log dir, 1 by another."""
     partitions = {
         number: PartitionFacts(
             partition=number, leader=leader, log_start_offset=130, local_start_offset=130, high_watermark=10_000
@@ -53,7 +53,7 @@ def test_what_remains_of_a_deleted_topic_is_a_problem_and_no_partition(log_dir: 
     assert "the cluster's payments has AAAAAAAAQACAAAAAAAAAAQ" in str(found.problems[0].error)
 
 
-def test_a_topic_that_the_cluster_does_not_tell_of_stays_as_it_is(log_dir: LogDir) -> None:
+def test_a_topic_that_the_cluster_does_not_report_stays_unchanged(log_dir: LogDir) -> None:
     assert with_facts(log_dir, replace(facts(log_dir), topics={})) == log_dir
 
 
@@ -62,7 +62,7 @@ def test_another_cluster_is_refused(log_dir: LogDir) -> None:
         with_facts(log_dir, replace(facts(log_dir), cluster_id="other"))
 
 
-def test_compaction_is_what_the_topic_goes_by_now(log_dir: LogDir) -> None:
+def test_compaction_is_the_cleanup_policy_that_the_topic_has_now(log_dir: LogDir) -> None:
     told = facts(log_dir, settings={"cleanup.policy": "compact"})
     assert told.cleanup_policies() == {"payments": "compact"}
     assert facts(log_dir, settings={}).cleanup_policies() == {}

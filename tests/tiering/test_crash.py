@@ -102,7 +102,7 @@ def check_visible(store: ObjectStore, partition: PartitionDir) -> list[tuple[int
         check_objects(store, manifest)
     for info in store.list():
         if info.key.startswith(".resnap/"):
-            continue  # what a run leaves of its probe of the store, or its lease, is no reader's business
+            continue  # what a run leaves of its probe of the store, or its lease, does not concern readers
         key = parse_key(info.key)
         assert key is not None, f"{info.key} is visible"
         if key.extension == "log":
@@ -130,7 +130,7 @@ class Scene:
         return Run(self.context, self.order, url, self.s3)
 
     def timed_s(self) -> float:
-        """Return how long shipping takes when nobody kills it."""
+        """Return how long shipping takes without a kill."""
         run = self.start(self.new_url())
         begun = time.monotonic()
         assert run.join() == 0
@@ -141,7 +141,7 @@ class Scene:
         tier(self.data, store, self.staged, rules_at(newest_ms(self.data, NAME) + 2 * HOUR_MS), only={NAME})
 
     def kill_and_go_on(self, kills: int, seed: int) -> None:
-        """Kill a run into an empty store, look at what is visible, and run again; ``kills`` times."""
+        """Kill a run into an empty store, check what is visible, and run again; ``kills`` times."""
         expected = must_be_shipped(self.partition)
         begun = set[int]()
         # Where the machine was much slower for the run that was timed, or much quicker, other instants are tried.

@@ -131,7 +131,7 @@ def test_another_version_than_was_read_is_not_delivered() -> None:
     assert [info.key for info in delivery.store.list()] == ["source"]
 
 
-def test_what_comes_back_different_is_told_whether_or_not_the_store_checks(memory_store: ObjectStore) -> None:
+def test_different_bytes_read_back_are_reported_whether_or_not_the_store_verifies(memory_store: ObjectStore) -> None:
     delivery = Delivery(store=memory_store)
     with pytest.raises(VerificationError, match="CRC-32C"):
         delivery.deliver(NewObject("key", lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY) ^ 1))
@@ -197,7 +197,7 @@ def test_results_come_in_order_and_no_more_is_begun_than_was_asked_for(threads: 
     assert [(number, result()) for number, result in found] == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
 
 
-def test_whoever_ends_early_stops_what_is_under_way(threads: Executor) -> None:
+def test_a_caller_that_ends_early_stops_what_is_in_progress(threads: Executor) -> None:
     stopped = threading.Event()
     found = side_by_side(lambda _: stopped.wait(60), range(100), 2, stopped.set, threads)
     next(found)
@@ -271,7 +271,7 @@ def test_an_interrupt_stops_what_is_under_way_and_still_gives_what_is_done(inter
     assert work.is_stopped
 
 
-def test_whoever_ends_early_stops_what_would_be_done_later() -> None:
+def test_a_caller_that_ends_early_stops_what_has_not_begun() -> None:
     work = Gated()
     found = as_done(work, range(6), 3, work.stop, name="test")
     threading.Timer(0.2, work.gates[0].set).start()

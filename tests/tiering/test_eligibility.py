@@ -18,16 +18,9 @@ from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
 from resnap.tiering.broker_blockers import broker_blockers
-from resnap.tiering.eligibility import (
-    Candidates,
-    Eligibility,
-    Reason,
-    Refusal,
-    after_replay,
-    before_replay,
-    refuse,
-)
+from resnap.tiering.eligibility import Candidates, Eligibility, after_replay, before_replay
 from resnap.tiering.inventory import take_inventory, take_partition_inventory
+from resnap.tiering.refusal import Reason, Refusal, refuse
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.replay.memory_sink import MemorySink
@@ -161,7 +154,7 @@ def test_a_segment_wholly_below_the_log_start_is_left_and_one_straddling_it_is_n
     assert bases(found.segments) == candidates
     below = {base: Reason.BELOW_LOG_START for base in (0, 10, 20) if base not in candidates}
     assert reasons(found.refusals) == below | {30: Reason.ACTIVE_SEGMENT}
-    assert found.blocking is None, "nobody waits for what retention deletes"
+    assert found.blocking is None, "nothing waits for what retention deletes"
 
 
 def test_the_cleaners_checkpoint_keeps_a_partition_back_unless_the_topic_is_known_to_be_otherwise(
@@ -237,7 +230,9 @@ def test_a_real_compacted_partition_is_kept_back_by_its_checkpoint_and_by_its_ba
         )
 
 
-def test_real_partitions_that_are_not_compacted_do_not_look_it(fixture_set: Callable[[str], FixtureSet]) -> None:
+def test_real_partitions_that_are_not_compacted_are_not_judged_compacted(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
     for inventory in take_inventory(load_log_dir(fixture_set("kafka-2.7.2").data)).partitions:
         if inventory.partition.topic_partition.topic != "compacted":
             assert Reason.COMPACTED not in reasons(judged(before_replay(inventory)).refusals).values()
@@ -468,7 +463,7 @@ def test_a_stock_broker_does_not_tier_a_compacted_topic_at_all(tmp_path: Path) -
     assert (found.stop.base_offset, found.stop.reason, found.shipped_as_is) == (0, Reason.COMPACTED, ())
 
 
-def test_an_error_without_a_file_is_told_as_it_is(tmp_path: Path) -> None:
+def test_an_error_without_a_file_is_reported_unchanged(tmp_path: Path) -> None:
     candidates = before_replay(an_inventory(tmp_path))
     result = replace(replayed(candidates, ()), error=LogDirError("the disk is gone", hint="mount it"))
     found = after_replay(candidates, result)

@@ -69,7 +69,7 @@ def test_what_is_written_is_read_again(segments: list[SegmentPrint], snapshots: 
 
 
 @given(st.binary() | st.sampled_from([b"[]", b'{"version": 1}', b'{"version": true, "segments": [], "snapshots": []}']))
-def test_what_is_no_fingerprint_is_refused_by_our_own_error(text: bytes) -> None:
+def test_an_invalid_fingerprint_is_a_format_error(text: bytes) -> None:
     with pytest.raises(FormatError):
         read_fingerprint(text)
 
@@ -86,7 +86,7 @@ def test_what_a_broker_appends_rolls_and_deletes_makes_nothing_stale() -> None:
     assert stale((*SEGMENTS, a_segment(60), a_segment(70))[3:], first=30) == {}
 
 
-def test_only_what_rests_on_a_changed_segment_is_stale() -> None:
+def test_only_what_depends_on_a_changed_segment_is_stale() -> None:
     for changed in (a_segment(20, digest="bb"), a_segment(20, size_bytes=98), a_segment(20, next_base_offset=25)):
         present = tuple(changed if s.base_offset == 20 else s for s in SEGMENTS)
         assert stale(present) == {40: 20}
@@ -97,7 +97,7 @@ def test_a_segment_that_is_gone_from_the_middle_or_came_into_it_makes_stale() ->
     assert stale((*SEGMENTS, a_segment(45, next_base_offset=50))) == {60: 45}
 
 
-def test_joining_keeps_what_is_neither_made_anew_nor_contradicted() -> None:
+def test_joining_keeps_what_is_neither_made_again_nor_contradicted() -> None:
     later = Fingerprint(segments=(a_segment(0, digest="new"), a_segment(10)), snapshots=(a_snapshot(10),))
     whole = joined(MADE, later)
     assert [snapshot.offset for snapshot in whole.snapshots] == [10, 40, 60]

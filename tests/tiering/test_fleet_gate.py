@@ -99,7 +99,7 @@ def test_what_is_not_known_is_never_taken_for_well() -> None:
         ("another service is silent", {"brokers": (SERVICES[0], silent, SERVICES[2])}, ("broker 2: no answer",)),
         ("its own service is silent", {"brokers": (own, *SERVICES[1:])}, ("broker 1: no answer",)),
         ("its own has not seen it", {"brokers": (unseen, *SERVICES[1:])}, ("broker 1: its service has not seen t-0",)),
-        ("a topic is not described", {"min_in_sync": {}}, ("the cluster does not say min.insync.replicas of t",)),
+        ("a topic is not described", {"min_in_sync": {}}, ("the cluster does not report min.insync.replicas of t",)),
         ("the leader did not answer", {"findings": found(1, unknown)}, ("producer state of t-0: no answer",)),
         ("the next did not answer", {"findings": found(2, unknown)}, ("producer state of t-0: no answer",)),
         ("the one after that did not", {"findings": found(3, unknown)}, ()),

@@ -86,7 +86,7 @@ def test_a_cluster_that_was_asked_and_is_silent_makes_topics_unknown_and_one_tha
     assert (not_asked.verdict, not_asked.under_replicated) == (Verdict.READY, None)
 
 
-def test_only_topics_that_are_wanted_and_that_the_cluster_has_are_answered_for() -> None:
+def test_only_selected_topics_that_the_cluster_has_are_reported() -> None:
     brokers = [broker(1, READY), broker(2, READY, topic="other"), broker(3, BLOCKED, topic="deleted")]
     assert [one.topic for one in topic_answers(brokers, None)] == ["deleted", "other", "t"]
     assert [one.topic for one in topic_answers(brokers, [place(0, 1)])] == ["t"]

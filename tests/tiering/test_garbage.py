@@ -1,4 +1,4 @@
-"""Garbage is what nobody names, is ours, and is old; whatever else is in the store stays."""
+"""Garbage is what no manifest names, is ours, and is old; whatever else is in the store stays."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_nothing_is_touched_beside_a_manifest_that_cannot_be_read(store: MemoryO
     assert {info.key for info in find_garbage(store, older_than_ms=DAY_MS).objects} == {f"{SEGMENT}.log"}
 
 
-def test_a_partition_that_somebody_ships_is_left_and_told(store: MemoryObjectStore, clock: Clock) -> None:
+def test_a_partition_that_another_run_ships_is_left_and_reported(store: MemoryObjectStore, clock: Clock) -> None:
     place = parse_key(manifest_keys(store)[0])
     assert place is not None
     store.delete(place.key)
@@ -130,7 +130,7 @@ def test_a_partition_that_somebody_ships_is_left_and_told(store: MemoryObjectSto
     assert keys(store) == before
 
 
-def test_what_is_written_anew_or_named_between_two_looks_is_left(store: MemoryObjectStore, clock: Clock) -> None:
+def test_an_object_written_again_or_named_between_two_listings_is_left(store: MemoryObjectStore, clock: Clock) -> None:
     first, second, *_ = manifest_keys(store)
     bodies = {key: store.get(key) for key in (first, second)}
     left = {entry.key for entry in manifests(store)[1].objects}
@@ -149,7 +149,7 @@ def test_what_is_written_anew_or_named_between_two_looks_is_left(store: MemoryOb
 def test_an_upload_whose_objects_go_under_its_hands_gets_no_manifest(
     store: MemoryObjectStore, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
-    """The worst that a gc can do that was stopped for long: the uploader looks at all objects right before."""
+    """The worst that a gc can do that was stopped for long: the uploader lists all objects right before."""
 
     class Collecting(PassingStore):
         def put_stream(self, key: str, open_body: BodyOpener, **facts: Any) -> None:
@@ -180,7 +180,7 @@ def test_temporary_files_of_killed_writes_are_unfinished(tmp_path: Path) -> None
 
 
 def test_a_listing_that_misses_what_is_there_makes_nothing_garbage(store: MemoryObjectStore, clock: Clock) -> None:
-    """Stale, it may show objects without the manifest that names them: the second look is for that."""
+    """Stale, it may show objects without the manifest that names them: the second listing is for that."""
     hidden = manifest_keys(store)[0]
 
     class Stale(PassingStore):

@@ -44,7 +44,7 @@ def a_directory(
     return directory
 
 
-def look(log_dir: Path, body: bytes) -> BoundaryStatus:
+def status_of(log_dir: Path, body: bytes) -> BoundaryStatus:
     """Take the inventory of a directory with ``body`` as the snapshot at offset 10; return that boundary."""
     partition = load_partition_dir(a_directory(log_dir, {10: body}))
     return take_partition_inventory(partition).boundaries[0]
@@ -125,14 +125,14 @@ def test_killing_a_broker_leaves_no_snapshot_at_the_log_end(fixture_set: Callabl
 def test_a_snapshot_is_judged_by_its_bytes(
     body: bytes, state: SnapshotState, entries: int | None, tmp_path: Path
 ) -> None:
-    found = look(tmp_path, body)
+    found = status_of(tmp_path, body)
     assert (found.state, found.entries) == (state, entries)
     assert found.path == str(tmp_path / "payments-0" / segment_name(10, "snapshot"))
     assert (found.detail is not None) == (state is SnapshotState.CORRUPT)
 
 
-def test_a_corrupt_snapshot_tells_what_is_wrong_and_where(tmp_path: Path) -> None:
-    detail = look(tmp_path, a_snapshot(1) + b"more").detail
+def test_the_status_of_a_corrupt_snapshot_says_what_is_wrong_and_where(tmp_path: Path) -> None:
+    detail = status_of(tmp_path, a_snapshot(1) + b"more").detail
     assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entry, found 60 bytes"
 
 

@@ -57,7 +57,7 @@ def leases(store: ObjectStore) -> list[str]:
     return [info.key for info in store.list(LEASE_PREFIX)]
 
 
-def test_the_loser_is_told_who_holds_it_and_since_when(store: MemoryObjectStore) -> None:
+def test_the_loser_learns_who_holds_the_lease_and_since_when(store: MemoryObjectStore) -> None:
     a_lease(store, "broker-1, process 4711").acquire()
     with pytest.raises(LockedError, match="broker-1, process 4711, since 1970-01-01T00:00:00Z") as raised:
         a_lease(store).acquire()
@@ -153,7 +153,7 @@ def test_a_lease_whose_answer_was_lost_is_ours(store: MemoryObjectStore) -> None
     assert len(leases(store)) == 1
 
 
-def told(**changes: object) -> bytes:
+def lease_body(**changes: object) -> bytes:
     process = {"machine": "another", "number": 7, "started_ticks": 7}
     return json.dumps({"run": "r", "who": "w", "since_ms": 1, "process": process} | changes).encode()
 
@@ -161,12 +161,12 @@ def told(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"not json", b"[]", b"[" * 5_000, b'{"run": 1}', told(process=1), told(who=None)),
-        *(told(since_ms=since_ms) for since_ms in ("1", 1.5, -1, 10**30)),
-        *(told(process={"machine": machine, "number": 7, "started_ticks": "7"}) for machine in ("another", 7)),
+        *(b"", b"not json", b"[]", b"[" * 5_000, b'{"run": 1}', lease_body(process=1), lease_body(who=None)),
+        *(lease_body(since_ms=since_ms) for since_ms in ("1", 1.5, -1, 10**30)),
+        *(lease_body(process={"machine": machine, "number": 7, "started_ticks": "7"}) for machine in ("another", 7)),
     ],
 )
-def test_a_lease_that_cannot_be_read_is_somebodys_until_its_time_is_up(
+def test_a_lease_that_cannot_be_read_is_held_until_its_time_is_up(
     store: MemoryObjectStore, clock: Clock, body: bytes
 ) -> None:
     store.put(f"{LEASE_PREFIX}/{PLACE}/0000000001", body)
@@ -212,7 +212,7 @@ def test_an_interrupt_while_the_lease_is_taken_lets_go_of_it(store: MemoryObject
 
 
 @pytest.mark.parametrize("down_from", ["the creation on", "the release on"])
-def test_what_a_store_that_was_down_did_not_hear_of_keeps_no_later_run_of_the_process_out(
+def test_a_release_that_a_store_missed_while_down_keeps_no_later_run_of_the_process_out(
     store: MemoryObjectStore, down_from: str
 ) -> None:
     class Down(PassingStore):
@@ -240,7 +240,7 @@ def test_what_a_store_that_was_down_did_not_hear_of_keeps_no_later_run_of_the_pr
     assert leases(store) == []
 
 
-def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: Path) -> None:
+def test_a_log_dir_has_one_run_at_a_time_and_the_loser_learns_which(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from resnap.storage.log.work_lock import at_work_on\n"
         "with at_work_on(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
@@ -262,13 +262,13 @@ def test_a_log_dir_has_one_run_at_a_time_and_the_loser_is_told_which(tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_a_stranger_who_locks_a_directory_keeps_nobody_out() -> None:
+def test_another_users_lock_on_a_directory_keeps_no_run_out() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
         locked, wrote = os.pipe()
-        stranger = os.fork()
-        if not stranger:
+        other = os.fork()
+        if not other:
             os.setuid(65534)
             fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
             os.write(wrote, b"1")
@@ -278,8 +278,8 @@ def test_a_stranger_who_locks_a_directory_keeps_nobody_out() -> None:
             with at_work_on(directory):
                 pass
         finally:
-            os.kill(stranger, signal.SIGKILL)
-            os.waitpid(stranger, 0)
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
             os.close(locked)
             os.close(wrote)
 
@@ -300,7 +300,7 @@ def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
 def test_a_holder_knows_by_its_own_clock_that_its_lease_has_run_out(
     store: MemoryObjectStore, clock: Clock, renews: bool
 ) -> None:
-    """Stopped or suspended, it hears of nobody: and what it let run out it never takes back by a late renewal."""
+    """Stopped or suspended, a holder sees no other: a lease that ran out is never taken back by a late renewal."""
     own = Clock()
     lease = a_lease(store)
     lease.clock_ms = own
@@ -360,5 +360,5 @@ def test_a_live_process_that_proc_hides_is_not_taken_for_dead(
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 80])
-def test_a_number_that_no_process_has_is_of_none_that_lives(number: int) -> None:
+def test_an_unused_process_id_is_not_a_living_process(number: int) -> None:
     assert Process(machine=this_process().machine, number=number, started_ticks=7).is_dead

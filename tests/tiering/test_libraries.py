@@ -91,6 +91,6 @@ def test_public_names_are_there_and_are_what_their_modules_have(library: ModuleT
             assert getattr(import_module(home), name) is found
 
 
-def test_what_is_not_public_is_no_attribute_of_the_package() -> None:
+def test_private_names_are_not_attributes_of_the_package() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Folding'"):
         _ = controller.Folding

@@ -119,7 +119,7 @@ def test_a_replica_whose_log_begins_elsewhere_and_shares_no_boundary_is_refused(
     assert ranges(store) == before
 
 
-def test_what_rests_on_a_segment_that_turns_out_unfit_waits_for_it(tmp_path: Path) -> None:
+def test_what_depends_on_a_segment_that_turns_out_unfit_waits_for_it(tmp_path: Path) -> None:
     """[1, 3) would take the place of [0, 2), which is sound, in the readers' chain, and nothing would lead to it."""
     store = a_store()
     Replica(tmp_path / "a", {2}, length=3).ship(store)
@@ -153,8 +153,8 @@ def test_a_history_that_parted_from_the_shipped_one_is_refused_from_there_on(tmp
 
 @pytest.mark.parametrize("cuts", [{5, 10, 15}, {5, 8, 20}, {4, 12, 20}, {20}], ids=lambda cuts: str(sorted(cuts)))
 @pytest.mark.parametrize("start", [0, 3])
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, cuts: set[int], start: int) -> None:
-    """No id tells the two apart, as before Kafka 2.8, and the leader epochs are the same."""
+def test_a_recreated_topic_is_not_taken_for_the_old_one(tmp_path: Path, cuts: set[int], start: int) -> None:
+    """No id distinguishes the two, as before Kafka 2.8, and the leader epochs are the same."""
     store = a_store()
     Replica(tmp_path / "a", {5, 10, 15}).ship(store)
     before = ranges(store)

@@ -22,7 +22,7 @@ Store = frozenset[Span]
 
 
 class Turn(NamedTuple):
-    """A replica that ships what it has: its segments, and what becomes of them."""
+    """A replica that ships what it has: its segments, and their outcome."""
 
     boundaries: list[int]
     gone: frozenset[int]
@@ -95,7 +95,7 @@ def readable(spans: Iterable[Span]) -> set[int]:
 
 
 def is_allowed(store: Store, turn: Turn, index: int) -> bool:
-    """Whether adding one candidate keeps all that was promised, by looking at everything."""
+    """Return whether adding one candidate keeps all that was promised, by comparing everything."""
     span = turn.candidates[index]
     both = store | {span}
     if index in turn.unfit or not is_sound(both):
@@ -212,7 +212,7 @@ def test_what_is_placed(
     assert [candidates[step.candidate] for step in found.steps] == placed
 
 
-def test_what_rests_on_a_segment_that_fails_does_not_go_either() -> None:
+def test_what_depends_on_a_segment_that_fails_is_not_placed_either() -> None:
     """Else the store would lack offsets of [1, 3), which is sound, below those of [3, 4)."""
     found = place(spans((0, 2)), spans((0, 1), (1, 3), (3, 4)))
     assert [step.depends_on for step in found.steps] == [None, 0, 1]

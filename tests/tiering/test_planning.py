@@ -112,7 +112,7 @@ def test_a_saved_plan_is_json_with_named_partitions(directory: Path) -> None:
 
 
 @given(st.text())
-def test_text_that_is_no_plan_is_a_format_error(text: str) -> None:
+def test_text_that_is_not_a_plan_is_a_format_error(text: str) -> None:
     with pytest.raises(FormatError):
         read_saved_plan(text)
 
@@ -125,7 +125,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_json_that_is_no_plan_is_a_format_error(value: object) -> None:
+def test_json_that_is_not_a_plan_is_a_format_error(value: object) -> None:
     with pytest.raises(FormatError):
         read_saved_plan(json.dumps(value))
 
@@ -158,7 +158,7 @@ def test_a_plan_with_one_value_replaced_is_read_as_written_or_refused(path: tupl
 
 
 @given(path=st.sampled_from([path for path in paths_in(PLAN) if path and isinstance(path[-1], str)]))
-def test_a_plan_with_anything_left_out_is_a_format_error(path: tuple[Any, ...]) -> None:
+def test_an_incomplete_plan_is_a_format_error(path: tuple[Any, ...]) -> None:
     content = json.loads(json.dumps(PLAN))
     at = content
     for key in path[:-1]:
@@ -207,7 +207,7 @@ def test_a_partition_that_comes_twice_is_a_format_error(directory: Path) -> None
         read_saved_plan(json.dumps(content))
 
 
-def test_a_plan_is_fresh_while_closed_segments_stand_still(directory: Path) -> None:
+def test_a_plan_is_fresh_while_closed_segments_are_unchanged(directory: Path) -> None:
     plan = a_saved_plan(directory)
     plan.check_fresh(an_inventory(directory))
     with (directory / segment_name(30, "log")).open("ab") as active:
@@ -300,7 +300,7 @@ def test_a_given_high_watermark_outweighs_the_checkpoint(
     assert plan.high_watermark == expected
 
 
-def test_what_a_transaction_index_cannot_tell_is_read_from_the_log_itself(
+def test_what_a_transaction_index_does_not_show_is_read_from_the_log_itself(
     fixture_set: Sets, writable_copy: Callable[[Path], Path]
 ) -> None:
     """It may name a transaction that hung below the window, which no snapshot above would show then."""

@@ -73,7 +73,7 @@ def test_what_the_store_holds_in_the_same_range_needs_no_shipping(candidates: Ca
     assert left.candidates.refusals == candidates.refusals
 
 
-def test_what_overlaps_and_shares_no_boundary_is_refused_and_all_that_rests_on_it(candidates: Candidates) -> None:
+def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_on_it(candidates: Candidates) -> None:
     first, *others = candidates.segments
     late = replace(candidates, segments=tuple(others))
     left = remainder(late, _holding(candidates, (first.base_offset, (first.next_base_offset or 0) + 1)))
@@ -81,7 +81,7 @@ def test_what_overlaps_and_shares_no_boundary_is_refused_and_all_that_rests_on_i
     conflicts = [refusal for refusal in left.candidates.refusals if refusal.reason is Reason.LINEAGE_CONFLICT]
     assert [refusal.base_offset for refusal in conflicts] == [segment.base_offset for segment in others]
     assert left.candidates.blocking == conflicts[0]
-    assert "no history is in doubt" in conflicts[0].hint
+    assert "the logs agree" in conflicts[0].hint
     assert "ship to another prefix" in conflicts[0].hint
 
 

@@ -57,7 +57,7 @@ class Killed(BaseException):
 
 
 class Ending(MemoryObjectStore):
-    """Takes ``left`` writes, the last of which nobody hears of, and none after that."""
+    """Takes ``left`` writes, the last of which is not acknowledged, and none after that."""
 
     left = 1_000_000
 
@@ -103,6 +103,7 @@ def files(request: pytest.FixtureRequest, fixture_set: Callable[[str], FixtureSe
 
 def manifested(layout: str) -> dict[str, bytes]:
     """Return a segment with a manifest of ours, its objects beside it or where brokers read them."""
+    assert layout in {"flat", "local-tiered"}
     segment_id = UUID("6f8e0d8e-0000-5000-8000-000000000000")
     stem = f"none/payments/{TOPIC_ID}/0/{0:020d}-{segment_id}"
     brokers = partial(brokers_key, TopicPartition("payments", 0), TOPIC_ID, 0, segment_id)
@@ -157,7 +158,7 @@ class Case:
         return {key: body for key, body in contents(self.store).items() if not key.startswith(REPAIRED)}
 
     def read(self) -> dict[ObjectKind, bytes]:
-        """Return what a reader finds who looks at the manifest now."""
+        """Return what a reader of the manifest finds now."""
         if self.layout.name == "local-tiered":
             stem = self.key.removesuffix("log")
             return {kind: self.store.get(f"{stem}{kind}") for kind in PARTS}
@@ -259,7 +260,7 @@ def test_a_store_that_keeps_other_bytes_is_noticed_and_all_is_put_back(
 
     with monkeypatch.context() as patched:
         patched.setattr(Ending, "replace", lying)
-        with pytest.raises(VerificationError, match="came back as other bytes"):
+        with pytest.raises(VerificationError, match="the bytes read back differ"):
             case.replace()
     with pytest.raises(NotUndoneError, match="has changed since"):
         case.put_back_unfinished()
@@ -295,6 +296,6 @@ def test_undo_says_what_has_changed_or_gone_since_and_puts_nothing_back(files: d
         case.replacer.undo(folder)
     assert case.segment().items() <= done.items()
     case.store.delete(case.key)
-    with pytest.raises(NotUndoneError, match="has gone since"):
+    with pytest.raises(NotUndoneError, match="was deleted since"):
         case.replacer.undo(folder)
     assert case.key not in contents(case.store)

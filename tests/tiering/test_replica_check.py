@@ -92,7 +92,7 @@ def test_what_a_replica_loses_is_found_at_that_replica_while_all_others_go_on(se
     cluster.down.clear()
     cluster.live(1)
     partition = chance.choice(cluster.cluster_partitions)
-    partition.append(Batch(5, 0, 9, cluster.now_ms))  # nobody else writes in the name of this one
+    partition.append(Batch(5, 0, 9, cluster.now_ms))  # no other writes in the name of this one
     partition.append(Batch(6, 2, 9, cluster.now_ms, is_transactional=True))
     for broker_id in partition.replicas:
         partition.fetch(broker_id, len(partition.log))

@@ -77,7 +77,7 @@ def still_valid(cached: CachedPartition, evidence: Evidence, rules: ReplayRules 
 
 
 @pytest.mark.parametrize("since", [5, 15])
-def test_other_evidence_takes_with_it_the_boundaries_that_rest_on_it(
+def test_other_evidence_invalidates_the_boundaries_that_depend_on_it(
     inventory: PartitionInventory, tmp_path: Path, since: int
 ) -> None:
     found = look_up(cached_files(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
@@ -99,7 +99,7 @@ def test_of_a_log_that_was_read_from_its_first_offset_no_evidence_counts(
     ("read_from", "coverage"),
     [(10, Coverage.WINDOW), (None, Coverage.BEYOND_WINDOW), (10, Coverage.BEYOND_WINDOW)],
 )
-def test_once_nothing_vouches_for_what_was_left_unread_nothing_stands_above_it(
+def test_once_no_evidence_covers_what_was_left_unread_nothing_above_it_is_valid(
     inventory: PartitionInventory, tmp_path: Path, read_from: int | None, coverage: Coverage
 ) -> None:
     files = cached_files(inventory, tmp_path / "state", read_from=read_from, coverage=coverage)
@@ -128,7 +128,7 @@ def test_under_a_limit_nothing_need_vouch_as_nothing_did_when_it_was_planned(
     assert still_valid(found, Evidence(), limited) == [10, 20, 30]
 
 
-def test_under_roll_none_stands_of_which_the_segment_above_was_active_or_has_changed(
+def test_under_roll_no_boundary_stays_valid_below_a_segment_that_was_active_or_has_changed(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     roll = replace(RULES, as_of=AsOf(now_ms=START_MS, roll=True))
@@ -139,7 +139,7 @@ def test_under_roll_none_stands_of_which_the_segment_above_was_active_or_has_cha
     assert still_valid(look_up(files, changed, roll, SOURCES), VOUCHED, roll) == [10]
 
 
-def test_what_nobody_has_held_against_the_evidence_is_not_kept_with_a_directory_that_changed(
+def test_results_not_compared_with_the_evidence_are_not_cached_for_a_changed_directory(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     found = look_up(cached_files(inventory, tmp_path / "state"), inventory, RULES, SOURCES)
@@ -150,7 +150,7 @@ def test_what_nobody_has_held_against_the_evidence_is_not_kept_with_a_directory_
     assert checked.directory == found.directory
 
 
-def test_a_boundary_made_for_a_later_moment_does_not_stand_at_an_earlier_one(
+def test_a_boundary_made_for_a_later_moment_is_not_valid_at_an_earlier_one(
     inventory: PartitionInventory, tmp_path: Path
 ) -> None:
     files = cached_files(inventory, tmp_path / "state")

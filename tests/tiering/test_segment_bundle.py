@@ -105,7 +105,7 @@ def touched(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_files_of_a_real_broker_are_shipped_as_they_stand(name: str, fixture_set: Sets) -> None:
+def test_the_files_of_a_real_broker_are_shipped_unchanged(name: str, fixture_set: Sets) -> None:
     for partition in user_partitions(fixture_set(name)):
         epochs = EpochHistory(partition)
         for segment in closed(partition):
@@ -131,7 +131,7 @@ def test_digests_are_those_of_the_bytes_and_the_log_comes_first(fixture_set: Set
         assert part.sha256 == hashlib.sha256(body).hexdigest()
 
 
-def test_a_bundle_tells_last_offset_and_largest_timestamp_of_its_segment(fixture_set: Sets) -> None:
+def test_a_bundle_has_the_last_offset_and_largest_timestamp_of_its_segment(fixture_set: Sets) -> None:
     for segment in closed(partition := load_partition_dir(upgraded(fixture_set))):
         bundle = bundled(partition, segment.base_offset)
         assert bundle.next_base_offset == segment.next_base_offset == bundle.last_offset + 1
@@ -155,7 +155,7 @@ def test_the_padded_indexes_of_a_killed_broker_are_never_shipped(fixture_set: Se
     assert found["index"] == padded.rstrip(b"\0")[: len(found["index"])]
     assert not padded[len(found["index"]) :].strip(b"\0")
     assert 0 < len(found["index"]) < active.size_bytes
-    # It was closed without the final entry that a roll makes, so the time index is made anew, with it.
+    # It was closed without the final entry that a roll makes, so the time index is rebuilt, with it.
     assert read_time_index(found["timeindex"])[-1].timestamp == load_indexes(active).max_timestamp_ms
 
 
@@ -202,7 +202,7 @@ def test_rebuilt_indexes_of_an_old_broker_differ_only_in_which_record_has_a_time
 
 
 def test_a_broker_that_was_restarted_spaces_its_index_differently(fixture_set: Sets) -> None:
-    """A restarted broker counts its interval anew, so there the rebuilt index is a good one, but not the same one."""
+    """A restarted broker counts its interval from zero, so there the rebuilt index is good, but not the same."""
     same = total = 0
     for partition in user_partitions(fixture_set("kafka-2.7.2-nine-days")):
         for segment in closed(partition):
@@ -469,7 +469,7 @@ def test_legacy_segments_below_the_first_epoch_are_refused(lost: bool, fixture_s
         assert raised.value.hint is not None
 
 
-def test_a_checkpoint_that_begins_at_a_log_start_inside_the_segment_tells_its_epochs(tmp_path: Path) -> None:
+def test_a_checkpoint_that_begins_at_a_log_start_inside_the_segment_gives_its_epochs(tmp_path: Path) -> None:
     """DeleteRecords moves the log start into a segment, and the broker cuts its checkpoint there."""
     partition = a_partition_of_epochs(tmp_path, 3, 4)
     (partition.path / LEADER_EPOCHS).write_bytes(write_leader_epochs([LeaderEpoch(3, 7), LeaderEpoch(4, 10)]))
@@ -552,7 +552,7 @@ def test_indexes_of_messages_without_a_batch_header_cannot_be_rebuilt(tmp_path: 
         bundled(partition)
 
 
-def test_the_active_segment_is_no_segment_to_bundle(fixture_set: Sets) -> None:
+def test_the_active_segment_is_not_bundled(fixture_set: Sets) -> None:
     partition = load_partition_dir(upgraded(fixture_set))
     with pytest.raises(AssertionError):
         bundled(partition, partition.segments[-1].base_offset)

@@ -52,7 +52,7 @@ def last_header(path: Path) -> int:
     return last
 
 
-def test_a_log_that_nobody_touched_is_the_same_up_to_its_last_boundary(partition: PartitionDir) -> None:
+def test_an_unchanged_log_is_the_same_up_to_its_last_boundary(partition: PartitionDir) -> None:
     assert partition.segments[0].index_bytes
     assert unchanged_up_to(partition.segments, marks(partition), SOURCES) == partition.boundaries[-1]
 
@@ -70,7 +70,7 @@ def test_another_header_is_another_segment_even_where_all_file_facts_are_the_sam
 
 
 @pytest.mark.parametrize("where", ["first", "last"])
-def test_a_file_that_a_url_names_is_told_by_its_headers_since_it_has_no_inode(
+def test_a_file_that_a_url_names_is_identified_by_its_headers_since_it_has_no_inode(
     partition: PartitionDir, where: str
 ) -> None:
     path = Path(partition.segments[1].path)

@@ -1,6 +1,6 @@
-"""Replicas of one log take turns at one store, as manifests alone tell it: whatever they have, wherever they end.
+"""Replicas of one log take turns at one store, as manifests alone show: whatever they have, wherever they end.
 
-What a run decides by a look at the manifests near its segments is what it would decide by all of them.
+What a run decides by the manifests near its segments is what it would decide by all of them.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def test_of_two_histories_the_store_holds_one(history: list[Turn]) -> None:
 
 @dataclass
 class Counting(PassingStore):
-    """Remembers what was read whole."""
+    """Records what was read whole."""
 
     read: list[str] = field(default_factory=list)
 

@@ -19,7 +19,7 @@ from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, s
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.eligibility import Reason
+from resnap.tiering.refusal import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import LeaseLostError
 from resnap.tiering.shipping.shipment import Shipper
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiered:
-    """The upgraded set, shipped whole; nobody may change the store."""
+    """The upgraded set, shipped whole; no test may change the store."""
 
     fixture: FixtureSet
     store: ObjectStore
@@ -120,7 +120,7 @@ def test_every_object_fits_its_manifest_and_nothing_else_is_there(tiered: Tiered
     assert named | set(manifest_keys(tiered.store)) == {info.key for info in tiered.store.list()}
 
 
-def test_a_shipment_tells_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
+def test_a_shipment_reports_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
     for shipment in tiered.shipments:
         assert shipment.failures == []
         named = dict(zip(manifest_keys(tiered.store), manifests(tiered.store), strict=True))
@@ -297,7 +297,7 @@ def test_a_segment_that_may_be_of_the_log_leaves_no_gap(
 
 
 def fails_to_open(monkeypatch: pytest.MonkeyPatch, path: str, number: int) -> None:
-    """Let whoever opens the file at ``path`` hear ``number`` of the system."""
+    """Let every open of the file at ``path`` fail with the error ``number``."""
     opened = os.open
 
     def fail(name: str, *rest: int, **how: int) -> int:
@@ -309,7 +309,7 @@ def fails_to_open(monkeypatch: pytest.MonkeyPatch, path: str, number: int) -> No
 
 
 def fails_to_read(monkeypatch: pytest.MonkeyPatch, path: str, number: int) -> None:
-    """Let whoever reads the file at ``path`` hear ``number`` of the system."""
+    """Let every read of the file at ``path`` fail with the error ``number``."""
     read = FileReader.read
 
     def fail(self: FileReader, position: int, length: int) -> bytes:

@@ -150,7 +150,7 @@ def test_a_staged_snapshot_that_changed_is_not_shipped(order: Order) -> None:
         chosen(order, result)
 
 
-def test_the_origin_tells_what_the_snapshot_rests_on(order: Order) -> None:
+def test_the_origin_states_what_the_snapshot_depends_on(order: Order) -> None:
     result = replace(one(order, existing=False), left_out=((7, "unexplained"),))
     origin = chosen(order, result).origin
     assert origin.as_of == "roll"

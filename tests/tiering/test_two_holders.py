@@ -1,7 +1,7 @@
 """Two runs at one partition, of which one is stopped between its check and its request, and goes on much later.
 
 First the protocol alone, as a model of which every interleaving is walked through; then the code itself, stopped before
-each of its requests while another run does all of its work. No lease keeps the two apart here: nothing may rest on it.
+each of its requests while another run does all of its work. No lease separates the two here: nothing may depend on it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class World(NamedTuple):
     runs: tuple[tuple[str, int, int], ...]
     """(kind, step, incarnation)"""
     said: frozenset[int]
-    """Incarnations that were said to be shipped, and that nobody was asked to delete since."""
+    """Incarnations that were said to be shipped, and that no run was asked to delete since."""
     keeps_conditions: bool
 
     def body(self, incarnation: int, name: str) -> str | None:
@@ -82,7 +82,7 @@ END: Final = 99
 
 
 def step_of_tier(world: World, number: int, step: int, one: int) -> World:
-    """Look for an id, write the objects, look again, name them: each step is one request, and may come late."""
+    """Search for an id, write the objects, search again, name them: each step is one request, and may come late."""
     if step == 0:
         done = world.visible() - world.torn()
         return world.at(number, END if done else 1, world.free())
@@ -111,7 +111,7 @@ def step_of_retain(world: World, number: int, step: int, one: int) -> World:
 
 
 def step_of_gc(world: World, number: int, step: int, one: int) -> World:
-    """Find what nobody names, claim its manifest's place, look who has it, and then delete."""
+    """Find what no manifest names, claim its manifest's key, see which run has it, and then delete."""
     if step == 0:
         unnamed = sorted({found for found, name, _ in world.store if name in OBJECTS} - world.visible())
         return world.at(number, 1 if unnamed else END, unnamed[0] if unnamed else one)
@@ -161,7 +161,7 @@ RUNS: Final = [("tier", "retain", "tier"), ("tier", "gc", "tier"), ("retain", "t
 @each("runs", RUNS, ids=" ".join)
 @each("beginning", BEGINNINGS)
 def test_where_conditions_hold_no_manifest_ever_names_what_is_gone(runs: tuple[str, ...], beginning: str) -> None:
-    """At any moment, not only in the end; and what was said to be shipped stays until somebody means to delete it."""
+    """At any moment, not only in the end; and what was said to be shipped stays until a run means to delete it."""
     first = World(BEGINNINGS[beginning], tuple((kind, 0, 0) for kind in runs), frozenset(), keeps_conditions=True)
     for world in reachable(first):
         assert not world.torn(), world
@@ -175,7 +175,7 @@ def test_where_conditions_hold_no_manifest_ever_names_what_is_gone(runs: tuple[s
 def test_where_they_do_not_a_rerun_of_tier_repairs_what_a_late_manifest_names(
     runs: tuple[str, ...], beginning: str
 ) -> None:
-    """Such stores know no leases either, so a gc needs the word of its operator that nobody else is at work."""
+    """Such stores know no leases either, so a gc needs its operator to confirm that no other run is at work."""
     first = World(BEGINNINGS[beginning], tuple((kind, 0, 0) for kind in runs), frozenset(), keeps_conditions=False)
     was_torn = False
     for world in reachable(first):
@@ -188,7 +188,7 @@ def test_where_they_do_not_a_rerun_of_tier_repairs_what_a_late_manifest_names(
 
 @dataclass
 class Stopping(PassingStore):
-    """Before the request of this number takes effect, whoever made it is stopped while ``meanwhile`` happens."""
+    """Before the request of this number takes effect, its run is stopped while ``meanwhile`` happens."""
 
     number: int
     meanwhile: Callable[[], None]
@@ -238,7 +238,7 @@ class Actor:
     def __init__(self, cargo: Cargo) -> None:
         self.cargo = cargo
         self.judged: set[str] = set()
-        """Manifests that somebody meant to delete."""
+        """Manifests that a run meant to delete."""
 
     def do(self, store: ObjectStore, what: str) -> str | None:
         """Return the key of the manifest that was said to make the segment visible, if one was."""
@@ -274,7 +274,7 @@ MEANWHILE: Final = ("tier", "retain", "gc", "retain tier", "tier retain", "gc ti
 @pytest.mark.parametrize(("before", "stopped"), [
     ("", "tier"), ("leave", "tier"), ("leave gc", "tier"), ("tier", "retain"), ("leave", "gc"), ("tier retain", "gc"),
 ])  # fmt: skip
-def test_who_is_stopped_before_any_request_and_goes_on_late_tells_no_lie_and_takes_nothing(
+def test_a_run_stopped_before_any_request_that_continues_late_publishes_nothing_wrong_and_deletes_nothing(
     fixture_set: Callable[[str], FixtureSet], before: str, stopped: str, meanwhile: str
 ) -> None:
     actor = Actor(a_cargo(fixture_set(UPGRADED).data))
@@ -306,6 +306,6 @@ def test_who_is_stopped_before_any_request_and_goes_on_late_tells_no_lie_and_tak
 
 
 def check_all(store: ObjectStore) -> None:
-    """Check that every manifest tells the truth."""
+    """Check that every manifest is correct."""
     for manifest in manifests(store):
         check_objects(store, manifest)

@@ -69,7 +69,7 @@ def test_one_written_by_hand_is_read() -> None:
 
 
 @given(st.binary() | st.sampled_from([b"[]", b"{}", b"null", b'{"version": 1}', b'{"version": 2}', b"[" * 5000]))
-def test_what_is_no_manifest_is_refused_by_our_own_error(text: bytes) -> None:
+def test_an_invalid_manifest_is_a_format_error(text: bytes) -> None:
     with pytest.raises(FormatError):
         read_manifest(text)
 

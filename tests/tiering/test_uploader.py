@@ -140,7 +140,7 @@ def test_what_is_shipped_can_be_read_back_and_found(cargo: Cargo, store: ObjectS
     assert cargo.find(store) == shipped
 
 
-def test_a_manifest_tells_what_the_segment_is_and_where_it_comes_from(cargo: Cargo, memory_store: ObjectStore) -> None:
+def test_a_manifest_states_what_the_segment_is_and_where_it_comes_from(cargo: Cargo, memory_store: ObjectStore) -> None:
     shipped = cargo.ship(memory_store, now_ms=5)
     manifest = the_manifest(memory_store)
     key = parse_key(shipped.manifest_key)
@@ -260,7 +260,7 @@ class LostAnswerStore(PassingStore):
     def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:
         super().put(key, body, if_absent=if_absent)
         if if_absent:
-            raise ObjectExistsError(f"{key}: there is an object already", key=key)
+            raise ObjectExistsError(f"{key}: the object already exists", key=key)
 
 
 def test_a_manifest_whose_answer_was_lost_counts(cargo: Cargo, memory_store: ObjectStore) -> None:
@@ -278,7 +278,7 @@ def test_a_damaged_manifest_in_the_way_is_the_stores_fault_and_not_the_segments(
     assert raised.value.hint
 
 
-def test_a_manifest_in_the_way_that_names_something_else_is_not_believed(
+def test_an_existing_manifest_that_names_something_else_is_not_accepted(
     cargo: Cargo, memory_store: ObjectStore
 ) -> None:
     key = cargo.ship(memory_store).manifest_key
@@ -353,7 +353,7 @@ def test_a_segment_that_looks_the_same_and_is_not_is_a_verification_error(
     assert list(memory_store.list()) == []
 
 
-def test_a_segment_that_cannot_be_opened_any_more_is_no_fault_of_the_store(
+def test_a_segment_that_cannot_be_opened_any_more_is_not_a_fault_of_the_store(
     own_cargo: Cargo, memory_store: ObjectStore
 ) -> None:
     def refusing() -> None:
@@ -409,7 +409,7 @@ def test_a_segment_is_found_whenever_its_topic_id_became_known_but_not_for_anoth
 
 
 @pytest.mark.parametrize("act", [truncate, lose])
-def test_a_manifest_whose_objects_are_not_all_there_is_no_shipped_segment(
+def test_a_manifest_with_missing_objects_is_not_a_shipped_segment(
     act: Callable[[ObjectStore, str], None], cargo: Cargo, store: ObjectStore
 ) -> None:
     shipped = cargo.ship(store)
@@ -440,7 +440,7 @@ def test_one_valid_manifest_makes_a_segment_done(broken: int, fixture_set: Sets,
     assert found.manifest_key == keys[1 - broken]
 
 
-def test_a_listing_that_raced_with_another_run_is_no_damage(cargo: Cargo, memory_store: ObjectStore) -> None:
+def test_a_listing_that_raced_with_another_run_is_not_damage(cargo: Cargo, memory_store: ObjectStore) -> None:
     """The listing passed the place of the first objects before they were there, and then met their manifest."""
 
     class Racing(PassingStore):
@@ -510,7 +510,7 @@ def test_a_segment_that_another_run_ships_meanwhile_gets_one_manifest(
 def test_a_holder_that_was_stopped_before_its_manifest_does_no_harm_when_it_goes_on(
     same: bool, fixture_set: Sets, memory_store: ObjectStore
 ) -> None:
-    """Stopped after its last look, it goes on when another has finished: the worst that two runs can do."""
+    """Stopped after its last listing, it goes on when another has finished: the worst that two runs can do."""
     data = fixture_set(UPGRADED).data
     other = a_cargo(data) if same else a_cargo(data, snapshot=ANOTHER_SNAPSHOT)
     stopped = a_cargo(data)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LEVELS: Final = {2: Level.BROKER, 3: Level.ALL_BROKERS, 4: Level.STATIC, 5: Level.DEFAULT}
 """Of the sources that a broker names."""
-_HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or set what the brokers have by flags"
+_HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or give the brokers' values with flags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, floa
     """
     from kafka.protocol.admin.client_quotas import DescribeClientQuotasRequest as Request
 
-    what = "cannot learn about quotas"
+    what = "cannot describe the quotas"
     answer = cluster.ask(what, Request(components=[], strict=False))
     if answer.error_code:
         hint = "grant the user DescribeConfigs on the Cluster resource"
@@ -80,12 +80,14 @@ def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> Brok
         resource_type=ResourceType.BROKER, resource_name=str(broker_id), configuration_keys=list(names)
     )
     try:
-        answer = cluster.ask(f"broker {broker_id} does not say its settings", Request(resources=[resource]), broker_id)
+        answer = cluster.ask(
+            f"broker {broker_id} does not report its settings", Request(resources=[resource]), broker_id
+        )
     except ClusterError as error:
         return BrokerSettings(broker_id=broker_id, error=str(error))
     (result,) = answer.results
     if result.error_code:
-        why = f"broker {broker_id} does not say its settings: {error_name(result.error_code)}; {_HINT}"
+        why = f"broker {broker_id} does not report its settings: {error_name(result.error_code)}; {_HINT}"
         return BrokerSettings(broker_id=broker_id, error=why)
     known = [one for one in result.configs if one.value is not None]
     return BrokerSettings(

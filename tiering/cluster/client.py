@@ -34,7 +34,7 @@ _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
 _TRIES: Final = 5
 """How many brokers are tried for a request that any can answer: some may have died since, or hang."""
-_HINT: Final = "look at --bootstrap-server and --command-config, and whether brokers answer"
+_HINT: Final = "check --bootstrap-server and --command-config, and that brokers answer"
 
 
 class EpochEnd(NamedTuple):
@@ -71,7 +71,7 @@ class Cluster:
             import kafka  # optional, and imported only if a cluster is configured
         except ImportError as error:
             raise ConfigurationError(
-                "talking to a cluster needs kafka-python, which is not installed",
+                "connecting to a cluster needs kafka-python, which is not installed",
                 hint=install_hint("kafka", "kafka-python"),
             ) from error
         self._kafka = kafka
@@ -111,7 +111,7 @@ class Cluster:
             ClusterError: it does not answer.
 
         """
-        with _translated("cannot learn about topics"):
+        with _translated("cannot describe the topics"):
             cluster_id = self._admin.describe_cluster().get("cluster_id")
             described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
             settings = self._settings([topic["name"] for topic in described])
@@ -126,7 +126,7 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
-        with _translated(f"{name}: cannot learn about the topic"):
+        with _translated(f"{name}: cannot describe the topic"):
             described = [topic for topic in self._admin.describe_topics([name]) if not topic["error_code"]]
             settings = self._settings([topic["name"] for topic in described])
         return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
@@ -138,7 +138,7 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
-        with _translated("cannot learn about settings of topics"):
+        with _translated("cannot describe the settings of topics"):
             found = self._settings(list(names))
         return {topic: _values(settings) for topic, settings in found.items()}
 
@@ -160,7 +160,7 @@ class Cluster:
         """
         from kafka.protocol.metadata import MetadataRequest as Request
 
-        answer = self.ask("cannot learn about brokers", Request(topics=[], allow_auto_topic_creation=False))
+        answer = self.ask("cannot describe the brokers", Request(topics=[], allow_auto_topic_creation=False))
         return sorted(one.node_id for one in answer.brokers)
 
     def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Cluster:
             ClusterError: the cluster does not answer, or is older than 3.0.
 
         """
-        with _translated("cannot learn about transactions"):
+        with _translated("cannot describe transactions"):
             listed = self._admin.list_transactions(producer_id_filters=list(producer_ids))
             names = sorted({one.transactional_id for of_broker in listed.values() for one in of_broker})
             found: dict[str, Any] = self._admin.describe_transactions(names)
@@ -232,7 +232,9 @@ class Cluster:
             if consumer.position(place) > reached:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > self._patience_ms / 1000:
-                raise TimeoutError(f"nothing came for {self._patience_ms / 1000:g} s at offset {reached}, before {end}")
+                raise TimeoutError(
+                    f"no record arrived for {self._patience_ms / 1000:g} s at offset {reached}, before {end}"
+                )
 
     def publish(self, topic: str, partition: int, value: bytes) -> int:
         """Append a record without a key, wait for all in-sync replicas, and return its offset.
@@ -299,7 +301,7 @@ class Cluster:
             partition=of.partition, current_leader_epoch=_NO_EPOCH, leader_epoch=epoch
         )
         topic = Request.OffsetForLeaderTopic(topic=of.topic, partitions=[one])
-        what = f"{of}: cannot learn about leader epochs"
+        what = f"{of}: cannot get the leader epochs"
         end = self.ask(what, Request(replica_id=-1, topics=[topic]), leader).topics[0].partitions[0]
         if end.error_code:
             raise ClusterError(f"{what}: {error_name(end.error_code)}", hint=_HINT)

@@ -97,7 +97,7 @@ def _check_known(name: str) -> None:
     if name in _OURS or name in _SKIPPED or name in _STORE_TYPES:
         return
     if name.startswith(("sasl.", "ssl.", "security.")):
-        raise ConfigurationError(f"{name} cannot be honoured", hint="known are " + ", ".join(sorted(_OURS)))
+        raise ConfigurationError(f"{name} is not supported", hint="supported are " + ", ".join(sorted(_OURS)))
 
 
 def _credentials(properties: Mapping[str, str]) -> Iterator[tuple[str, object]]:
@@ -105,8 +105,8 @@ def _credentials(properties: Mapping[str, str]) -> Iterator[tuple[str, object]]:
         return
     mechanism = properties.get("sasl.mechanism", "GSSAPI")
     if mechanism not in _MECHANISMS:
-        raise ConfigurationError(f"sasl.mechanism {mechanism} cannot be honoured",
-                                 hint=f"known are {', '.join(sorted(_MECHANISMS))}")  # fmt: skip
+        raise ConfigurationError(f"sasl.mechanism {mechanism} is not supported",
+                                 hint=f"supported are {', '.join(sorted(_MECHANISMS))}")  # fmt: skip
     given = dict(_CREDENTIALS.findall(properties.get("sasl.jaas.config", "")))
     if given.keys() < {"username", "password"}:
         raise ConfigurationError('sasl.jaas.config: expected username="..." and password="..."')
@@ -127,18 +127,18 @@ _ENOUGH: Final = 2
 _FAILED: Final = re.compile(r"Bootstrap (?:connection|attempt) to \S+ failed: (.*?)(?: \(backoff .*)?$")
 """What the library logs of each attempt."""
 _SAYS_NOTHING: Final = "socket disconnected"
-"""Reported, too, where a broker has said why before it hung up."""
+"""Reported, too, where a broker has sent the reason before it closed the connection."""
 _BY_PROPERTY: Final = (
-    "look at --bootstrap-server, and whether the broker runs and a firewall lets you through;"
-    " socket.connection.setup.timeout.ms in --command-config waits longer"
+    "check --bootstrap-server, that the broker runs, and that no firewall blocks the connection; "
+    "socket.connection.setup.timeout.ms in --command-config sets a longer timeout"
 )
 _BY_CERTIFICATE: Final = (
     "ssl.truststore.location in --command-config must hold the certificate of the authority that signed the broker's;"
     " that must be valid today, and name the host that --bootstrap-server and the broker's advertised.listeners name"
 )
 _BY_PROTOCOL: Final = (
-    "look at --bootstrap-server and --command-config: brokers hang up on who gives another"
-    " security.protocol than theirs, or wrong credentials"
+    "check --bootstrap-server and --command-config: brokers close the connection if security.protocol differs from "
+    "theirs, or the credentials are wrong"
 )
 
 

@@ -1,4 +1,4 @@
-"""What a running cluster says of topics and their partitions, and a log dir with that taken over.
+"""What a running cluster says of topics and their partitions, and a log dir with these facts applied.
 
 The high watermark and the start of the log are taken from a partition's leader alone, and only for the leader's own log
 dir: a follower's log may end below, or differ from, what the leader counts as committed. A directory of another topic
@@ -100,7 +100,7 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
     if log_dir.cluster_id is not None and facts.cluster_id is not None and log_dir.cluster_id != facts.cluster_id:
         raise UsageError(
             f"{log_dir.path} is of cluster {log_dir.cluster_id}, the running one is {facts.cluster_id}",
-            hint="look at --bootstrap-server",
+            hint="check --bootstrap-server",
         )
     partitions: list[PartitionDir] = []
     problems = list(log_dir.problems)

@@ -65,7 +65,7 @@ class LiveBrokers:
 
         asked = None if topics is None else [Request.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
         request = Request(topics=asked, allow_auto_topic_creation=False)
-        answer = self.cluster.ask("cannot learn where replicas are", request)
+        answer = self.cluster.ask("cannot describe where replicas are", request)
         failed = [
             PartitionReplicas(TopicPartition(topic.name, 0), None, -1, (), (), error=error_name(topic.error_code))
             for topic in answer.topics
@@ -108,10 +108,10 @@ class LiveBrokers:
         try:
             facts = self.cluster.facts(lambda name: name in topics)
         except ClusterError as error:
-            self.warn(f"asked again: {error}")
+            self.warn(f"trying again: {error}")
             return {}
         if any(not topic.settings for topic in facts.topics.values()):
-            self.warn("the cluster does not say how topics are set: what retention has deleted counts as lost")
+            self.warn("the cluster does not report the settings of topics: what retention has deleted counts as lost")
         return {
             TopicPartition(topic.name, number): DeletedRecords(
                 below=0 if _is_in_remote(topic, partition) else partition.log_start_offset or 0,
@@ -126,7 +126,7 @@ class LiveBrokers:
         """Return the settings of the running brokers, with Kafka's defaults for missing ones."""
         found = describe_brokers(self.cluster, tuple(_DEFAULTS))
         if silent := next((one.error for one in found if one.error is not None), None):
-            self.warn(f"Kafka's defaults count for {_LAG} and {EXPIRATION}: {silent}")
+            self.warn(f"Kafka's defaults are used for {_LAG} and {EXPIRATION}: {silent}")
         known = [{name: int(one.values.get(name, default)) for name, default in _DEFAULTS.items()} for one in found]
         return BrokerTimes(lag_ms=max(one[_LAG] for one in known), expiration_ms=min(one[EXPIRATION] for one in known))
 

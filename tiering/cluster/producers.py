@@ -74,7 +74,7 @@ def describe_producers(
     if not numbers:
         return {}
     topics = [Request.TopicRequest(name=topic, partition_indexes=found) for topic, found in numbers.items()]
-    answer = cluster.ask(f"cannot learn of producers from broker {broker_id}", Request(topics=topics), broker_id)
+    answer = cluster.ask(f"cannot describe the producers of broker {broker_id}", Request(topics=topics), broker_id)
     return {
         TopicPartition(topic.name, one.partition_index): ReplicaProducers(
             producers=tuple(
@@ -108,7 +108,7 @@ def next_producer_id(cluster: Cluster) -> int:
     """
     from kafka.protocol.producer import InitProducerIdRequest as Request
 
-    what = "cannot learn the next producer id"
+    what = "cannot get the next producer id"
     request = Request(transactional_id=None, transaction_timeout_ms=_TIMEOUT_MS, producer_id=-1, producer_epoch=-1)
     for _ in range(_ATTEMPTS):
         answer = cluster.ask(what, request)

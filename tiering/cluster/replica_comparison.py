@@ -210,7 +210,7 @@ class ReplicaState(StrEnum):
     LOST = "lost"
     """It lacks producer state that another replica has."""
     LAGGING = "lagging"
-    """It is not in sync, so nothing can be said of what it lacks."""
+    """It is not in sync, so what it lacks is not known."""
     UNKNOWN = "unknown"
     """It did not answer, or could not be compared."""
 

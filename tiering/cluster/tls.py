@@ -39,7 +39,7 @@ def check_stores(settings: Mapping[str, Any]) -> None:
 
 
 def bound_handshakes() -> None:
-    """Let an unanswered TLS handshake fail, as with a stopped broker: the library would wait for ever."""
+    """Let an unanswered TLS handshake fail, as with a stopped broker: the library would wait without a limit."""
     from kafka.errors import KafkaTimeoutError
     from kafka.net import manager
     from kafka.net.transport import KafkaSSLTransport

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import ResnapError, StoreError, in_file
 from resnap.storage.log.partition_dir import Segment
 from resnap.storage.log.producer_snapshot import read_snapshot_array
@@ -191,10 +191,10 @@ def _batches(segment: Segment, sources: Sources) -> Iterator[tuple[Ids, Ids]]:
     """Yield base offsets and producer ids of the batches that have one, block by block."""
     whole = SegmentRange.whole(segment)
     with sources.open(segment.path) as reader:
-        for headers, _ in read_headers(reader, whole, ScanFacts()):
-            ids = headers["producer_id"].astype(np.int64)
+        for block in read_blocks(reader, whole, ScanFacts()):
+            ids = block.headers["producer_id"].astype(np.int64)
             produced = ids > NO_PRODUCER_ID
-            yield headers["base_offset"].astype(np.int64)[produced], ids[produced]
+            yield block.headers["base_offset"].astype(np.int64)[produced], ids[produced]
 
 
 def _carriers(file: SnapshotFile | Segment, ids: Ids, sources: Sources) -> Iterator[tuple[int, Carrier]]:

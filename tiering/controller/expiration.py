@@ -79,11 +79,6 @@ class Effective:
     problems: tuple[str, ...] = ()
     """Values that no broker would take, and what becomes of them."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it was configured, and is not Kafka's default."""
-        return self.level in (Level.BROKER, Level.ALL_BROKERS, Level.STATIC)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerExpiration:
@@ -190,7 +185,7 @@ def _effective(
             continue
         value = parse_milliseconds(text)
         if level is not Level.STATIC and not setting.dynamic:
-            problems.append(f"{level}={text} counts for nothing: the setting is not dynamic")
+            problems.append(f"{level}={text} is ignored: the setting is not dynamic")
         elif value is None:
             problems.append(f"{level}={text} is refused: a broker takes 1 to {MAX_INT32}")
         else:

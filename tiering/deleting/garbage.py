@@ -45,7 +45,7 @@ class Garbage:
     """In order of key."""
     unfinished: tuple[Unfinished, ...]
     listed: int
-    """Objects in all, named and strange ones included."""
+    """All objects, including named and unknown ones."""
     younger: int
     """Objects and uploads that nothing names and that are not old enough."""
     unreadable: tuple[FormatError, ...]

@@ -65,7 +65,7 @@ class PartitionRetention:
     topic_id: str | None
     """None where it was not known when its segments were shipped, and they are of no other topic."""
     beyond: tuple[ShippedManifest, ...]
-    """In the order in which they go: from the oldest on, what lies beside the chain before all."""
+    """In the order of deletion: first what lies beside the chain, then from the oldest on."""
     kept: int
     """Segments that stay."""
 

@@ -51,7 +51,7 @@ class GateFacts:
     running: frozenset[int]
     """Brokers that run."""
     brokers: Sequence[BrokerReplicas]
-    """What each service says, that of ``broker_id`` among them."""
+    """What each service reports, including that of ``broker_id``."""
     places: Sequence[PartitionReplicas]
     """All partitions of the cluster."""
     min_in_sync: Mapping[str, int]
@@ -83,8 +83,8 @@ HINTS: Final = {
     GateReason.OFFLINE: "wait until another replica is in sync; a topic with one replica goes offline in any case",
     GateReason.BELOW_MIN_IN_SYNC: "wait until more replicas are in sync, or lower min.insync.replicas of the topic",
     GateReason.UNDER_REPLICATED: "wait until all replicas are in sync",
-    GateReason.NOT_STAGED: "have the broker's own service make them, or leave the topic out with --topic",
-    GateReason.LOST_STATE_WOULD_LEAD: "move the lead to another replica first; docs/lost-producer-state.md",
+    GateReason.NOT_STAGED: "have the broker's own service make them, or exclude the topic with --topic",
+    GateReason.LOST_STATE_WOULD_LEAD: "move leadership to another replica first; docs/lost-producer-state.md",
 }
 
 
@@ -159,7 +159,7 @@ class _Judged:
                 yield f"broker {self.facts.broker_id}: its service has not seen {first_of(unseen)}"
         topics = {place.topic_partition.topic for place in self.own} - self.facts.min_in_sync.keys()
         if topics:
-            yield f"the cluster does not say min.insync.replicas of {min(topics)}"
+            yield f"the cluster does not report min.insync.replicas of {min(topics)}"
         successors = {place.topic_partition: successor for place, successor in self._successions()}
         for one in self.facts.findings:
             concerned = {None, self.facts.broker_id, successors.get(one.topic_partition)}

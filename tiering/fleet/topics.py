@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.tiering.readiness import Readiness, Verdict
 
@@ -81,7 +81,7 @@ class TopicAnswer:
     unknown: tuple[str, ...]
     """Why replicas are not known."""
     offline: int | None = None
-    """Partitions without a leader; None where the cluster has not said, as in what follows."""
+    """Partitions without a leader; None where the cluster has not reported them, as below."""
     under_replicated: int | None = None
     blocked_leaders: int | None = None
     """Partitions that are blocked where they are led now."""
@@ -140,7 +140,14 @@ def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
         for number, one in found.items():
             tally.add(broker, number, one)
     partitions = {number for found in seen.values() for number in found}
-    return TopicAnswer(topic=topic, partitions=len(partitions), unknown=unknown, **tally.fields())
+    return TopicAnswer(
+        topic=topic,
+        partitions=len(partitions),
+        readiness=tally.readiness,
+        missing=tally.missing,
+        blockers=_blockers(tally.blocked),
+        unknown=unknown,
+    )
 
 
 def _as_placed(
@@ -163,18 +170,14 @@ def _as_placed(
     return TopicAnswer(
         topic=topic,
         partitions=len(places),
+        readiness=tally.readiness,
+        missing=tally.missing,
+        blockers=_blockers(tally.blocked),
         unknown=(*unknown, *((f"without a leader: {first_of(leaderless)}",) if leaderless else ())),
         offline=len(leaderless),
         under_replicated=sum(len(place.in_sync) < len(place.replicas) for place in places),
         blocked_leaders=blocked_leaders,
-        **tally.fields(),
     )
-
-
-class _Fields(TypedDict):
-    readiness: Mapping[Readiness, int]
-    missing: int
-    blockers: tuple[Blocker, ...]
 
 
 @dataclass(slots=True)
@@ -194,10 +197,6 @@ class _Tally:
             return False
         self.blocked.append((broker, number, one))
         return True
-
-    def fields(self) -> _Fields:
-        """Return the sums as fields of an answer."""
-        return {"readiness": self.readiness, "missing": self.missing, "blockers": _blockers(self.blocked)}
 
 
 def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[int, str], asked: set[int]) -> str:

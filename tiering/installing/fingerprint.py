@@ -111,16 +111,11 @@ class Staleness:
 
     def of(self, snapshot: StagedPrint) -> int | None:
         """Return the base offset of the first changed segment that ``snapshot`` depends on; None if there is none."""
-        return self._first_changed(snapshot.depends_from, max(snapshot.offset, self._begins + 1))
+        return _first_in(self._changed, snapshot.depends_from, max(snapshot.offset, self._begins + 1))
 
     def of_index(self, index: StagedIndex) -> int | None:
         """Return the base offset of the segment of ``index`` if it has changed; else None."""
-        return self._first_changed(index.base_offset, index.base_offset + 1)
-
-    def _first_changed(self, start: int, end: int) -> int | None:
-        index = bisect_left(self._changed, start)
-        changed = self._changed[index] if index < len(self._changed) else None
-        return changed if changed is not None and changed < end else None
+        return index.base_offset if index.base_offset in self._changed else None
 
 
 def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | None:
@@ -157,7 +152,8 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     now = {segment.base_offset: segment for segment in later.segments}
     fits = {s.base_offset: s for s in earlier.segments if now.get(s.base_offset, s) == s}
     changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
-    kept = [s for s in earlier.snapshots if s.offset not in made and not _any_in(changed, s.depends_from, s.offset)]
+    unmade = (snapshot for snapshot in earlier.snapshots if snapshot.offset not in made)
+    kept = [one for one in unmade if _first_in(changed, one.depends_from, one.offset) is None]
     indexes = {one.base_offset: one for one in earlier.indexes if one.base_offset not in changed}
     indexes |= {one.base_offset: one for one in later.indexes}
     return Fingerprint(
@@ -168,9 +164,10 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     )
 
 
-def _any_in(offsets: list[int], start: int, end: int) -> bool:
+def _first_in(offsets: list[int], start: int, end: int) -> int | None:
+    """Return the first of ``offsets``, which ascend, in [``start``, ``end``); None if there is none."""
     index = bisect_left(offsets, start)
-    return index < len(offsets) and offsets[index] < end
+    return offsets[index] if index < len(offsets) and offsets[index] < end else None
 
 
 def write_fingerprint(fingerprint: Fingerprint) -> bytes:

@@ -100,7 +100,7 @@ def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collect
         elif index.base_offset not in bases:
             outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
         elif Replace.TXNINDEX not in asked:
-            outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index that is there, or is not"
+            outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index, or that there is none"
             needs = Replace.TXNINDEX
         else:
             outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
@@ -152,7 +152,7 @@ def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area:
     except FormatError as error:
         return refuse_all(decisions, Outcome.NO_FINGERPRINT, str(error))
     if fingerprint is None:
-        what = "nothing says which segments it was made from"
+        what = "the segments it was made from are not known"
         return refuse_all(decisions, Outcome.NO_FINGERPRINT, what)
     staleness = _staleness(fingerprint, [one for one in decisions if one.is_change], inventory)
     check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
@@ -184,21 +184,17 @@ def _checked(
 ) -> Decision:
     print_ = fingerprint.at(decision.offset)
     if print_ is None:
-        return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not know it")
+        return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not list it")
     changed = staleness.of(print_)
     if changed is not None:
-        return replace(
-            decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, is another one now"
-        )
+        return replace(decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, has changed")
     staged = _read_staged(area, topic_partition, decision.offset)
     if staged.digest is not None and staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
     if staged.entries is None:
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
     if decision.must_be_whole and not fingerprint.proves(decision.offset):
-        lack = (
-            f"producers left out: {print_.left_out}" if print_.left_out else "what was in missing batches is left out"
-        )
+        lack = f"producers excluded: {print_.left_out}" if print_.left_out else "it lacks the state of missing batches"
         what = f"{lack} of the staged one: nothing proves which of the two is right"
         decision = replace(decision, outcome=Outcome.GOOD_FILE_THERE, detail=what)
     return replace(
@@ -221,7 +217,7 @@ def _checked_index(
     if index is None:
         raise AssertionError(f"{topic_partition}: no transaction index is staged for the segment at {decision.offset}")
     if staleness.of_index(index) is not None:
-        return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} is another one now")
+        return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} has changed")
     data = area.read(topic_partition, index.base_offset, FileKind.TXNINDEX)
     if data is None:
         detail = _gone(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))

@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     INSTALLED = "installed"
     """It was put beside its segment, where there was none."""
     REPLACED = "replaced"
-    """It took the place of a file that ``--replace`` lets go, which is kept aside."""
+    """It replaced a file that ``--replace`` names, which is kept aside."""
     SET_ASIDE = "set-aside"
     """A false-empty snapshot at the log end is removed: the broker makes it again from the one installed below it."""
     ALREADY_THERE = "already-there"
@@ -54,13 +54,13 @@ class Outcome(StrEnum):
     GOOD_FILE_THERE = "good-file-there"
     """Another valid one, which the replay has not proven wrong; it stays."""
     NOT_ASKED = "not-asked"
-    """A file is there that only ``--replace`` lets go."""
+    """A file is there that only ``--replace`` replaces."""
     BELOW_LOG_START = "below-log-start"
     """Retention has taken the segment meanwhile: it is not needed."""
     STALE = "stale"
     """The log is not as it was when the snapshot was made (exit code 15)."""
     NO_FINGERPRINT = "no-fingerprint"
-    """Nothing says from which log it was made (exit code 15)."""
+    """The log it was made from is not known (exit code 15)."""
     STAGED_DAMAGED = "staged-damaged"
     """It is not what ``resnap regenerate`` left (exit code 13)."""
     DIRECTORY_BUSY = "directory-busy"
@@ -70,7 +70,7 @@ class Outcome(StrEnum):
     TAIL_UNCOVERED = "tail-uncovered"
     """The broker has found no snapshot, and none would be at the base of the last segment."""
     TAIL_INCOMPLETE = "tail-incomplete"
-    """It would be the newest, though producers were left out of it: the broker would go on from it."""
+    """It would be the newest, though producers were excluded from it: the broker would continue from it."""
     NOT_REACHED = "not-reached"
     """The run ended before it, by an error."""
 
@@ -90,11 +90,11 @@ _START_ONCE: Final = "start the broker and stop it once, which repairs that; the
 HINTS: Final = {
     Outcome.STALE: _AGAIN,
     Outcome.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
-    Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it come to its end",
+    Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it finish",
     Outcome.DIRECTORY_BUSY: _START_ONCE,
     Outcome.INDEX_MISSING: _START_ONCE,
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
-    Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker goes on from an older one",
+    Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker continues from an older one",
     Outcome.NOT_ASKED: "--replace with corrupt, false-empty, false-partial or txnindex replaces it, and keeps the old",
 }
 
@@ -115,7 +115,7 @@ class Decision:
     kind: FileKind = FileKind.SNAPSHOT
     """Of a transaction index, ``offset`` is the base offset of its segment."""
     must_be_whole: bool = False
-    """Whether the staged file counts only if no producer was left out of it, since it replaces a valid one."""
+    """Whether the staged file counts only if no producer was excluded from it, since it replaces a valid one."""
     needs: Replace | None = None
     """What must be asked for, of one that was not."""
 
@@ -186,7 +186,9 @@ def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
         case SnapshotState.MISSING:
             return Decision(offset=boundary.offset, outcome=Outcome.INSTALLED)
         case SnapshotState.PRESENT:
-            return Decision(offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which stays")
+            return Decision(
+                offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which is kept"
+            )
         case SnapshotState.EMPTY:
             needs = Replace.FALSE_EMPTY
             detail = "the one that is there has no entries, the staged one has"
@@ -237,7 +239,7 @@ def _without_incomplete_newest(decisions: Sequence[Decision], inventory: Partiti
         if newest is None or one.offset <= newest or (one.is_change and not one.left_out):
             break
         if one.is_change:
-            detail = f"producers left out of it: {one.left_out}, and the broker would go on from it"
+            detail = f"producers excluded from it: {one.left_out}, and the broker would continue from it"
             judged[index] = replace(one, outcome=Outcome.TAIL_INCOMPLETE, detail=detail)
     return judged
 

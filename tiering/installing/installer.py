@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import (
-    READ_BYTES,
     Dress,
     FileDigest,
     digest_of_file,
@@ -76,7 +75,7 @@ class Installer:
             folder_times_ns={folder.name: dress_of(folder).mtime_ns or 0 for folder in folders},
             changes=tuple(changes),
         )
-        write_file(self.disk, undo_dir / MANIFEST_FILE, _blocks(write_manifest(manifest)), _kept(undo_dir))
+        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _kept(undo_dir))
         return manifest
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
@@ -114,8 +113,8 @@ class Installer:
     def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
         path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
-            hint = "another process works in the log dir past its lock: find out which, then run again"
-            raise LogDirError(f"{path} has come into being meanwhile", hint=hint)
+            hint = "another process changes the log dir despite its lock: find out which, then run again"
+            raise LogDirError(f"{path} was created meanwhile", hint=hint)
         chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
         locator = self.area.locator(topic_partition, decision.offset, decision.kind)
         write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
@@ -136,14 +135,9 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
         sha256.update(chunk)
         yield chunk
     if sha256.hexdigest() != decision.sha256:
-        raise VerificationError(f"{locator} has changed since it was judged", hint="run the same command again")
+        raise VerificationError(f"{locator} has changed since it was checked", hint="run the same command again")
 
 
 def _kept(undo_dir: Path) -> Dress:
     """Return owner and mode for saved files: those of the folder, so that their owner can read them."""
     return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
-
-
-def _blocks(data: bytes) -> Iterator[bytes]:
-    for start in range(0, len(data), READ_BYTES):
-        yield data[start : start + READ_BYTES]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.errors import FormatError
-from resnap.storage.log.indexes import read_transaction_index, write_transaction_index
-from resnap.storage.sources.files import GONE
+from resnap.storage.log.indexes import write_transaction_index
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions, open_in
+from resnap.tiering.shipping.segment_indexes import index_there
 from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:
@@ -53,13 +52,3 @@ def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sourc
             right = found.entries(before)
             not_there = tuple(one for one in right if one not in (there or ()))
             yield RightIndex(segment, write_transaction_index(right), not_there)
-
-
-def index_there(segment: Segment, sources: Sources) -> list[AbortedTxn] | None:
-    """Return the entries of the index beside the segment, perhaps none; None if it is damaged."""
-    try:
-        return read_transaction_index(sources.read(segment.sibling("txnindex")))
-    except GONE:
-        return []
-    except FormatError:
-        return None

@@ -58,7 +58,7 @@ class Undo:
         gone = next((name for name in self.manifest.folder_times_ns if not is_directory(self.log_dir / name)), None)
         if gone is not None:
             raise StalePlanError(f"{self.log_dir / gone}: the partition's directory is no longer there",
-                                 hint="what was installed went with it: put the directory back, or leave it"
+                                 hint="what was installed is gone with it: restore the directory, or leave it"
                                  + self._where_old_files_are())  # fmt: skip
         return [change for change in reversed(self.manifest.changes) if self._judge(change)]
 
@@ -108,7 +108,7 @@ class Undo:
         if not as_before and found != change.new:
             raise StalePlanError(
                 f"{path} is neither what was there before the installation nor what it left",
-                hint=f"it was changed since: leave it, or put it right by hand{self._where_old_files_are()}",
+                hint=f"it was changed since: leave it, or correct it by hand{self._where_old_files_are()}",
             )
         if change.old is not None:
             self._check_aside(change, change.old)
@@ -118,7 +118,7 @@ class Undo:
         aside = self.folder / ASIDE / change.place
         if digest_of_file(aside) != old.digest:
             raise VerificationError(f"{aside} is not the file that was kept aside",
-                                    hint="look for it in a backup: without it nothing is undone")  # fmt: skip
+                                    hint="restore it from a backup: without it nothing is undone")  # fmt: skip
 
     def _where_old_files_are(self) -> str:
         has_old = any(change.old is not None for change in self.manifest.changes)

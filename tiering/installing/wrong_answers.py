@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.explain import batches_of
-from resnap.tiering.installing.right_indexes import index_there
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.segment_indexes import index_there
 from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:

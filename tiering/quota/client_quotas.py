@@ -104,7 +104,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
         raise QuotaRequestError("an entity without any type", hint=f"give one of {', '.join(ENTITY_TYPES)}")
     for kind, name in found:
         if kind not in ENTITY_TYPES:
-            raise QuotaRequestError(f"unknown entity type {kind!r}", hint=f"known are {', '.join(ENTITY_TYPES)}")
+            raise QuotaRequestError(f"unknown entity type {kind!r}", hint=f"the types are {', '.join(ENTITY_TYPES)}")
         if name is not None and not name.isascii() and name.encode(errors="replace").decode() != name:
             raise QuotaRequestError(
                 f"{name!r} is not a name of a {kind}: it is not UTF-8", hint="Kafka's names are UTF-8"
@@ -114,7 +114,9 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
     if len(set(types)) < len(types):
         raise QuotaRequestError(f"an entity with the type {max(types, key=types.count)} twice")
     if IP in types and len(types) > 1:
-        raise QuotaRequestError("an ip stands alone in an entity", hint="set its quota by itself")
+        raise QuotaRequestError(
+            "an ip cannot be combined with other types in an entity", hint="set its quota by itself"
+        )
     return tuple(found)
 
 
@@ -284,7 +286,7 @@ def _check_filter(parts: Sequence[FilterPart]) -> None:
     if len(set(types)) < len(types):
         raise QuotaRequestError(f"a filter with the type {max(types, key=types.count)} twice")
     if IP in types and len(types) > 1:
-        raise QuotaRequestError("an ip stands alone in a filter")
+        raise QuotaRequestError("an ip cannot be combined with other types in a filter")
     for part in parts:
         if part.entity_type not in ENTITY_TYPES:
             raise QuotaRequestError(f"unknown entity type {part.entity_type!r}", code="UNSUPPORTED_VERSION")

@@ -1,4 +1,4 @@
-"""The layers of one principal's producer ids over time: which ids are remembered, and where new ones are stored.
+"""The layers of one principal's producer ids over time: which ids are known, and where new ones are stored.
 
 Layers follow a ``LifeCycle``. The texts of KIP-936 contradict each other, so the life cycle is data, and each text has
 a named profile. With W the quota window (``producer.id.quota.window.size.seconds``):
@@ -53,7 +53,7 @@ class LifeCycle:
     span_ms: int
     """How long a layer is written."""
     lifetime_ms: int
-    """How long it is remembered, from its first write on."""
+    """How long it counts as known, from its first write on."""
     capacity: int | None = None
     """Ids that a layer is made for; None to follow the quota. A layer that holds more is closed early."""
     refresh_on_hit: bool = True
@@ -210,15 +210,9 @@ class Layers:
         self._store.add(producer_id)
 
     def add_many(self, producer_ids: Ids, now_ms: int) -> None:
-        """Store ids; a full layer is closed early, as with single ids."""
-        done = 0
-        while done < len(producer_ids):
-            self._make_room(now_ms)
-            room = max(1, self._capacities[-1] - self._store.items[-1])
-            some = producer_ids[done:] if self.is_saturated else producer_ids[done : done + room]
-            for one in some.tolist():
-                self._store.add(one)
-            done += len(some)
+        """Store ids, one after the other."""
+        for one in producer_ids.tolist():
+            self.add(one, now_ms)
 
     def _span_is_over(self, now_ms: int) -> bool:
         return now_ms - self._spans[-1] >= self._cycle.span_ms

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
 from resnap.storage.log.record_batch import CONTROL, NO_TIMESTAMP
 
@@ -65,7 +65,7 @@ def read_uses(segment: SegmentRange, sources: Sources) -> tuple[LogUses, Uses]:
     errors: tuple[ResnapError, ...] = ()
     try:
         with sources.open(segment.locator) as reader:
-            for headers, _ in read_headers(reader, segment, facts):
+            for headers in (block.headers for block in read_blocks(reader, segment, facts)):
                 data = headers[(headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL) == 0)]
                 batches += len(data)
                 uses = _uses(data, last_ms)

@@ -37,9 +37,9 @@ DAY_MS: Final = 24 * HOUR_MS
 AGES: Final = {"1h": HOUR_MS, "6h": 6 * HOUR_MS, "1d": DAY_MS, "2d": 2 * DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
 """Upper ends of the ages that people are shown; what is older is ``older``."""
 HORIZONS: Final = {"now": 0, "1h": HOUR_MS, "6h": 6 * HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS}
-"""The moments from now on for which it is said how many will have expired."""
+"""The times from now for which the number of expired producers is reported."""
 FEW: Final = 100
-"""Below so many producers a topic is never said to get an id per message."""
+"""With fewer producers, a topic is never reported to get an id per message."""
 MOST_WITH_ONE_BATCH: Final = 0.9
 """From this share of producers with a single batch on, a client seems to make an id per message."""
 _FINE: Final = np.concatenate([np.arange(8 * 24) * HOUR_MS, np.arange(8, 61) * DAY_MS])

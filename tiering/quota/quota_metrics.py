@@ -77,18 +77,16 @@ def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
     rates = manager.rates
     own = sorted(rates.users)[:MOST_USERS]
     entries, charges, now_ms = manager.active.entries(), dict(manager.charges), manager.now_ms()
-    others = [entry for name, entry in entries.items() if name not in set(own)]
-    counted = [charges.pop(name, Charges()) for name in own]
-    for name, theirs in zip(own, counted, strict=True):
-        mine = [entries[name]] if name in entries else []
+    for name in own:
+        mine = [entries.pop(name)] if name in entries else []
         full = manager.config.burst(rates.users[name])
-        yield from _of_user(_label(name), mine, theirs, full, now_ms)
+        yield from _of_user(_label(name), mine, charges.pop(name, Charges()), full, now_ms)
     rest = Charges()
     for one in charges.values():
         rest.ids, rest.throttled = rest.ids + one.ids, rest.throttled + one.throttled
         rest.throttled_ms += one.throttled_ms
     of_all = None if rates.default is None else manager.config.burst(rates.default)
-    yield from _of_user(OTHER, others, rest, of_all, now_ms)
+    yield from _of_user(OTHER, list(entries.values()), rest, of_all, now_ms)
     population = manager.active.population()
     yield _gauge("principals", "Principals with active producer ids.", len(manager.active))
     yield _gauge("remembered", "Producer ids in all layers.", population.items)

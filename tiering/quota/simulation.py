@@ -43,7 +43,7 @@ class Moment:
 
     at_ms: int
     active: int
-    """Ids that are remembered, counted exactly."""
+    """Known ids, counted exactly."""
     tokens: float
     throttled: int
     """Batches that were refused, or let through with a throttle time, up to here."""

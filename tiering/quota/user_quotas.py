@@ -143,7 +143,7 @@ def decoded(data: bytes) -> ClientQuotas:
     for one in document["quotas"]:
         entity = _entity(one["entity"])
         if entity in entities:
-            raise ValueError(f"{shown_entity(entity)} is there twice")
+            raise ValueError(f"{shown_entity(entity)} is listed twice")
         entities[entity] = {key: _number(key, value) for key, value in one["values"].items()}
         for key, value in entities[entity].items():
             check_value(entity, key, value)
@@ -161,7 +161,7 @@ def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{key} is {json.dumps(value)}, expected a number")
     if not abs(value) <= sys.float_info.max:
-        raise ValueError(f"{key} is beyond all numbers")
+        raise ValueError(f"{key} is too large")
     return float(value)
 
 

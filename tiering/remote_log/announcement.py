@@ -72,19 +72,19 @@ class StopReason(StrEnum):
 
 
 _HINTS: Final = {
-    StopReason.TOPIC_UNKNOWN: "look at --bootstrap-server: another cluster?",
+    StopReason.TOPIC_UNKNOWN: "check --bootstrap-server: it may name another cluster",
     StopReason.TOPIC_ID_DIFFERS: "the topic was deleted and made again: what was shipped is of the old one",
-    StopReason.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers pass over records of others",
+    StopReason.NOT_TIERED: "set remote.storage.enable=true on the topic; brokers skip records of other topics",
     StopReason.COMPACTED: "Kafka does not tier compacted topics",
     StopReason.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its"
     " leaders",
-    StopReason.LEADER_CHANGED: "run again: it is judged by the new leader's log then",
+    StopReason.LEADER_CHANGED: "run again: the new leader's log is then used",
     StopReason.POISONED: "no broker reads past that record: see `resnap remote status`",
     StopReason.OTHER_LAYOUT: "give --key-prefix as brokers have it, or ship in the layout that they read, to a new"
     " prefix",
     StopReason.OTHER_STORE: "give the URL of what brokers tier to, and ship there",
     StopReason.GAP: "ship what is missing: brokers never fill a gap below what is remote",
-    StopReason.OVERLAP: "let the brokers go on by themselves: they have copied here with other boundaries",
+    StopReason.OVERLAP: "let the brokers continue alone: they have copied here with other boundaries",
     StopReason.ABOVE_LAST_STABLE_OFFSET: "run again when the transaction has ended",
     StopReason.LINEAGE_DIFFERS: "ship the partition from the log dir of its leader, to a new prefix",
     StopReason.NOT_SAYABLE: "let the broker copy it",
@@ -188,7 +188,7 @@ def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation
     there, poison, lost = situation.partition, situation.poison_at, situation.lost
     stop = changed(partition, offset, situation.topic, None if there is None else there.leader)
     if stop is None and poison is not None:
-        detail = f"the metadata topic has a record at offset {poison} that no broker survives"
+        detail = f"the metadata topic has a record at offset {poison} that no broker can read"
         return Stop(StopReason.POISONED, offset, detail)
     if stop is None and lost is not None:
         return Stop(StopReason.OTHER_STORE, offset, f"brokers read {lost}, which is not there")
@@ -288,6 +288,6 @@ def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Sto
         here = one.next_base_offset if following is None else following.start_offset
         goes_on = end.end_offset >= here if following is None else end.end_offset == here
         if end.epoch != entry.epoch or not goes_on:
-            detail = f"leader epoch {entry.epoch} goes on to {here} here, with the leader to {end.end_offset}"
+            detail = f"leader epoch {entry.epoch} ends at {here} here, and at {end.end_offset} on the leader"
             return Stop(StopReason.LINEAGE_DIFFERS, one.base_offset, detail)
     return None

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.tiering.remote_log.records import RemoteLogRecord
 
 _WHAT: Final = "remote log metadata record"
 _VERSION: Final = 0
@@ -72,7 +71,7 @@ def encode_record(record: RemoteLogRecord) -> bytes:
     """
     value = write_frame(Frame(_API_KEYS[type(record)], _VERSION)) + write_message(record, _VERSION)
     if decode_record(value) != record:
-        raise AssertionError(f"{record} does not survive its own encoding")
+        raise AssertionError(f"{record} differs after encoding and decoding")
     return value
 
 

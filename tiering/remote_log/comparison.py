@@ -152,14 +152,14 @@ class PartitionComparison:
         deleting = [one for one in cache.segments if one.state is SegmentState.DELETE_SEGMENT_STARTED]
         for kind, segments, said in (
             (FindingKind.ORPHANS, cache.orphans, "copying began and was never finished"),
-            (FindingKind.REPLACED, cache.replaced, "others with their offsets took their places"),
+            (FindingKind.REPLACED, cache.replaced, "other segments with the same offsets replaced them"),
             (FindingKind.STUCK_DELETION, deleting, "deletion began and was not finished"),
         ):
             if segments:
                 size_bytes = sum(one.size_bytes for one in segments)
                 yield self._finding(kind, len(segments), f"{said}, first of {segments[0].id}", size_bytes)
         if cache.dropped:
-            yield self._finding(FindingKind.DROPPED, cache.dropped, "records that brokers pass over")
+            yield self._finding(FindingKind.DROPPED, cache.dropped, "records that brokers skip")
 
     def _unreferenced_objects(self) -> Iterator[Finding]:
         earlier = () if self.before is None else self.before.segments
@@ -167,7 +167,7 @@ class PartitionComparison:
         strange = {key: one for key, one in (self.stored or {}).items() if key not in known}
         if strange:
             size_bytes = sum(one.size_bytes for one in strange.values())
-            said = f"objects that nothing leads to, first of {min(strange)}"
+            said = f"objects that no metadata names, first of {min(strange)}"
             yield self._finding(FindingKind.UNREFERENCED_OBJECTS, len(strange), said, size_bytes)
 
 
@@ -223,7 +223,7 @@ def compare(
             kind=FindingKind.POISON,
             place=f"__remote_log_metadata-{one.metadata_partition}",
             count=1,
-            detail=f"the record at offset {one.offset} ends every broker's reading: {one.error}",
+            detail=f"the record at offset {one.offset} stops every broker from reading on: {one.error}",
         )
         for one in metadata.poison
     )

@@ -57,7 +57,7 @@ class KnownSegments:
 
 
 def known_in(log_dirs: Iterable[LogDir]) -> KnownSegments:
-    """Return what lies of the metadata topic in ``log_dirs``, of one broker or of several."""
+    """Return the part of the metadata topic in ``log_dirs``, of one broker or of several."""
     events: list[Event] = []
     problems = []
     for partition in chain.from_iterable(partitions_of(METADATA_TOPIC, [one]).values() for one in log_dirs):

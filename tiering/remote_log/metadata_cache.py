@@ -122,19 +122,19 @@ class RemoteLogMetadataCache:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """Offsets between readable segments that none of them has."""
-        return tuple(gap for gap, _ in self._seams() if gap is not None and gap.start < gap.end)
+        return tuple(gap for gap, _ in self._seams() if gap.start < gap.end)
 
     @property
     def overlaps(self) -> tuple[Gap, ...]:
         """Offsets that two readable segments share."""
-        return tuple(shared for _, shared in self._seams() if shared is not None and shared.start < shared.end)
+        return tuple(shared for _, shared in self._seams() if shared.start < shared.end)
 
-    def _seams(self) -> Iterator[tuple[Gap | None, Gap | None]]:
-        reached: int | None = None
-        for one in self.readable:
-            if reached is not None:
+    def _seams(self) -> Iterator[tuple[Gap, Gap]]:
+        reached = 0
+        for number, one in enumerate(self.readable):
+            if number:
                 yield Gap(reached, one.start_offset), Gap(one.start_offset, min(reached, one.end_offset + 1))
-            reached = max(reached or 0, one.end_offset + 1)
+            reached = max(reached, one.end_offset + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

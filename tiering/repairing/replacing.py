@@ -7,7 +7,7 @@ is read back, since a store may report success and keep something else.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from resnap.tiering.repairing.originals import (
     REPAIRED,
     Change,
     Digest,
-    Record,
     Version,
     current,
     read_record,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.segments import Rewritten
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.originals import Folder
+    from resnap.tiering.repairing.originals import Folder, Record
 
 
 class NotUndoneError(VerificationError):
@@ -104,18 +103,11 @@ class Replacer:
         if not writes:
             return None
         if length_of(self.store, record.manifest_key) is None:
-            raise ObjectNotFoundError(f"{record.manifest_key}: has gone meanwhile", key=record.manifest_key)
+            raise ObjectNotFoundError(f"{record.manifest_key}: was deleted meanwhile", key=record.manifest_key)
         stays = [(key, body) for key in rewritten.replaced if (body := versions.of(key).body) is not None]
         changes = [Change(key, versions.of(key).digest, Digest.of(body)) for key, body in (*stays, *writes)]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
-        record = Record(
-            manifest_key=record.manifest_key,
-            lease=record.lease,
-            topic=record.topic,
-            partition=record.partition,
-            base_offset=record.base_offset,
-            changes=tuple(changes),
-        )
+        record = replace(record, changes=tuple(changes))
         for number, change in enumerate(changes):
             if (original := versions.of(change.key).body) is not None:
                 self._put(f"{folder}/{number}", original)
@@ -142,7 +134,7 @@ class Replacer:
 
         """
         if length_of(self.store, record.manifest_key) is None:
-            raise SegmentGoneError(f"{record.manifest_key} has gone since: nothing is put back of its segment")
+            raise SegmentGoneError(f"{record.manifest_key} was deleted since: its segment is not restored")
         found = enumerate((change, current(self.store, change.key)) for change in record.changes)
         changed = [
             (number, change, now)
@@ -214,7 +206,7 @@ class Replacer:
     def _read_back(self, key: str, body: bytes) -> None:
         if current(self.store, key).body != body:
             self._torn.add(key)
-            raise VerificationError(f"{self.store.url}/{key}: came back as other bytes than were written",
+            raise VerificationError(f"{self.store.url}/{key}: the bytes read back differ from those written",
                                     hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
 
 
@@ -230,6 +222,6 @@ def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
     if now.digest == change.new or (now.digest is None and change.old == change.new):
         return True
     if now.digest is None:
-        raise NotUndoneError(f"{change.key} has gone since: retention, or another process, has deleted it")
+        raise NotUndoneError(f"{change.key} is gone: retention, or another process, has deleted it")
     raise NotUndoneError(f"{change.key} has changed since: undo first what was repaired later",
                          hint=f"undo later runs first; the original lies in {original}")  # fmt: skip

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError
-from resnap.storage.log.indexes import read_transaction_index, write_transaction_index
-from resnap.storage.sources.files import GONE
+from resnap.storage.log.indexes import write_transaction_index
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions
+from resnap.tiering.shipping.segment_indexes import index_there
 from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read_segment(segment: Segment, sources: Sources) -> ReadSegment:
         found = transactions_of(segment, sources)
     except (FormatError, LogDirError, ObjectNotFoundError, StoreAccessError):
         found = None  # the replay says what is wrong with it
-    return ReadSegment(segment, found, _index(segment, sources))
+    return ReadSegment(segment, found, index_there(segment, sources) if segment.txnindex_bytes else ())
 
 
 def judge_indexes(read: Sequence[ReadSegment], known_open: Mapping[int, Mapping[int, int]]) -> Iterator[JudgedIndex]:
@@ -102,14 +102,3 @@ def judge_indexes(read: Sequence[ReadSegment], known_open: Mapping[int, Mapping[
         right = one.found.entries(before) if is_known else one.found.corrected(one.there or (), before)
         yield JudgedIndex(one.segment, one.there, problems, tuple(right), is_all_known=is_known)
         before = one.found.after(before)
-
-
-def _index(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | None:
-    if not segment.txnindex_bytes:
-        return ()
-    try:
-        return tuple(read_transaction_index(sources.read(segment.sibling("txnindex"))))
-    except GONE:
-        return ()
-    except FormatError:
-        return None

@@ -38,7 +38,7 @@ IDS_LEFT_OUT: Final = 1_000_000
 EPOCHS_LEFT_OUT: Final = 1_000
 """Leader epochs above the last one that is known: clients ignore leaders of older ones than they have seen."""
 _UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The log dir of a replica whose broker is still to say in which one it lies. Source: ``DirectoryId.UNASSIGNED``."""
+"""The log dir of a replica that its broker has not placed yet. Source: ``DirectoryId.UNASSIGNED``."""
 _ELIGIBLE_LEADER_REPLICAS: Final = "eligible.leader.replicas.version"
 _DIRECTORIES_SINCE: Final = next(level for level, name in METADATA_VERSIONS.items() if name == "3.7-IV2")
 

@@ -77,14 +77,6 @@ class Restoration:
         return sum(file.size_bytes for file in self.files)
 
 
-class _Member(NamedTuple):
-    """A file to write, with the locator of its source."""
-
-    name: str
-    locator: str
-    size_bytes: int
-
-
 class Replaced(NamedTuple):
     """The replacement of a snapshot that is not restored."""
 
@@ -110,23 +102,24 @@ def restoration_of(
         StoreError: the store failed.
 
     """
-    members = _members(partition, sources, replaced)
     return Restoration(
         topic_partition=partition.topic_partition,
         topic_id=topic_id or partition.topic_id,
         start_offset=partition.segments[0].base_offset,
         end_offset=partition.boundaries[-1],
         segments=len(partition.segments),
-        files=tuple(
-            ShippedFile(*one, partial(_opened, sources, one.locator), vouched.digests.get(one.locator))
-            for one in members
-        ),
+        files=tuple(_files(partition, vouched, sources, replaced)),
         passed_over=vouched.passed_over,
         check=None if vouched.digests else partial(_check, partition),
     )
 
 
-def _members(partition: PartitionDir, sources: Sources, replaced: Mapping[str, Replaced]) -> Iterator[_Member]:
+def _files(
+    partition: PartitionDir, vouched: Vouched, sources: Sources, replaced: Mapping[str, Replaced]
+) -> Iterator[ShippedFile]:
+    def shipped(name: str, locator: str, size_bytes: int) -> ShippedFile:
+        return ShippedFile(name, locator, size_bytes, partial(_opened, sources, locator), vouched.digests.get(locator))
+
     for segment in partition.segments:
         sizes = {
             ObjectKind.LOG: segment.size_bytes,
@@ -136,16 +129,16 @@ def _members(partition: PartitionDir, sources: Sources, replaced: Mapping[str, R
         }
         for kind, size in sizes.items():
             if size is not None:
-                yield _Member(segment_name(segment.base_offset, kind), segment.sibling(kind), size)
+                yield shipped(segment_name(segment.base_offset, kind), segment.sibling(kind), size)
     for snapshot in partition.snapshots:
         name, instead = segment_name(snapshot.offset, ObjectKind.SNAPSHOT), replaced.get(snapshot.path)
         if instead is None:
-            yield _Member(name, snapshot.path, snapshot.size_bytes)
+            yield shipped(name, snapshot.path, snapshot.size_bytes)
         elif instead.path is not None:
-            yield _Member(name, instead.path, sources.facts(instead.path).size_bytes)
+            yield shipped(name, instead.path, sources.facts(instead.path).size_bytes)
     if partition.leader_epochs is not None:
         size = sources.facts(partition.leader_epochs).size_bytes
-        yield _Member(LEADER_EPOCHS, partition.leader_epochs, size)
+        yield shipped(LEADER_EPOCHS, partition.leader_epochs, size)
 
 
 @contextmanager

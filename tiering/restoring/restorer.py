@@ -195,7 +195,7 @@ def _checked(check: Callable[[Path], None], folder: Path, _: Flow) -> None:
 
 
 def _is_there(path: Path, file: ShippedFile) -> bool:
-    """Whether ``path`` has exactly the bytes of ``file``, which is read only if size and times do not tell."""
+    """Whether ``path`` has exactly the bytes of ``file``, which is read only if size and times do not decide."""
     found = digest_of_file(path)
     if found is None or found.size_bytes != file.size_bytes:
         return False

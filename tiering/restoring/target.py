@@ -36,7 +36,7 @@ class Target:
 
     @classmethod
     def at(cls, path: Path, *, new_cluster: bool) -> Self:
-        """Return the log dir at ``path``; ``new_cluster`` says that it must belong to a new cluster.
+        """Return the log dir at ``path``; with ``new_cluster`` it must belong to a new cluster.
 
         Raises:
             UsageError: it must belong to a new cluster, but was not formatted, or a broker was started on it.
@@ -47,7 +47,7 @@ class Target:
         with readable(path):
             log_starts = read_small(path / LOG_START_OFFSETS, read_offset_checkpoint) or {}
         if new_cluster and not there.is_kraft:
-            raise UsageError(f"{path} is not a formatted log dir, so it is not known whose it is",
+            raise UsageError(f"{path} is not a formatted log dir, so its cluster is not known",
                              hint="kafka-storage.sh format, with the id of the new cluster")  # fmt: skip
         if new_cluster and any(is_there(path / name) for name in _OF_A_START):
             raise UsageError(f"{path} is not the log dir of a new cluster: a broker was started on it",

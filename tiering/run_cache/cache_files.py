@@ -75,10 +75,10 @@ class CacheFiles:
         except FileNotFoundError:
             return CachedResults()
         except OSError as error:
-            self.complain(f"{path}: what is known from earlier runs cannot be read: {error.strerror}")
+            self.complain(f"{path}: the results of earlier runs cannot be read: {error.strerror}")
             return CachedResults()
         except _GARBLED as error:
-            self.complain(f"{path}: not what this version of resnap writes ({error}); it is made again")
+            self.complain(f"{path}: not what this version of resnap writes ({error}); it is rebuilt")
             return CachedResults()
 
     def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:

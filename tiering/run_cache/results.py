@@ -52,7 +52,7 @@ class CachedBoundary:
     digest: SnapshotDigest
     left_out: tuple[LeftOut, ...]
     evidence: str
-    """Digest of what the small files said, as far as the snapshot depends on it (``evidence_key``)."""
+    """Digest of the content of the small files, as far as the snapshot depends on it (``evidence_key``)."""
     proven: str | None = None
     """SHA-256 of the broker's own snapshot, where the replay gave the same."""
 

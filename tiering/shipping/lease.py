@@ -64,7 +64,7 @@ class Holder:
 _OVER_HERE: Final[set[str]] = set()
 """Runs of this process that have ended and could not say the store, which was down: they hold nothing any more."""
 _NO_PROCESS: Final = Process(machine="", number=0, started_ticks=0)
-_SOMEBODY: Final = Holder(run="", who="a run that left no name", since_ms=0, process=_NO_PROCESS)
+_SOMEBODY: Final = Holder(run="", who="an unnamed run", since_ms=0, process=_NO_PROCESS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Lease:
             raise LeaseLostError(
                 f"{self.place}: this run could not renew its lease for {self._sure_ms // 1000} s, and another one may"
                 " have taken over: the run or its machine was stopped, or the store did not answer",
-                hint="run again: what is done is not done twice",
+                hint="run again: finished work is not repeated",
             )
 
     def renew(self) -> None:
@@ -155,7 +155,7 @@ class Lease:
     def _held(self, holder: Holder) -> LockedError:
         return LockedError(
             f"{self.place}: another run is at work there: {holder.description}",
-            hint=f"wait until it is done; else its lease ends after {self.lease_ms // 1000} s without a sign",
+            hint=f"wait until it is done; else its lease ends after {self.lease_ms // 1000} s without a renewal",
         )
 
     def _create(self, generation: int) -> bool:

@@ -18,6 +18,7 @@ from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import packed
 from resnap.storage.sources.files import GONE, PLAIN
+from resnap.tiering.eligibility import end_of
 from resnap.tiering.refusal import Reason, refuse
 from resnap.tiering.shipping.placement import Placement, Verdict, place
 from resnap.tiering.shipping.same_topic import of_other_topics
@@ -39,11 +40,11 @@ _WHY: Final = {
     Verdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
 }
 _OTHER_BOUNDARIES: Final = (
-    "no history is in doubt, the store has the same log in other pieces: go on from the log dir that shipped them, or"
-    " from a replica that still has a boundary in common with them; where none has, ship to another prefix"
+    "the logs agree, but the store has other segment boundaries: continue with the log dir that shipped them, or"
+    " from a replica that still has a boundary in common with them; if none has, ship to another prefix"
 )
 _RETAINED: Final = (
-    "nothing to do; to have it shipped again delete what `.resnap/retained/` of the store holds of its partition"
+    "nothing to do; to ship it again, delete what `.resnap/retained/` of the store holds of its partition"
 )
 
 
@@ -122,7 +123,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
     gone = [
         segment
         for segment, verdict in zip(candidates.segments, judged.placement.verdicts, strict=True)
-        if _end(segment) <= start and verdict is not Verdict.HELD
+        if end_of(segment) <= start and verdict is not Verdict.HELD
     ]
     if not gone:
         return None
@@ -208,7 +209,7 @@ class _Look(NamedTuple):
 
     def judge(self, *, deep: bool) -> _Judged:
         partition = self.candidates.inventory.partition
-        spans = [Span(one.base_offset, _end(one)) for one in self.candidates.segments]
+        spans = [Span(one.base_offset, end_of(one)) for one in self.candidates.segments]
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
@@ -247,7 +248,7 @@ class _Look(NamedTuple):
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
         first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
-        span = Span(first.base_offset, _end(first))
+        span = Span(first.base_offset, end_of(first))
         of_log = [one for one in stored if begins and self.lineage.why_foreign(first, span, [one]) is None]
         by_end = sorted(of_log, key=attrgetter("next_base_offset"))
         below = [one for one in by_end if one.next_base_offset <= begins][-1:]
@@ -329,7 +330,7 @@ class _Lineage:
     @cached_property
     def _known_to(self) -> int:
         """Up to where the local log's epochs are certain: committed offsets, from a checkpoint, or read."""
-        end = _end(self._candidates.segments[-1])
+        end = end_of(self._candidates.segments[-1])
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
     def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
@@ -360,7 +361,3 @@ class _Lineage:
         if stored.base_offset >= log_end:
             return stored.leader_epochs[0].epoch >= known[-1].epoch
         return stored.leader_epochs[-1].epoch <= known[0].epoch
-
-
-def _end(segment: Segment) -> int:
-    return segment.base_offset if segment.next_base_offset is None else segment.next_base_offset

@@ -262,7 +262,7 @@ class EpochHistory:
             raise LeaderEpochsUnknownError(
                 f"{segment.path}: no leader epoch at offset {start}: {since}",
                 hint="written before 0.11, or with an older message format: no broker can tier it;"
-                " retention will take it",
+                " retention will delete it",
             )
         return epochs
 

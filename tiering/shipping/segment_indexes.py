@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_headers
+from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, in_file
 from resnap.storage.log.indexes import (
     AbortedTxn,
@@ -40,10 +40,6 @@ from resnap.tiering.shipping.segment_pass import pass_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from resnap.replay.kernel.summary import Array
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
     from resnap.tiering.shipping.segment_pass import SegmentPass
@@ -118,12 +114,10 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     )
 
 
-def read_batches(
-    segment: Segment, facts: ScanFacts, sources: Sources = PLAIN
-) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Yield the batch headers of ``segment`` and their positions, block by block; see ``header_scan.read_headers``."""
+def read_batches(segment: Segment, facts: ScanFacts, sources: Sources = PLAIN) -> Iterator[Block]:
+    """Yield the content of ``segment``, block by block; see ``header_scan.read_blocks``."""
     with sources.open(segment.path) as reader:
-        yield from read_headers(reader, SegmentRange.whole(segment), facts)
+        yield from read_blocks(reader, SegmentRange.whole(segment), facts)
 
 
 def rebuild_indexes(
@@ -133,8 +127,8 @@ def rebuild_indexes(
     offsets: list[OffsetIndexEntry] = []
     times: list[TimeIndexEntry] = []
     since, largest, largest_at = 0, -1, 0
-    for headers, positions in read_batches(segment, ScanFacts(), sources):
-        for header, position in zip(headers, positions.tolist(), strict=True):
+    for block in read_batches(segment, ScanFacts(), sources):
+        for header, position in zip(block.headers, (block.positions + block.at).tolist(), strict=True):
             last = int(header["base_offset"]) + int(header["last_offset_delta"]) - segment.base_offset
             if header["max_timestamp"] > largest:
                 largest, largest_at = int(header["max_timestamp"]), last
@@ -244,3 +238,16 @@ def _entries(path: str, body: bytes) -> list[AbortedTxn]:
     except FormatError as error:
         # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
         raise IndexUnusableError(str(error), hint=_UNUSABLE) from error
+
+
+def index_there(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | None:
+    """Return the entries of the transaction index of ``segment``, perhaps none; None if it is damaged.
+
+    Raises:
+        LogDirError, StoreError: it cannot be read.
+
+    """
+    try:
+        return tuple(read_transaction_index(_read_transactions(segment.sibling("txnindex"), sources)))
+    except FormatError:
+        return None

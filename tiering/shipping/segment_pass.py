@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks, whole_batch
+from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, control_record, read_blocks
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.log.control_record import ABORT, read_control_record
-from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL, read_header
+from resnap.storage.log.control_record import ABORT
+from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL
 from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
@@ -191,9 +191,7 @@ def _aborts(reader: RangeReader, block: Block, controls: Ints) -> set[int]:
     types = usual_marker_types(block.data, block.positions[controls])
     found = set(controls[types == ABORT].tolist())
     for i in controls[types == UNUSUAL].tolist():
-        at = block.at + int(block.positions[i])
-        batch = whole_batch(reader, block, i)
-        marker = read_control_record(batch, read_header(batch, at=at), at=at)
+        marker = control_record(reader, block, i)
         if marker is not None and marker.type == ABORT:
             found.add(i)
     return found

@@ -21,8 +21,8 @@ from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreEr
 from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.spans import span
-from resnap.tiering.eligibility import Eligibility, after_replay, refuse
-from resnap.tiering.refusal import Reason
+from resnap.tiering.eligibility import Eligibility, after_replay, end_of
+from resnap.tiering.refusal import Reason, refuse
 from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.eligibility import Candidates, Refusal
+    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.refusal import Refusal
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder, ToShip
     from resnap.tiering.shipping.segment_copy import CopiedSegment
@@ -103,7 +104,7 @@ _GAPS: Final = (
     TopicNameTooLongError,
     NotLedToError,
 )
-"""What is known of a segment that no later run will ship as it is, and not for want of a file: others go on above it.
+"""What shows that no later run ships a segment as it is, though no file is missing: others continue above it.
 
 All else that is said of a log dir leaves open what the segment holds, or whether it is of the log.
 """
@@ -255,7 +256,7 @@ class _Partition:
         listed = self._epochs.listed(segment)
         with listed.blamed():
             leader_epochs = self._epochs.up_to(segment)
-        found = self.rebuilt[_end(segment)]
+        found = self.rebuilt[end_of(segment)]
         return CopyOrder(
             provenance=self.provenance,
             listed=listed,
@@ -327,12 +328,6 @@ def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
             " was not shipped",
             hint="run again, when what is wrong with that one has been repaired",
         )
-
-
-def _end(segment: Segment) -> int:
-    if segment.next_base_offset is None:
-        raise AssertionError("the active segment is never eligible")
-    return segment.next_base_offset
 
 
 def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:

@@ -24,15 +24,15 @@ class Asked(NamedTuple):
     """Which rules of a run were set explicitly, and which are defaults."""
 
     expiry: bool = False
-    """By a flag, which beats what a manifest says."""
+    """By a flag, which overrides a manifest."""
     as_of: bool = False
     """Likewise."""
     is_expiry_assumed: bool = False
-    """Whether nothing at all says the expiration."""
+    """Whether the expiration is not given anywhere."""
 
 
 RULES_ALONE: Final = Asked()
-"""No flag says anything."""
+"""No flag is given."""
 
 
 def made_under(origin: SnapshotOrigin, rules: ReplayRules) -> ReplayRules:

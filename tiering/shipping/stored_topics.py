@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
 
 _FOLDER: Final = ".resnap/topic"
-_FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, of which either part may be left out'
+_FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, where each part is optional'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 NOT_READABLE: Final = ": cannot be read: "
-"""What stands behind the name of an object that may not be read, in what is said of it."""
+"""What follows the name of an object that may not be read, in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _noted(locator: str, problems: list[str]) -> Iterator[None]:
 
 
 def not_readable(where: str, error: StoreAccessError) -> str:
-    """Return the message for an object that the store does not let us read; it need not be damaged."""
+    """Return the message for an object that the store refuses to return; it need not be damaged."""
     return f"{where}{NOT_READABLE}{error}"
 
 
@@ -160,7 +160,7 @@ def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -
     )
     for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != body:
-            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that its batches bear out",
+            raise FormatError(f"{suffix} of the segment", position=0, expected="entries that match its batches",
                               found="others")  # fmt: skip
 
 

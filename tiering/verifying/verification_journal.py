@@ -96,7 +96,7 @@ class VerificationJournal:
             with self.path.open(mode, encoding="utf-8") as file:
                 file.write(f"{json.dumps(line)}\n")
         except OSError as error:
-            self.complain(f"{self.path}: how far this run comes cannot be kept: {error.strerror}")
+            self.complain(f"{self.path}: the progress of this run cannot be saved: {error.strerror}")
             self.path = None
 
 

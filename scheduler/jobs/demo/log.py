@@ -50,7 +50,7 @@ SURVIVING_BASES: Final = 2
 """Before 2.8 the snapshots at the last two segment bases stay, and the one that a clean stop leaves at the log end."""
 
 _RETIRED_MS: Final = 8 * DAY_MS
-"""How long ago a producer of orders wrote for the last time: longer than producers are remembered."""
+"""How long ago a producer of orders wrote for the last time: longer than producers take to expire."""
 _RETIRED_PRODUCER_ID: Final = 900
 _HANGING_PRODUCER_ID: Final = 990
 _HANGS_AFTER: Final = 0.85

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.job.reports import identity
 from resnap.scheduler.jobs.demo.log import surviving
-from resnap.scheduler.output.rendering import some
+from resnap.scheduler.output.rendering import PARTITION, Column, some
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.jobs.demo.log import DemoPartition
+    from resnap.scheduler.output.rendering import Row
     from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore
@@ -38,6 +40,19 @@ class Outcome(StrEnum):
     """Nothing, without a reason."""
     TOO_EARLY = "too-early"
     """A segment, though a transaction is open below its end."""
+
+
+TIMELINE: Final = (PARTITION, Column(key="before", title="LOG DIR"), Column(key="after", title="STORE"))
+MARKS: Final = {
+    Outcome.EQUAL: "#",
+    Outcome.WAITING: "~",
+    Outcome.DIFFERENT: "!",
+    Outcome.ABSENT: "!",
+    Outcome.TOO_EARLY: "!",
+}
+"""How a timeline shows a boundary in the store."""
+LOST: Final = "."
+LEGEND: Final = "# a right snapshot   . none   ~ waits for a transaction to end   ! wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +76,33 @@ class PartitionProof:
 
     partition: DemoPartition
     boundaries: tuple[BoundaryProof, ...]
+
+    @property
+    def row(self) -> Row:
+        """What the store has for each boundary of the partition."""
+        return {
+            **identity(self.partition.topic_partition),
+            "boundaries": [
+                {
+                    "offset": boundary.offset,
+                    "wasLost": boundary.was_lost,
+                    "fate": boundary.outcome.value,
+                    "entries": boundary.entries,
+                    "expired": boundary.expired,
+                    "different": list(boundary.different),
+                }
+                for boundary in self.boundaries
+            ],
+        }
+
+    @property
+    def timeline(self) -> Row:
+        """A mark per boundary, in offset order, before and after."""
+        return {
+            **identity(self.partition.topic_partition),
+            "before": "".join(LOST if boundary.was_lost else MARKS[Outcome.EQUAL] for boundary in self.boundaries),
+            "after": "".join(MARKS[boundary.outcome] for boundary in self.boundaries),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

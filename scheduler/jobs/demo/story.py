@@ -12,22 +12,17 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.planner import Planner
+from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import engine_of, uploading_of
 from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.jobs.demo.log import DemoPartition
-from resnap.scheduler.jobs.demo.proof import Proof
-from resnap.scheduler.jobs.demo.rows import (
-    LEGEND,
-    TIMELINE,
-    WRITTEN,
-    excluded_lines,
-    partition_row,
-    proof_row,
-    timeline_row,
-)
+from resnap.scheduler.jobs.demo.proof import LEGEND, TIMELINE, Proof
 from resnap.scheduler.jobs.scan import scan_row
 from resnap.scheduler.jobs.tier import shipment_row
 from resnap.scheduler.output.rendering import (
+    BYTES,
+    PARTITION,
+    Column,
     Row,
     aligned,
     human_bytes,
@@ -40,6 +35,19 @@ from resnap.storage.errors import ResnapError
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 WORTH_SAYING_S: Final = 0.1
+
+
+def _count(value: object) -> str:
+    return human_count(int(str(value)))
+
+
+WRITTEN: Final = (
+    PARTITION,
+    Column(key="segments", title="SEGMENTS", right=True, show=_count),
+    BYTES,
+    Column(key="batches", title="BATCHES", right=True, show=_count),
+    Column(key="markers", title="COMMITS, ABORTS", right=True, show=_count),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +67,7 @@ class Request:
 
     @property
     def stays(self) -> bool:
-        """Whether the files are there to be looked at afterwards."""
+        """Whether the files are kept afterwards."""
         return self.keep or self.directory is not None
 
 
@@ -156,7 +164,7 @@ class _Story:
 
     def _write(self) -> _Done:
         self._partitions = self._demo.write(self._seed)
-        rows = [partition_row(partition) for partition in self._partitions]
+        rows = [_written_row(partition) for partition in self._partitions]
         segments, size, boundaries = (
             sum(int(str(row[key])) for row in rows) for key in ("segments", "bytes", "boundaries")
         )
@@ -209,6 +217,8 @@ class _Story:
     def _verify(self) -> _Done:
         with self._context.progress("verify") as (progress,):
             self._proof = proof = self._demo.prove(self._partitions, progress)
+        expired = sum(boundary.expired for boundary in proof.boundaries)
+        what = "entries of producers silent for over 7 days are excluded: a broker that loads them drops them."
         closing = (
             f"{some(proof.objects, 'object')} read back ({human_bytes(proof.size_bytes)}),"
             f" {len(proof.unlike_manifest) or 'none'} other than its manifest says."
@@ -219,13 +229,13 @@ class _Story:
                 "objects": proof.objects,
                 "bytes": proof.size_bytes,
                 "problems": list(proof.problems),
-                "partitions": [proof_row(one) for one in proof.partitions],
+                "partitions": [one.row for one in proof.partitions],
             },
             [
-                *aligned(TIMELINE, [timeline_row(one) for one in proof.partitions], ()),
+                *aligned(TIMELINE, [one.timeline for one in proof.partitions], ()),
                 LEGEND,
                 "",
-                *excluded_lines(proof),
+                *([f"{expired} {what}"] if expired else []),
                 closing,
             ],
         )
@@ -236,6 +246,20 @@ class _Story:
             {"shipped": len(again.shipped), "already": again.already},
             [f"{some(len(again.shipped), 'segment')} to ship, {again.already} there already."],
         )
+
+
+def _written_row(partition: DemoPartition) -> Row:
+    """Return what was written into a partition."""
+    return {
+        **identity(partition.topic_partition),
+        "segments": len(partition.bases),
+        "boundaries": len(partition.boundaries),
+        "bytes": partition.size_bytes,
+        "batches": partition.batches,
+        "markers": partition.markers,
+        "logEndOffset": partition.log_end_offset,
+        "lastStableOffset": partition.last_stable_offset,
+    }
 
 
 class DemoView(View[Begun | Step | Ended]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.scheduler.output.rendering import Answer, Column, human_bytes
+from resnap.scheduler.output.rendering import Answer, Column, bytes_text
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
 from resnap.storage.layouts.aiven.manifest import read_manifest
@@ -52,7 +52,7 @@ def inspect_indexes(file: OpenedFile) -> Answer:
     columns = (
         Column(key="index"),
         Column(key="position", right=True),
-        Column(key="storedBytes", right=True, show=lambda size: human_bytes(int(str(size)))),
+        Column(key="storedBytes", right=True, show=bytes_text),
         Column(key="bytes", right=True),
         Column(key="entries", right=True),
         Column(key="file"),

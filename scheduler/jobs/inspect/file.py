@@ -93,7 +93,7 @@ class InspectView(View[Opened | Entry]):
         if isinstance(result, Entry):
             return (result.row,)
         self._opened, answer = result, result.answer
-        self.name, self.kind, self.columns = answer.name, answer.kind, answer.columns  # type: ignore[misc]
+        self.name, self.kind, self.columns = answer.name, answer.kind, answer.columns
         return ()
 
     def head(self) -> Row:

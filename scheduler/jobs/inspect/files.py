@@ -14,7 +14,7 @@ from resnap.scheduler.jobs.inspect.file_kinds import Kind
 from resnap.scheduler.jobs.inspect.segments import SegmentInspection
 from resnap.scheduler.jobs.inspect.transaction_state import inspect_transaction_state
 from resnap.scheduler.output.records import record
-from resnap.scheduler.output.rendering import Answer, Column, Row, human_bytes
+from resnap.scheduler.output.rendering import Answer, Column, Row, bytes_text
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
@@ -120,16 +120,11 @@ def _inspect_time_index(file: OpenedFile) -> Answer:
 
 
 def _inspect_transaction_index(file: OpenedFile) -> Answer:
-    def row(version: int, producer_id: int, first_offset: int, last_offset: int, last_stable_offset: int) -> Row:
-        return {
-            "version": version,
-            "producerId": producer_id,
-            "firstOffset": first_offset,
-            "lastOffset": last_offset,
-            "lastStableOffset": last_stable_offset,
-        }
-
     keys = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+
+    def row(*entry: int) -> Row:
+        return dict(zip(keys, entry, strict=True))
+
     return _index_answer(file, TRANSACTION_ENTRY, read_transaction_index, row, keys, padded=False)
 
 
@@ -181,7 +176,7 @@ def _inspect_manifest(file: OpenedFile) -> Answer:
     rows = [record(entry) for entry in manifest.objects]
     columns = (
         Column(key="kind"),
-        Column(key="sizeBytes", title="size", right=True, show=lambda size: human_bytes(int(str(size)))),
+        Column(key="sizeBytes", title="size", right=True, show=bytes_text),
         Column(key="crc32c", right=True, show=lambda crc: f"{crc:08x}"),
         Column(key="key"),
     )

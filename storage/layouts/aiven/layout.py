@@ -143,7 +143,7 @@ class Aiven:
         topic_id = of.topic_id or ""  # manifests of this layout have it
         suffix = keys.MANIFEST
         expected = keys.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
-        return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not look at {key}"
+        return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not read {key}"
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
         """Return the segments that have manifests, of brokers and of Resnap."""

@@ -114,7 +114,7 @@ def write_manifest(manifest: AivenManifest) -> bytes:
     except FormatError as error:
         raise ValueError(f"a manifest that could not be read: {error}") from error
     if found != manifest:
-        raise ValueError("a manifest that would be read as another one")
+        raise ValueError("a manifest that differs after writing and reading")
     return body
 
 

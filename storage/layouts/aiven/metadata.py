@@ -81,11 +81,11 @@ def _told_segment(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSON va
 
 def _long(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -_LONG_END <= value < _LONG_END:
-        raise TypeError("no Java long")
+        raise TypeError("not a Java long")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("no string")
+        raise TypeError("not a string")
     return value

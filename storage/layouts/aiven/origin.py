@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_ORIGIN_BYTES: Final = 64 << 20
-"""Millions of producers that were left out."""
+"""Millions of excluded producers."""
 ORIGINS: Final = ".resnap/origin/"
 _EXTENSION: Final = "json"
 _VERSION: Final = 1

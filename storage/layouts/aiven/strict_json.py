@@ -79,12 +79,12 @@ def parsed(data: bytes, *, limit: int) -> object:
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a field that stands there twice")
+        raise ValueError("a field that is given twice")
     return fields
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name}, which is no JSON")
+    raise ValueError(f"{name}, which is not JSON")
 
 
 def shown(value: object) -> str:

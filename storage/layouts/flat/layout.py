@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-_MANIFEST_IN_THE_WAY: Final = "look at it with `resnap inspect`; delete it to have the segment shipped again"
+_MANIFEST_IN_THE_WAY: Final = "see it with `resnap inspect`; delete it to ship the segment again"
 
 
 def key_beside(segment: NewSegment, segment_id: UUID, extension: str) -> str:
@@ -87,7 +87,7 @@ class Flat:
     keeps_snapshots_as_found: bool = False
     tells_digests: bool = True
     remedy_when_verified: str = TIER_AGAIN
-    remedy: str = "see `resnap verify --store URL`; delete the manifest to have the segment shipped again"
+    remedy: str = "see `resnap verify --store URL`; delete the manifest to ship the segment again"
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is a key of this layout."""
@@ -327,7 +327,7 @@ def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest |
 
 def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
     return DeletedMeanwhileError(
-        f"{key}: another run has deleted what was on its way there, by retention or as garbage",
+        f"{key}: another run has deleted what was being written there, by retention or as garbage",
         hint="run again: the segment then goes under keys of its own",
     )
 

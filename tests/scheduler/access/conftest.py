@@ -1,4 +1,4 @@
-"""A service's file and a clock that stands still."""
+"""A service's file and a stopped clock."""
 
 from __future__ import annotations
 

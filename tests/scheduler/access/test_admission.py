@@ -51,7 +51,7 @@ def service(tmp_path: Path, clock: FixedClock) -> Service:
     return Service(tmp_path / "state", clock)
 
 
-def test_without_limits_nobody_waits_nothing_is_kept_and_no_file_is_made(service: Service) -> None:
+def test_without_limits_no_caller_waits_nothing_is_kept_and_no_file_is_made(service: Service) -> None:
     assert service.passed("ci", 1_000) == 1_000
     assert len(service.admission.manager.active) == 0
     assert not service.file.path.parent.exists()
@@ -118,7 +118,7 @@ def test_a_damaged_file_leaves_the_limits_as_they_were_and_is_complained_of_once
     assert service.passed("ci", 10, first=100) == 10
 
 
-def test_a_file_that_was_damaged_from_the_start_keeps_nobody_out(service: Service) -> None:
+def test_a_file_that_was_damaged_from_the_start_keeps_no_caller_out(service: Service) -> None:
     service.file.path.parent.mkdir()
     service.file.path.write_bytes(b"\x00\xff")
     assert service.passed("ci", 100) == 100
@@ -133,7 +133,7 @@ def test_limits_of_a_cluster_count_below_those_set_here_and_follow_its_log(tmp_p
     log = tmp_path / "metadata"
     service = Service(tmp_path / "state", clock, log)
     assert service.passed("ci", 100) == 100
-    assert "no quotas can be read" in service.complaints[0]
+    assert "the quotas cannot be read" in service.complaints[0]
     with open_metadata_log(log / "__cluster_metadata-0", leader_id=1, timestamp=5) as writer:
         writer.append([quota("ci", 1), quota("alice", 1)], timestamp=6)
     service.file.set_rate("alice", 2)

@@ -53,7 +53,7 @@ def test_filters_are_taken_together(audit: AuditLog, clock: FixedClock) -> None:
     assert audit.page(action="token create") == []
 
 
-def test_an_entry_is_part_of_what_it_tells_of(audit: AuditLog) -> None:
+def test_an_entry_is_in_the_transaction_of_the_change_that_it_records(audit: AuditLog) -> None:
     with suppress(UsageError), audit.database.write():
         add(audit)
         raise UsageError("it was not done")
@@ -112,5 +112,5 @@ def test_a_text_made_to_take_long_does_not(unit: str) -> None:
 @pytest.mark.parametrize(
     "text", ["s3://bucket/prefix/a@b", "payments-0: 98 missing", "resnap_segments_missing_snapshot", "me@example.org"]
 )
-def test_what_is_no_secret_is_left(text: str) -> None:
+def test_what_is_not_a_secret_is_left(text: str) -> None:
     assert redacted(text) == text

@@ -41,7 +41,7 @@ def test_who_has_many_addresses_gains_ten_times_as_much_at_most(clock: FixedCloc
 
 
 @given(st.lists(st.integers(0, 50), max_size=200))
-def test_memory_is_bounded_whoever_comes(callers: list[int]) -> None:
+def test_memory_is_bounded_for_any_number_of_callers(callers: list[int]) -> None:
     limit = AttemptLimit(FixedClock(0), addresses=10)
     for caller in callers:
         limit.take(str(ipaddress.IPv4Address(caller)))
@@ -70,7 +70,7 @@ def test_a_site_is_one_address_or_one_network_of_64_bits(address: str, site: str
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker-1", "localhost.example", ""])  # noqa: S104
-def test_without_tokens_nobody_listens_where_others_reach_them(host: str) -> None:
+def test_without_tokens_the_service_does_not_listen_on_public_addresses(host: str) -> None:
     with pytest.raises(ConfigurationError, match="auth is none"):
         check_listening(host, "none")
     check_listening(host, "token")

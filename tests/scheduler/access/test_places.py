@@ -86,7 +86,7 @@ def test_an_allowed_link_may_be_turned_elsewhere(tmp_path: Path) -> None:
     refused(places, str(tmp_path / "old"))
 
 
-def test_a_refusal_tells_what_is_allowed_and_not_what_is_there(places: Places, allowed: Path) -> None:
+def test_a_refusal_says_what_is_allowed_and_not_what_is_there(places: Places, allowed: Path) -> None:
     there, not_there = str(allowed.parent / "allowed-not"), str(allowed.parent / "nowhere")
     said = [refused(places, place).replace(place, "X") for place in (there, not_there)]
     assert said[0] == said[1]

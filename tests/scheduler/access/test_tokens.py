@@ -107,7 +107,7 @@ def test_a_lifetime_of_nothing_is_refused(tokens: Tokens) -> None:
         tokens.create("ci", Role.VIEWER, lifetime=timedelta(0))
 
 
-def test_a_session_ends_by_itself_or_when_it_is_told(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
+def test_a_session_ends_by_itself_or_on_request(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
     token, _ = tokens.create("ci", Role.VIEWER)
     first, second = sessions.begin(token), sessions.begin(token)
     sessions.end(first)

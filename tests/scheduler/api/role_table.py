@@ -25,7 +25,7 @@ OWN_ROUTES: Final[Mapping[tuple[str, str], Role | None]] = {
     ("GET", "/v1/problems"): None,
     ("GET", "/v1/problems/{code}"): None,
 }
-"""What every application has that is guarded; None stands for everybody."""
+"""What every application has that is guarded; None stands for every caller."""
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
@@ -49,7 +49,7 @@ def may(role: Role | None, caller: str) -> int | None:
 
 
 def check_route(service: Served, method: str, path: str, role: Role | None) -> None:
-    """Call one route as everybody there is, and compare what comes with what must."""
+    """Call one route as every principal, and compare the response with the expected one."""
     for caller in (*NO_PRODUCERS, *Role):
         service.clock.advance(60_000)  # so that failures do not add up to a limit
         headers = {} if caller == "none" else {"Authorization": f"Bearer {service.secrets.get(caller, 'resnap_x')}"}

@@ -69,7 +69,7 @@ def listening(app: FastAPI, trusted_proxies: Sequence[str] = ()) -> Iterator[str
 def served(
     directory: Path, *routers: APIRouter, auth: AuthMode = "token", hosts: Hosts | None = None
 ) -> Iterator[Served]:
-    """Serve routes behind access control, whose clock stands still."""
+    """Serve routes behind access control, whose clock is stopped."""
     clock = FixedClock(START_MS)
     database = Database(directory / "service.db")
     access = AccessControl(database, clock, os.urandom, auth=auth, hosts=hosts or Hosts("127.0.0.1"))

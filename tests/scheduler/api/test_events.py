@@ -1,4 +1,4 @@
-"""Many who follow runs: each is told everything once, however slow, and there are only so many."""
+"""Many clients follow runs: each gets every event once, however slow, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterato
 
 
 def begin(service: Whole) -> None:
-    """Keep a run that goes on until somebody says how it ended."""
+    """Keep a run that goes on until a test says how it ended."""
     request = RunRequest(kind=RunKind.SCAN, sources=())
     service.services.history.add(
         Run(id=RUN, request=request, state=RunState.QUEUED, origin="api", principal="a", created_ms=1)
@@ -46,8 +46,8 @@ def event(seq: int) -> RunEvent:
     return RunEvent(run_id=RUN, seq=seq, at_ms=seq, kind="progress", data={})
 
 
-async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
-    """Publish as many events from another thread, and return what somebody hears who takes all that there is."""
+async def received(service: Whole, follower: EventFeeds, count: int) -> list[Message]:
+    """Publish as many events from another thread, and return what a client gets that reads all that there is."""
     found: list[Message] = []
     with follower.of(RUN) as feed:
         publishing = asyncio.to_thread(
@@ -65,13 +65,13 @@ async def heard(service: Whole, follower: EventFeeds, count: int) -> list[Messag
     return found
 
 
-def test_whoever_keeps_pace_hears_each_event_once_and_in_order(service: Whole) -> None:
-    found = asyncio.run(heard(service, EventFeeds(service.services), TAIL_EVENTS))
+def test_a_reader_that_keeps_pace_gets_each_event_once_and_in_order(service: Whole) -> None:
+    found = asyncio.run(received(service, EventFeeds(service.services), TAIL_EVENTS))
     assert [message.seq for message in found] == [*range(1, TAIL_EVENTS + 1)]
     assert found[0].data == b'event: progress\ndata: {"atMs": 1, "at": "1970-01-01T00:00:00.001Z"}\nid: 1\n\n'
 
 
-def test_whoever_is_too_far_behind_is_sent_to_the_history(service: Whole) -> None:
+def test_a_reader_that_is_too_far_behind_is_sent_to_the_history(service: Whole) -> None:
     async def scene() -> None:
         with EventFeeds(service.services).of(RUN) as feed:
             for seq in range(1, TAIL_EVENTS + 6):
@@ -103,7 +103,7 @@ def test_nothing_is_listened_to_once_the_last_follower_has_left(service: Whole) 
     asyncio.run(scene())
 
 
-def test_more_streams_than_may_be_open_are_told_when_to_come_again(
+def test_more_streams_than_may_be_open_are_refused_with_a_time_to_retry(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MOST_STREAMS", 2)
@@ -122,7 +122,7 @@ def test_more_streams_than_may_be_open_are_told_when_to_come_again(
         assert client.get(at, headers={"Last-Event-ID": "1"}).text.count("event: state") == 1
 
 
-def test_who_comes_when_the_run_ends_hears_its_end(service: Whole) -> None:
+def test_a_client_that_comes_when_the_run_ends_gets_its_end(service: Whole) -> None:
     begin(service)
     with service.client() as client, client.stream("GET", f"/v1/runs/{RUN}/events") as answer:
         lines = answer.iter_lines()

@@ -1,4 +1,4 @@
-"""The whole cluster through the API and on its page: collected while somebody asks, by brokers that come and go."""
+"""The whole cluster through the API and on its page: collected on request, from brokers that come and go."""
 
 from __future__ import annotations
 

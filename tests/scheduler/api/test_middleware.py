@@ -55,7 +55,7 @@ def codes(service: Served) -> list[object]:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", ""]
 )
-def test_a_name_that_is_not_ours_is_refused_even_for_looking(service: Served, host: str) -> None:
+def test_an_unknown_host_name_is_refused_even_for_reading(service: Served, host: str) -> None:
     assert service.client.get("/v1/problems", headers={"Host": host}).status_code == 421
 
 
@@ -73,7 +73,7 @@ def test_a_page_of_another_origin_may_change_nothing(service: Served) -> None:
     assert set(codes(service)[:5]) == {"cross-site"}
 
 
-def test_a_form_is_no_request(service: Served) -> None:
+def test_a_form_is_not_a_request(service: Served) -> None:
     answer = service.client.post("/v1/things", headers=service.bearer("operator"), data={"a": "b"})
     assert (answer.status_code, codes(service)) == (415, ["not-json"])
 
@@ -87,7 +87,7 @@ def test_a_body_may_be_so_long_and_no_longer(service: Served) -> None:
             assert service.client.post("/v1/things", headers=headers, content=content).status_code == wanted
 
 
-def test_a_stranger_is_refused_before_their_body_is_read(service: Served) -> None:
+def test_an_unknown_client_is_refused_before_its_body_is_read(service: Served) -> None:
     address = urlsplit(str(service.client.base_url))
     with socket.create_connection((str(address.hostname), address.port or 0)) as connection:
         head = (
@@ -113,7 +113,7 @@ def test_every_attempt_to_change_something_is_kept_with_who_and_what_came_of_it(
     assert newest.detail["address"] == "127.0.0.1"
 
 
-def test_wrong_tokens_are_told_to_wait_and_the_right_one_is_not_kept_out(service: Served) -> None:
+def test_wrong_tokens_have_to_wait_and_the_right_one_is_not_kept_out(service: Served) -> None:
     wrong = {"Authorization": "Bearer resnap_wrong"}
     statuses = [service.client.get("/v1/things", headers=wrong).status_code for _ in range(BURST + 1)]
     assert statuses == [401] * BURST + [429]
@@ -124,7 +124,7 @@ def test_wrong_tokens_are_told_to_wait_and_the_right_one_is_not_kept_out(service
     assert service.client.get("/v1/things", headers=wrong).status_code == 401
 
 
-def test_strangers_cannot_fill_the_audit(service: Served) -> None:
+def test_unknown_clients_cannot_fill_the_audit(service: Served) -> None:
     for _ in range(BURST + 5):
         service.client.post("/v1/things", json={})
     assert len(service.audited()) == BURST

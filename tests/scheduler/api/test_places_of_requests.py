@@ -87,7 +87,7 @@ def test_what_every_run_of_a_request_would_refuse_is_refused_at_once(client: htt
     assert client.get("/v1/runs").json()["runs"] == []
 
 
-def test_what_was_allowed_once_is_judged_anew_when_it_is_tried_again(
+def test_a_place_that_was_allowed_is_judged_again_on_a_retry(
     client: httpx.Client, services: Services, allowed: Path
 ) -> None:
     at = ask(client, destination=str(allowed)).headers["location"]

@@ -121,7 +121,7 @@ def test_secrets_in_a_message_are_masked(service: Served) -> None:
         assert secret not in answer.text
 
 
-def test_a_bug_tells_nothing_but_where_the_log_has_it_and_there_without_secrets(
+def test_a_bug_is_reported_only_with_where_the_log_has_it_and_there_without_secrets(
     service: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
@@ -144,7 +144,7 @@ def test_a_bug_while_something_is_changed_is_audited(service: Served) -> None:
     assert service.audited()[0] == ("operator", "POST /v1/things/bug", "500")
 
 
-def test_each_part_of_a_request_that_is_wrong_is_told_without_what_was_sent(service: Served) -> None:
+def test_each_wrong_part_of_a_request_is_reported_without_what_was_sent(service: Served) -> None:
     told = problem(post(service, json={"sizes": [1, SECRET]}), "invalid-request")
     assert [(part["in"], part["at"]) for part in told["errors"]] == [("body", "/name"), ("body", "/sizes/1")]  # type: ignore[attr-defined]
     assert SECRET not in json.dumps(told)
@@ -152,7 +152,7 @@ def test_each_part_of_a_request_that_is_wrong_is_told_without_what_was_sent(serv
     assert [(part["in"], part["at"]) for part in told["errors"]] == [("query", "limit")]  # type: ignore[attr-defined]
 
 
-def test_a_part_that_is_as_long_as_its_sender_likes_is_told_in_short(service: Served) -> None:
+def test_a_part_of_any_length_is_reported_in_short(service: Served) -> None:
     began_s = time.process_time()
     told = problem(post(service, json={"sizes": {"://" * 300_000: 1}}), "invalid-request")
     assert time.process_time() - began_s < 1.5, "problems are made on the event loop"
@@ -162,12 +162,12 @@ def test_a_part_that_is_as_long_as_its_sender_likes_is_told_in_short(service: Se
     assert "and 89999 more" in str(told["detail"])
 
 
-def test_a_query_that_is_too_long_is_refused_before_its_values_are_looked_at(service: Served) -> None:
+def test_a_query_that_is_too_long_is_refused_before_its_values_are_read(service: Served) -> None:
     told = problem(get(service, "/v1/things/3?" + "&".join(["limit=many"] * 1_600)), "invalid-request")
     assert "a query of 17599 bytes" in str(told["detail"])
 
 
-def test_a_body_that_is_no_json_is_told_where(service: Served) -> None:
+def test_a_body_that_is_not_json_is_reported_with_its_position(service: Served) -> None:
     told = problem(
         service.client.post(
             "/v1/things", headers={**service.bearer("operator"), "Content-Type": "application/json"}, content=b'{"name"'
@@ -208,7 +208,7 @@ def test_the_text_has_every_code_and_no_other() -> None:
     assert {(code, int(status)) for code, status in rows} == {(kind.code, kind.status) for kind in KINDS.values()}
 
 
-def test_codes_are_told_apart() -> None:
+def test_codes_are_distinguished() -> None:
     assert len(BY_CODE) == len(KINDS)
 
 
@@ -223,7 +223,7 @@ def test_codes_are_told_apart() -> None:
         and kind not in {ResnapError, access_errors.AccessError, access_errors.TooOftenError}
     ],
 )
-def test_no_error_of_ours_is_told_as_a_mere_failure(error: type[ResnapError]) -> None:
+def test_no_error_of_ours_is_reported_as_a_mere_failure(error: type[ResnapError]) -> None:
     assert kind_of(error.__new__(error)).code not in {"failed", "internal-error"}, "give it a row in problem_kinds.py"
 
 

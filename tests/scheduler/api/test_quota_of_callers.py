@@ -93,7 +93,7 @@ def idle(tmp_path: Path) -> Iterator[Asked]:
         yield found
 
 
-def test_who_floods_is_told_to_wait_and_is_let_in_when_that_time_is_over(idle: Asked) -> None:
+def test_a_flooding_caller_is_throttled_and_admitted_after_that_time(idle: Asked) -> None:
     idle.limit(None, 1)
     flood, calm = idle.token("flood"), idle.token("calm")
     codes = [idle.replay(flood, f"orders-{number}").status_code for number in range(20)]
@@ -130,7 +130,7 @@ def test_plans_and_dry_runs_cost_what_they_name(idle: Asked) -> None:
     assert idle.client.post("/v1/plans", json=plan, headers=token).status_code == 429
 
 
-def test_a_flood_beside_many_principals_at_once_holds_up_nobody_else(idle: Asked) -> None:
+def test_a_flood_beside_many_principals_at_once_delays_no_other_caller(idle: Asked) -> None:
     idle.limit(None, 1)
     flood, others = idle.token("flood"), [idle.token(f"calm-{number}") for number in range(40)]
 
@@ -235,5 +235,5 @@ def test_window_profile_and_error_rate_are_settings_of_the_service(tmp_path: Pat
         asked.services.start()
         deadline = time.monotonic() + 60
         while len(manager.active.entries()):
-            assert time.monotonic() < deadline, "nobody cleans up"
+            assert time.monotonic() < deadline, "no clean-up runs"
             time.sleep(0.01)

@@ -58,11 +58,11 @@ def test_every_route_is_in_the_table(service: Served) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), TABLE, ids=str)
-def test_a_route_lets_in_who_may_and_nobody_else(service: Served, method: str, path: str) -> None:
+def test_a_route_admits_its_role_and_no_other(service: Served, method: str, path: str) -> None:
     check_route(service, method, path, TABLE[method, path])
 
 
-def test_the_description_tells_the_role_of_each_operation(service: Served) -> None:
+def test_the_description_states_the_role_of_each_operation(service: Served) -> None:
     told = service.app.openapi()["paths"]
     for (method, path), role in TABLE.items():
         if path != "/openapi.json":
@@ -70,14 +70,14 @@ def test_the_description_tells_the_role_of_each_operation(service: Served) -> No
             assert told[path][method.lower()].get("security") == wanted
 
 
-def test_a_session_may_look_and_change_nothing(service: Served) -> None:
+def test_a_session_may_read_and_change_nothing(service: Served) -> None:
     _, session = service.access.enter(service.secrets["admin"], "127.0.0.1")
     cookie = {"Cookie": f"{SESSION_COOKIE}={session}"}
     assert service.client.get("/v1/things", headers=cookie).json() == {"who": "admin"}
     assert service.client.delete("/v1/things/1", headers=cookie).status_code == 401
 
 
-def test_where_no_token_is_asked_for_everybody_is_local(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_where_no_token_is_asked_for_every_caller_is_local(tmp_path_factory: pytest.TempPathFactory) -> None:
     with served(tmp_path_factory.mktemp("open"), router, auth="none") as service:
         assert service.client.delete("/v1/things/1").json()["who"] == "local"
         assert service.audited() == [("local", "DELETE /v1/things/{thing_id}", "200")]

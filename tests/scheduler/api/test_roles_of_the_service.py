@@ -1,4 +1,4 @@
-"""Every route of the service and every role: what is not in the table, or lets in somebody else, is an error."""
+"""Every route of the service and every role: a route that is not in the table, or admits another role, is an error."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_route_is_in_the_table(service: Served) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), TABLE, ids=str)
-def test_a_route_lets_in_who_may_and_nobody_else(service: Served, method: str, path: str) -> None:
+def test_a_route_admits_its_role_and_no_other(service: Served, method: str, path: str) -> None:
     check_route(service, method, path, TABLE[method, path])
 
 
@@ -109,7 +109,7 @@ def test_every_call_to_change_something_was_audited_under_its_route(service: Ser
     for method, path, role in changing:
         check_route(service, method, path, role)
         seen = service.audited()[:7]
-        # Whom nobody knows is refused before a route is looked for.
+        # An unknown client is refused before its route is resolved.
         assert {action for who, action, _ in seen if who != "anonymous"} == {f"{method} {path}"}
         assert {who for who, _, _ in seen} == {"anonymous", *Role}
 

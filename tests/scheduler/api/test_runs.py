@@ -73,6 +73,30 @@ def test_one_key_is_one_run_also_for_two_at_once(service: Whole) -> None:
         assert ask(client, service, "other", partitions=["payments-1"]).headers["location"] != at
 
 
+def test_the_same_key_is_the_same_run_though_its_plan_is_out_of_date_since(service: Whole) -> None:
+    partition = service.directory / "data" / "payments-1"
+    with service.client() as client:
+        plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).json()["id"]
+        at, body = f"/v1/plans/{plan}/replays", {"destination": f"{service.directory}/out"}
+        first = client.post(at, json=body, headers={"Idempotency-Key": "k"}).headers["location"]
+        assert service.over(client, first)["state"] == "succeeded"
+        for file in partition.glob(f"{min(partition.glob('*.log')).stem}.*"):
+            file.unlink()
+        assert client.post(at, json=body).status_code == 412
+        again = client.post(at, json=body, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.headers["location"]) == (202, first)
+
+
+def test_a_schedule_is_run_once_for_a_key(service: Whole) -> None:
+    with service.client() as client:
+        name = client.get("/v1/schedules").json()["schedules"][0]["name"]
+        at, key = f"/v1/schedules/{name}/run", {"Idempotency-Key": "k"}
+        runs = [client.post(at, headers=key).json() for _ in range(2)]
+        other = client.post(at, headers={"Idempotency-Key": "other"}).json()
+    assert {run["origin"] for run in (*runs, other)} == {f"schedule:{name}"}
+    assert runs[0]["id"] == runs[1]["id"] != other["id"]
+
+
 def test_a_run_is_of_the_partitions_that_were_named_and_of_no_others(service: Whole) -> None:
     with service.client() as client:
         at = ask(client, service, partitions=["payments-1"]).headers["location"]
@@ -84,7 +108,7 @@ def test_a_run_is_of_the_partitions_that_were_named_and_of_no_others(service: Wh
         assert service.over(client, nothing)["state"] == "failed"
 
 
-def test_a_dry_run_writes_nothing_and_tells_what_it_would_do(service: Whole) -> None:
+def test_a_dry_run_writes_nothing_and_reports_what_it_would_do(service: Whole) -> None:
     with service.client() as client:
         for kind, where in (("regenerate", "out"), ("tier", "store")):
             body = {"kind": kind, "dryRun": True, "destination": f"file://{service.directory}/{where}"}
@@ -95,7 +119,7 @@ def test_a_dry_run_writes_nothing_and_tells_what_it_would_do(service: Whole) -> 
             assert not [*service.directory.joinpath(where).rglob("*.*")]
 
 
-def test_events_are_told_once_in_order_and_end_with_the_run(service: Whole) -> None:
+def test_events_are_sent_once_in_order_and_end_with_the_run(service: Whole) -> None:
     with service.client() as client:
         at = ask(client, service).headers["location"]
         heard = events(client, at)

@@ -1,4 +1,4 @@
-"""Scans that somebody asks for: what they leave of the service's answer about its own log dirs."""
+"""Scans on request: what they leave of the service's report about its own log dirs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_is_not_there_is_refused_at_once_and_what_is_not_configured_is_not_
         assert known(service, client) == before
 
 
-def test_topics_that_are_nowhere_are_no_fault_of_the_log_dir(service: Whole) -> None:
+def test_topics_that_are_nowhere_are_not_a_fault_of_the_log_dir(service: Whole) -> None:
     with service.client() as client:
         before = known(service, client)
         run = scanned(service, client, topics=["nope"])

@@ -67,7 +67,7 @@ def test_help_imports_nothing_slow(resnap: Resnap, command: Resnap, arguments: l
     assert command(*arguments).code == 0
 
 
-def test_no_command_is_a_matter_of_usage_and_shows_the_help(command: Resnap) -> None:
+def test_no_command_is_a_usage_error_and_shows_the_help(command: Resnap) -> None:
     ran = command()
     assert ran.code == 2
     assert ran.out == ""
@@ -98,7 +98,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 @pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "--nope"], ["nope"]])
-def test_errors_are_json_where_the_answer_is(command: Resnap, form: str, arguments: list[str]) -> None:
+def test_errors_are_json_where_the_output_is(command: Resnap, form: str, arguments: list[str]) -> None:
     for ran in (
         command(*arguments, "--output", form),
         command(*arguments, f"--output={form}"),
@@ -144,7 +144,7 @@ def test_data_goes_to_standard_output_in_each_form(command: Resnap, segment: Pat
     assert len([line for line in table.out.splitlines() if line.strip()[0].isdigit()]) == len(batches)
 
 
-def test_a_reader_that_goes_away_is_no_error(resnap: Resnap, tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(resnap: Resnap, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(a_batch(offset=n, base_sequence=n) for n in range(5000)))
     command = [sys.executable, "-m", "resnap", "inspect", str(path), "--output", "ndjson"]
@@ -172,7 +172,7 @@ def test_an_interrupt_ends_with_130(resnap: Resnap, tmp_path: Path) -> None:
         assert process.wait() == 130
 
 
-def test_config_show_tells_value_and_origin_of_every_setting(command: Resnap) -> None:
+def test_config_show_prints_value_and_origin_of_every_setting(command: Resnap) -> None:
     (command.directory / "resnap.toml").write_text("[producer.id.expiration]\nms = 86400000\n")
     ran = command(
         "config", "show", "--output", "json", "--topic", "pay*", "--topic", "orders",
@@ -205,7 +205,7 @@ def test_a_variable_that_sets_nothing_is_a_warning(command: Resnap) -> None:
     assert "RESNAP_TOPCIS" in command("version", RESNAP_TOPCIS="x").err
     said = command("version", RESNAP_TOPCIS="pay*", RESNAP_XYZZY="1").err
     assert "RESNAP_TOPCIS is not a setting: did you mean RESNAP_TOPICS?" in said
-    assert "RESNAP_XYZZY is not a setting: `resnap config show` lists all there are" in said
+    assert "RESNAP_XYZZY is not a setting: `resnap config show` lists all settings" in said
 
 
 def test_version_names_what_it_runs_on(resnap: Resnap) -> None:
@@ -226,7 +226,7 @@ def test_doctor_ends_with_1_if_anything_fails(command: Resnap, tmp_path: Path) -
     assert "-> " in ill.out
 
 
-def test_doctor_looks_at_the_log_dirs_of_server_properties(
+def test_doctor_checks_the_log_dirs_of_server_properties(
     command: Resnap, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     data = fixture_set("kafka-2.7.2").data
@@ -306,7 +306,7 @@ def test_an_error_that_ends_a_command_gives_its_exit_code(
     assert capsys.readouterr().err == "error: one\nerror: two\nhint: wait\n"
 
 
-def test_a_bug_is_told_as_one_and_its_traceback_only_on_request(
+def test_a_bug_is_reported_as_one_with_its_traceback_only_on_request(
     commands: _Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @with_settings()

@@ -1,4 +1,4 @@
-"""Completion in three shells: the script that is installed, run by the shell itself, and what the program tells it."""
+"""Completion in three shells: the installed script, run by the shell itself, and what the program returns to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answer(environment: dict[str, str], **variables: str) -> str:
 
 
 @pytest.mark.parametrize(("typed", "is_something"), [("resnap sc", True), ("resnap zz", False)])
-def test_fish_is_told_by_the_exit_code_whether_there_is_anything(
+def test_the_exit_code_says_to_fish_whether_there_is_a_completion(
     environment: dict[str, str], typed: str, is_something: bool
 ) -> None:
     asking = {"_RESNAP_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
@@ -62,7 +62,7 @@ def asked(shell: str, words: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("shell", mostly_slow(SHELLS, "bash"))
-def test_commands_and_flags_are_told_to_each_shell(shell: str, environment: dict[str, str]) -> None:
+def test_commands_and_flags_are_completed_in_each_shell(shell: str, environment: dict[str, str]) -> None:
     commands = asked(shell, "resnap sc", environment)
     assert "scan" in commands
     assert "tier" not in commands

@@ -1,4 +1,4 @@
-"""The real ``resnap serve`` as a process of its own, told what to do by signals and requests alone."""
+"""The real ``resnap serve`` as a process of its own, controlled by signals and requests alone."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Process:
     popen: subprocess.Popen[str]
     notices: socket.socket
     log: Path
-    """A file: a pipe that nobody reads is full after an hour, and whoever logs then waits for ever."""
+    """A file: a pipe without a reader is full after an hour, and a process that logs then waits for ever."""
     directory: Path
 
     def notice(self) -> str:
-        """Return the next thing that systemd would hear."""
+        """Return the next notice that systemd would get."""
         return self.notices.recv(4096).decode()
 
-    def hears(self, word: str) -> None:
-        """Wait until systemd is told ``word``."""
+    def wait_for_notice(self, word: str) -> None:
+        """Wait until systemd is notified of ``word``."""
         while word not in self.notice():
             pass
 
@@ -59,7 +59,7 @@ class Process:
         limits, address = httpx.Limits(max_keepalive_connections=0), f"http://127.0.0.1:{_port_of(self.popen.pid)}"
         return httpx.Client(base_url=address, timeout=PATIENCE_S, limits=limits)
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
     def end(self) -> tuple[int, str]:
@@ -80,7 +80,7 @@ def serving(directory: Path, *, variables: dict[str, str] | None = None) -> Iter
             popen = started(directory, told=told, NOTIFY_SOCKET=str(address), **(variables or {}))
         try:
             process = Process(popen=popen, notices=notices, log=log, directory=directory)
-            process.hears("READY=1")
+            process.wait_for_notice("READY=1")
             yield process
         except BaseException as error:
             error.add_note(f"the service said: {log.read_text(encoding='utf-8')[-6_000:]}")
@@ -107,7 +107,7 @@ def configure(directory: Path, log_dir: Path, more: str = "", *, state: Path | N
 
 
 def states(directory: Path) -> dict[str, str]:
-    """Return the state of every run, as the file has it, whoever else has it open."""
+    """Return the state of every run, as the file has it, even while another process has it open."""
     with closing(sqlite3.connect(f"file:{directory}/state/{DATABASE_FILE}?mode=ro", uri=True, timeout=10)) as found:
         return dict(found.execute("SELECT id, state FROM runs"))
 

@@ -40,7 +40,7 @@ def is_refused(answer: httpx.Response) -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
-def test_a_full_disk_is_told_and_keeps_nobody_from_reading_and_ends_by_itself(
+def test_a_full_disk_is_reported_and_does_not_block_reading_and_ends_by_itself(
     tmp_path: Path, tiny_disk: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     def ask(client: httpx.Client) -> httpx.Response:
@@ -72,7 +72,7 @@ def test_a_full_disk_is_told_and_keeps_nobody_from_reading_and_ends_by_itself(
         (tiny_disk / BALLAST).unlink()
         eventually(lambda: client.get("/readyz").status_code, lambda status: status == 200)
         first, second = (over(client, one) for one in (at, waiting))
-        # The one at work may have come to tell something before it heard that it shall end.
+        # The run at work may have reported something before it got the request to end.
         assert (first["state"], [one["code"] for one in first["errors"]]) in (
             ("cancelled", []),
             ("failed", ["StateError"]),

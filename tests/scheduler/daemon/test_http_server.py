@@ -67,7 +67,7 @@ def end_of(caller: socket.socket) -> bytes:
 
 
 def go_on(caller: socket.socket) -> None:
-    """Send a byte now and then for as long as somebody takes it."""
+    """Send a byte now and then for as long as the server takes it."""
     while not threading.Event().wait(0.05):
         caller.sendall(b"x")
 
@@ -119,7 +119,7 @@ def test_who_has_waited_longest_makes_room_for_who_asks(
 @pytest.mark.parametrize(
     ("trusted", "seen"), [((), "127.0.0.1"), (("10.0.0.0/8",), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.7")]
 )
-def test_only_a_trusted_proxy_is_believed_who_its_caller_is(trusted: tuple[str, ...], seen: str) -> None:
+def test_only_a_trusted_proxy_may_name_its_caller(trusted: tuple[str, ...], seen: str) -> None:
     app = FastAPI()
 
     @app.get("/who")

@@ -1,4 +1,4 @@
-"""A disk that has gone, as a mount whose server is away: the service tells of it, and goes on with all else."""
+"""A disk that has gone, as a mount whose server is down: the service reports it, and all else goes on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_hung_disk_keeps_no_probe_waiting_and_no_request_for_ever_and_the_serv
             assert client.get("/readyz").json()["checks"]["logDirs"] == "do not answer"
             assert client.get("/v1/partitions").json()["partitions"]
             assert time.monotonic() - began_s < SOON_S
-            time.sleep(6)  # longer than anybody waits for a turn
+            time.sleep(6)  # longer than any caller waits for a turn
             took_s = []
             for _ in range(5):  # each of them waits, or none
                 began_s = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_hung_disk_keeps_no_probe_waiting_and_no_request_for_ever_and_the_serv
                 assert (refused.status_code, refused.json()["code"]) == (503, "log-dir-unusable")
                 took_s.append(time.monotonic() - began_s)
             assert min(took_s) < SOON_S / 5
-            service.tell(signal.SIGTERM)
+            service.send_signal(signal.SIGTERM)
             began_s = time.monotonic()
             code, _ = service.end()
             assert code == 0

@@ -57,7 +57,7 @@ def test_without_a_socket_of_systemd_nothing_is_sent(nowhere: str | None) -> Non
     assert Notifier(nowhere).ready("up") is False
 
 
-def test_a_socket_that_has_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_socket_that_has_gone_is_not_an_error(tmp_path: Path) -> None:
     assert Notifier(str(tmp_path / "gone")).ready("up") is False
     assert Notifier("/" + "x" * 200).ready("up") is False
 
@@ -82,5 +82,7 @@ def test_a_receiver_that_does_not_read_does_not_hold_the_service_up(address: str
         ({}, None),
     ],
 )
-def test_the_watchdog_is_told_twice_in_the_time_it_waits(variables: dict[str, str], interval_s: float | None) -> None:
+def test_the_watchdog_is_notified_twice_in_the_time_it_waits(
+    variables: dict[str, str], interval_s: float | None
+) -> None:
     assert watchdog_interval_s(variables, os.getpid()) == interval_s

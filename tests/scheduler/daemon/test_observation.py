@@ -1,4 +1,4 @@
-"""What is told of runs to the metrics: of dry runs, too."""
+"""What metrics count of runs, and of dry runs."""
 
 from __future__ import annotations
 

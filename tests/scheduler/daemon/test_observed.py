@@ -60,21 +60,21 @@ class Service:
                 stderr=log,
                 stdout=log,
             )
-        self.told("READY=1")
+        self.next_notice("READY=1")
 
-    def told(self, wanted: str) -> str:
+    def next_notice(self, wanted: str) -> str:
         """Return the next message that systemd gets and that begins so; others are passed over."""
         while not (message := self.systemd.recv(4096).decode()).startswith(wanted):
             pass
         return message
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
 
     def end(self) -> int:
         assert self.process is not None
-        self.tell(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
@@ -103,9 +103,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def test_an_operator_sees_how_the_service_is_from_its_start_to_its_end(service: Service) -> None:
     service.start()
     assert service.get("/livez").status_code == 200
-    assert service.told("WATCHDOG=1").partition("\n")[2].startswith("STATUS=")
+    assert service.next_notice("WATCHDOG=1").partition("\n")[2].startswith("STATUS=")
     while not service.metric('resnap_run_duration_seconds_count{kind="scan"}'):  # the first scan of the schedule
-        service.told("WATCHDOG=1")
+        service.next_notice("WATCHDOG=1")
     name = 'resnap_schedule_last_success_timestamp_seconds{schedule="look"}'
     seen_s = service.metric(name)
     assert seen_s > 0
@@ -119,19 +119,19 @@ def test_an_operator_sees_how_the_service_is_from_its_start_to_its_end(service: 
     assert "resnap_build" in {family.name for family in text_string_to_metric_families(openmetrics.text)}
 
     service.configure(queue_size=9)
-    service.tell(signal.SIGHUP)
-    assert "MONOTONIC_USEC=" in service.told("RELOADING=1")
-    service.told("READY=1")
+    service.send_signal(signal.SIGHUP)
+    assert "MONOTONIC_USEC=" in service.next_notice("RELOADING=1")
+    service.next_notice("READY=1")
     assert service.metric("resnap_queue_limit_runs") == 9
     service.configure(queue_size='"none"')
-    service.tell(signal.SIGHUP)
-    service.told("RELOADING=1")
-    service.told("READY=1")
+    service.send_signal(signal.SIGHUP)
+    service.next_notice("RELOADING=1")
+    service.next_notice("READY=1")
     assert service.metric("resnap_config_last_reload_success") == 0
     assert service.metric("resnap_queue_limit_runs") == 9
 
     assert service.end() == 0
-    service.told("STOPPING=1")
+    service.next_notice("STOPPING=1")
     lines = service.lines()
     assert all(line.keys() >= {"timestamp", "level", "logger", "event"} or line.keys() == {"note"} for line in lines)
     of_runs = {str(line["event"]): line["run"] for line in lines if "run" in line}

@@ -1,4 +1,4 @@
-"""What an operator is told who configures the service in a way that cannot work, or does nothing."""
+"""The errors and warnings for a configuration of the service that cannot work, or does nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_state_directory_in_a_log_dir_is_refused_and_not_made(tmp_path: Path, 
 
 def test_a_schedule_that_ships_into_memory_is_refused(tmp_path: Path) -> None:
     asked = configuration(tmp_path, '[[schedules]]\nname = "a"\nrun = "tier"\nevery = "1h"\nto = "memory://x"\n')
-    with pytest.raises(ConfigurationError, match=r"schedule a: .* forgotten") as refused:
+    with pytest.raises(ConfigurationError, match=r"schedule a: .* lost when the run ends") as refused:
         Services(asked, FixedClock(0))
     assert "s3://BUCKET" in str(refused.value.hint)
 
@@ -64,7 +64,7 @@ def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str,
     [
         ('auth = "token"', False, ["resnap token create", "nothing to scan"]),
         ("", True, ["nothing to scan"]),
-        ('log.dirs = "logs"', False, ["scanned by itself"]),
+        ('log.dirs = "logs"', False, ["scanned automatically"]),
         ('log.dirs = "logs"\n[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\n', False, []),
     ],
 )

@@ -79,10 +79,10 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
             '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\nsettings = { as-of = "tomorrow" }\n',
             "schedule a: as-of .*: expected now, roll or a time such as .*, found 'tomorrow'",
         ),
-        ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "forgotten when the run ends"),
+        ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "lost when the run ends"),
     ],
 )
-def test_what_cannot_be_used_is_told_with_its_place_and_runs_go_on_as_before(
+def test_an_unusable_setting_is_reported_with_its_place_and_runs_go_on_as_before(
     services: Services, tmp_path: Path, text: str, told: str
 ) -> None:
     before = services.settings
@@ -94,9 +94,7 @@ def test_what_cannot_be_used_is_told_with_its_place_and_runs_go_on_as_before(
     assert services.configuration.of(RunRequest(kind=RunKind.SCAN)).verify_crc, "as it was put in force"
 
 
-def test_a_run_goes_by_what_was_put_in_force_and_not_by_what_the_file_has_become(
-    services: Services, tmp_path: Path
-) -> None:
+def test_a_run_uses_the_settings_in_force_and_not_what_the_file_has_become(services: Services, tmp_path: Path) -> None:
     request = RunRequest(kind=RunKind.REGENERATE, settings={"as_of": "roll"})
     write(tmp_path, START.replace("verify-crc = true", "verify-crc = false"))
     assert services.configuration.of(request).verify_crc

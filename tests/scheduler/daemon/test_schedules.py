@@ -1,4 +1,4 @@
-"""When runs are due: after a new start, a pause, a clock that was set; and what is told of what cannot be made."""
+"""When runs are due: after a new start, a pause, a clock that was set; and reports of runs that cannot be made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
 from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
-from resnap.scheduler.service.schedules import Schedules
+from resnap.scheduler.service.cron import cron_trigger
+from resnap.scheduler.service.schedules import Schedules, trigger_of
 from resnap.scheduler.settings.service import ScheduleSpec
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
@@ -33,7 +34,7 @@ NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))
 
 @dataclass(slots=True)
 class ReportedError:
-    """What an observer of schedules hears."""
+    """What an observer of schedules gets."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
@@ -108,7 +109,7 @@ def test_an_interval_counts_from_the_last_run_after_a_new_start(noon: Timed) -> 
 
 
 @pytest.mark.parametrize(("last_h", "due_h"), [(None, 14.5), (-9.4, 14.5), (-9.6, 0), (-100, 0), (100, 14.5)], ids=str)
-def test_a_time_of_day_that_passed_while_nobody_was_there_is_made_up_for_once(
+def test_a_time_of_day_that_passed_while_the_service_was_down_is_made_up_for_once(
     noon: Timed, last_h: float | None, due_h: float
 ) -> None:
     if last_h is not None:
@@ -129,7 +130,54 @@ def test_a_time_of_day_is_of_its_zone(noon: Timed) -> None:
     assert noon.next_of("daily") == NOON + HOUR_MS * 3 // 2, "two hours ahead in July"
 
 
-def test_what_is_no_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [("0", "Sun"), ("7", "Sun"), ("1", "Mon"), ("1-5", "Mon Tue Wed Thu Fri"), ("sun", "Sun"), ("5-7", "Fri Sat Sun"),
+     ("fri-mon", "Mon Fri Sat Sun"),
+     ("*/3", "Wed Sat Sun"), ("MON,3", "Mon Wed"), ("*", "Mon Tue Wed Thu Fri Sat Sun")],
+)  # fmt: skip
+def test_days_of_the_week_are_those_of_crontab(days: str, expected: str) -> None:
+    trigger, monday = cron_trigger(f"0 0 * * {days}", UTC), datetime(2026, 7, 20, tzinfo=UTC)
+    week = [monday + timedelta(days=day) for day in range(7)]
+    assert [f"{day:%a}" for day in week if trigger.get_next_fire_time(None, day) == day] == expected.split()
+
+
+@pytest.mark.parametrize("cron", ["0 0 * * 8", "0 0 * * noday", "0 0 * * 1-", "0 0 * * */0", "0 0 * *", "0 0 * * * *"])
+def test_what_is_no_crontab_is_refused(cron: str) -> None:
+    with pytest.raises(ConfigurationError, match="schedule daily: cron"):
+        trigger_of(daily(cron))
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "since", "expected"),
+    [
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00Z", ["23T22:00", "24T21:00", "25T21:00"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-03-27T12:00Z", ["28T01:30", "29T01:30", "30T00:30"]),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-23T12:00Z", ["24T00:30", "25T00:30", "26T01:30"]),
+        ("0 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00Z", ["29T01:00", "30T00:00", "30T01:00"]),
+        ("*/30 * * * *", "Europe/Berlin", "2026-10-25T00:10Z", ["25T00:30", "25T01:00", "25T01:30", "25T02:00"]),
+        ("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:10Z", ["29T00:30", "29T01:00", "29T01:30"]),
+    ],
+    ids=[
+        "jumped over at midnight",
+        "jumped over",
+        "twice",
+        "two of one time",
+        "all of the long hour",
+        "a missing hour",
+    ],
+)
+def test_when_the_clocks_change_no_run_is_skipped_and_none_is_made_twice(
+    cron: str, zone: str, since: str, expected: list[str]
+) -> None:
+    trigger, now, found = trigger_of(daily(cron, timezone=zone)), datetime.fromisoformat(since), list[datetime]()
+    for _ in expected:
+        found.append(trigger.get_next_fire_time(found[-1] if found else None, now))
+        now = found[-1].astimezone(UTC) + timedelta(seconds=1)
+    assert [f"{at.astimezone(UTC):%dT%H:%M}" for at in found] == expected
+
+
+def test_an_invalid_time_of_day_is_refused_and_changes_nothing(noon: Timed) -> None:
     noon.schedules.load([hourly()])
     with pytest.raises(ConfigurationError, match="61"):
         noon.schedules.load([daily("61 * * * *")])
@@ -163,7 +211,7 @@ def test_a_pause_outlasts_a_new_start_and_ends_with_what_was_missed(tmp_path: Pa
         assert second.next_of("daily") == NOON + HOUR_MS
 
 
-def test_a_clock_that_was_set_counts_every_schedule_anew(noon: Timed) -> None:
+def test_after_a_clock_was_set_every_schedule_is_counted_again(noon: Timed) -> None:
     assert isinstance(noon.clock, FixedClock)
     noon.schedules.load([hourly(), daily()])
     noon.ran("hourly", NOON)

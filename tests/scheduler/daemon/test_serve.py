@@ -71,11 +71,11 @@ def ship(client: httpx.Client, process: Process) -> str:
 
 
 @pytest.mark.slow
-def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path) -> None:
+def test_a_signal_ends_the_service_in_order_while_a_run_is_at_work(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
-        process.tell(signal.SIGTERM)
-        process.hears("STOPPING=1")
+        process.send_signal(signal.SIGTERM)
+        process.wait_for_notice("STOPPING=1")
         code, log = process.end()
         assert code == 0, log
         assert "Traceback" not in log
@@ -85,12 +85,12 @@ def test_who_is_told_to_end_ends_in_order_while_a_run_is_at_work(directory: Path
         assert client.get(at).json()["errors"][0]["code"] == "ServiceStopped"
         eventually(lambda: client.get(waiting).json()["state"], lambda state: state == "running")
         assert "resnap_runs_orphaned_total 0.0" in client.get("/metrics").text
-        process.tell(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         assert process.end()[0] == 0
 
 
 @pytest.mark.slow
-def test_the_second_signal_ends_it_as_it_stands(directory: Path) -> None:
+def test_the_second_signal_ends_it_at_once(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         at = ship(client, process)
         with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as unfinished:
@@ -98,9 +98,9 @@ def test_the_second_signal_ends_it_as_it_stands(directory: Path) -> None:
                     "Content-Length: 9", "Expect: 100-continue", "", "")  # fmt: skip
             unfinished.sendall("\r\n".join(head).encode())
             assert unfinished.recv(4096).startswith(b"HTTP/1.1 100 "), "it waits for the rest by now"
-            process.tell(signal.SIGINT)
-            process.hears("STOPPING=1")  # and waits for the rest of the request
-            process.tell(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            process.wait_for_notice("STOPPING=1")  # and waits for the rest of the request
+            process.send_signal(signal.SIGINT)
             assert process.end()[0] == 130
     assert states(directory)[at.rpartition("/")[2]] == "running"
 
@@ -110,37 +110,37 @@ def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> 
         return [one["name"] for one in client.get("/v1/schedules").json()["schedules"]]
 
     with serving(directory, variables={"WATCHDOG_USEC": "400000"}) as process, process.client() as client:
-        process.hears("WATCHDOG=1")
+        process.wait_for_notice("WATCHDOG=1")
         assert schedules(client) == ["ship"]
         more = '[[schedules]]\nname = "look"\nrun = "scan"\ncron = "{cron}"\n'
         for cron, wanted in (("61 * * * *", ["ship"]), ("0 3 * * *", ["look", "ship"])):
             text = SHIPPING.format(directory=directory, rate=SLOWLY) + more.format(cron=cron)
             configure(directory, directory / "data", text)
-            process.tell(signal.SIGHUP)
-            process.hears("RELOADING=1")
-            process.hears("READY=1")
+            process.send_signal(signal.SIGHUP)
+            process.wait_for_notice("RELOADING=1")
+            process.wait_for_notice("READY=1")
             assert schedules(client) == wanted
         text = (directory / "resnap.toml").read_text()
         for broken in (f'auth = "token"\n{text}', "not = [toml"):
             (directory / "resnap.toml").write_text(broken)
-            process.tell(signal.SIGHUP)
-            process.hears("RELOADING=1")
-            process.hears("READY=1")
+            process.send_signal(signal.SIGHUP)
+            process.wait_for_notice("RELOADING=1")
+            process.wait_for_notice("READY=1")
             assert schedules(client) == ["look", "ship"]
         answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
         over = eventually(lambda: client.get(answer.headers["location"]).json(), lambda run: run["state"] in FINAL)
         assert over["state"] == "succeeded", "a file that is broken has no run fail, either"
-        process.tell(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         code, log = process.end()
     assert code == 0
-    assert log.count("the configuration stays as it was") == 2
+    assert log.count("the configuration was not changed") == 2
     assert re.search(r"resnap\.toml is not TOML: [^\"]+ \(at line 1,", log)
     assert log.count("the configuration was read again") == 2
-    assert "wait for the next start of the service: auth" in log
+    assert "at the next start of the service: auth" in log
 
 
 @pytest.mark.slow
-def test_a_second_service_is_told_who_is_there_and_what_is_taken(directory: Path) -> None:
+def test_a_second_service_reports_the_first_one_and_what_it_holds(directory: Path) -> None:
     with serving(directory) as process, process.client() as client:
         port = client.base_url.port
         other = started(directory)
@@ -169,13 +169,13 @@ def test_a_file_of_a_newer_service_is_refused_and_left_as_it_is(directory: Path)
 
 
 @pytest.mark.slow
-def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(directory: Path) -> None:
+def test_a_kill_in_any_state_of_a_run_is_reported_and_counted_at_the_next_start(directory: Path) -> None:
     def last_event(client: httpx.Client, at: str) -> str:
         return [line for line in client.get(f"{at}/events").text.splitlines() if line.startswith("data:")][-1]
 
     with serving(directory) as process, process.client() as client:
         at, waiting = ship(client, process), client.post("/v1/schedules/ship/run").headers["location"]
-        process.tell(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.end()
     assert set(states(directory).values()) == {"running", "queued"}
     with serving(directory) as process, process.client() as client:
@@ -189,7 +189,7 @@ def test_killed_in_any_state_of_a_run_it_is_told_and_counted_at_the_next_start(d
         eventually(lambda: client.get(at).json()["state"], lambda state: state == "running")
         # It ends at its next word, which may come before ours; test_history.py has both cases apart.
         assert client.post(f"{at}/cancel").json()["state"] in {"cancelling", "cancelled"}
-        process.tell(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.end()
     left = states(directory)[at.rpartition("/")[2]]
     assert left in {"cancelling", "cancelled"}

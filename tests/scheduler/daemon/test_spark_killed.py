@@ -81,6 +81,6 @@ def test_a_jvm_that_is_killed_under_a_run_fails_it_and_the_next_run_has_another(
         (another,) = running(service, "java")
         assert another != jvm
         assert [*tmp_path.joinpath("out/first").rglob("*.snapshot")]
-        process.tell(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         code, log = process.end()
     assert (code, "a bug in resnap" in log) == (0, False), log

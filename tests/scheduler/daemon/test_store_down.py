@@ -50,7 +50,7 @@ VARIABLES: Final = {
 
 @contextmanager
 def a_port() -> Iterator[int]:
-    """Keep a port from others, at which nobody listens."""
+    """Reserve a port at which no process listens."""
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind(("127.0.0.1", 0))
@@ -76,7 +76,7 @@ def metric(client: httpx.Client, name: str) -> float:
 
 
 def fails_for(client: httpx.Client, bucket: str, said: str) -> None:
-    """Check that the next run fails, why, and that all who ask are told so."""
+    """Check that the next run fails, why, and that every output reports it."""
     failed, counted = metric(client, FAILED), metric(client, UPLOADS_FAILED)
     run = next_run(client)
     assert run["state"] == "failed", run

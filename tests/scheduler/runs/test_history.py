@@ -116,7 +116,7 @@ def test_of_progress_the_last_word_is_kept_under_the_next_number(history: Histor
     assert found.progress == {"replay": {"segments": 2}}
 
 
-def test_events_of_many_threads_are_heard_in_the_order_of_their_numbers(history: History) -> None:
+def test_events_of_many_threads_are_sent_in_the_order_of_their_numbers(history: History) -> None:
     add(history, "a")
     heard: list[int] = []
 
@@ -134,7 +134,7 @@ def test_events_of_many_threads_are_heard_in_the_order_of_their_numbers(history:
     assert [event.seq for event in history.events("a")] == list(range(1, 82))
 
 
-def test_what_is_not_kept_is_not_told(history: History) -> None:
+def test_events_that_are_not_kept_are_not_sent(history: History) -> None:
     add(history, "a")
     heard: list[RunEvent] = []
 

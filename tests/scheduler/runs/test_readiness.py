@@ -1,4 +1,4 @@
-"""Can tiering be turned on yet: the table of answers, and what is kept of a look when a run has made something."""
+"""Can tiering be turned on yet: the table of verdicts, and what is kept of a scan when a run has made something."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def answers(scans: Scans) -> dict[str, Readiness]:
     return {seen.topic: seen.judgement.readiness for seen in scans.page(PartitionFilter(), limit=100)}
 
 
-def test_what_is_repaired_counts_at_once_and_after_the_next_look(scans: Scans) -> None:
+def test_what_is_repaired_counts_at_once_and_after_the_next_scan(scans: Scans) -> None:
     scans.keep("/a", [row(10), row(10, topic="other")])
     assert answers(scans) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
     scans.repaired("/a", "t", 0, made("regenerated", 10))
@@ -91,7 +91,7 @@ def test_what_is_repaired_counts_at_once_and_after_the_next_look(scans: Scans) -
     assert answers(scans) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
 
 
-def test_what_is_repaired_before_it_was_ever_looked_at_counts_at_the_first_look(scans: Scans) -> None:
+def test_a_repair_before_the_first_scan_counts_at_the_first_scan(scans: Scans) -> None:
     scans.repaired("/a", "t", 0, made("shipped", 10))
     assert answers(scans) == {}
     scans.keep("/a", [row(10)])
@@ -115,13 +115,13 @@ def test_a_source_that_cannot_be_seen_keeps_what_was_seen(scans: Scans) -> None:
     assert answers(scans) == {"t": Readiness.BLOCKED}
 
 
-def test_a_look_at_some_topics_leaves_what_is_known_of_the_others(scans: Scans) -> None:
+def test_a_scan_of_some_topics_leaves_what_is_known_of_the_others(scans: Scans) -> None:
     scans.keep("/a", [row(10), row(10, topic="other")])
     scans.keep("/a", [], lambda partition: partition.topic == "t")
     assert answers(scans) == {"other": Readiness.BLOCKED}
 
 
-def test_a_look_that_could_not_read_all_says_so_and_the_next_whole_one_takes_it_back(scans: Scans) -> None:
+def test_an_incomplete_scan_is_reported_until_the_next_complete_one(scans: Scans) -> None:
     scans.keep("/a", [row(10)], unread="1 partitions could not be read: torn")
     (seen,) = scans.sources()
     assert (seen.scanned_ms, seen.error) == (7000, "1 partitions could not be read: torn")

@@ -1,4 +1,4 @@
-"""What a run tells: progress now and then, errors up to a bound, and nothing after it was told to end."""
+"""What a run reports: progress now and then, errors up to a bound, and nothing after it was cancelled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_so_many_errors_are_kept_and_the_rest_is_counted(history: History) -> No
     assert [error.message for error in report.errors[MOST_ERRORS:]] == ["7 more errors"]
 
 
-def test_a_run_that_shall_end_hears_of_it_whatever_it_tells(history: History) -> None:
+def test_a_run_that_is_to_end_is_stopped_whatever_it_reports(history: History) -> None:
     report = RunReport("a", history, FixedClock(0))
     progress = report.progress("replay")
     progress.advance(1, 1)

@@ -41,7 +41,7 @@ def test_runs_of_a_lane_go_in_the_order_in_which_they_were_asked_for(at_work: Be
     assert at_work.work.order == ["first", "second", "third"]
 
 
-def test_looking_does_not_wait_for_a_replay(at_work: Bench) -> None:
+def test_a_scan_does_not_wait_for_a_replay(at_work: Bench) -> None:
     gate = at_work.hold("replay")
     replay = at_work.ask("replay")
     assert gate.begun.wait(PATIENCE_S)
@@ -130,12 +130,12 @@ def test_a_service_that_stops_ends_what_is_at_work_and_leaves_what_waits(tmp_pat
         kept = at_work.history.get(first.id)
         assert kept is not None
         assert kept.errors == (STOPPED,)
-        with pytest.raises(QueueFullError, match="about to end"):
+        with pytest.raises(QueueFullError, match="is stopping"):
             at_work.ask("third")
         assert at_work.work.order == ["first"]
 
 
-def test_nobody_waits_for_a_run_that_will_not_be_carried_out_nor_end_in_time(tmp_path: Path) -> None:
+def test_no_caller_waits_for_a_run_that_will_not_be_carried_out_or_not_end_in_time(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def deaf(_: RunReport) -> Row:

@@ -1,4 +1,4 @@
-"""A worker that is stopped keeps nobody waiting."""
+"""A worker that is stopped keeps no caller waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """Carries a run out until it is told to end."""
+    """Carries a run out until it is cancelled."""
 
     def __init__(self) -> None:
         self.is_at_work = threading.Event()
@@ -40,7 +40,7 @@ class Deaf:
         raise error
 
 
-def test_who_waits_for_a_run_that_never_began_is_told(tmp_path: Path) -> None:
+def test_a_caller_that_waits_for_a_run_that_never_began_gets_its_end(tmp_path: Path) -> None:
     clock, database, execution = SystemClock(), Database(tmp_path / "service.db"), Slow()
     history = History(database, clock.now_ms)
     worker = Worker(history, execution, Ids(clock.now_ms, lambda _: 1), clock, Deaf(), queue_size=3)  # type: ignore[arg-type]

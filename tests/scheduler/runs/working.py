@@ -28,7 +28,7 @@ PATIENCE_S: Final = 60
 
 @dataclass(slots=True)
 class Gate:
-    """Work that says when it has begun, and waits until it is let go on or told to end."""
+    """Work that says when it has begun, and waits until it may continue or is cancelled."""
 
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -55,7 +55,7 @@ class Work:
 
 @dataclass(slots=True)
 class Heard:
-    """What an observer was told."""
+    """What an observer got."""
 
     began: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)

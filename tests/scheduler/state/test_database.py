@@ -120,7 +120,7 @@ def test_a_command_of_the_same_version_works_beside_the_service(tmp_path: Path) 
     at_work.close()
 
 
-def test_a_service_that_could_not_open_its_file_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_service_that_could_not_open_its_file_keeps_no_other_out(tmp_path: Path) -> None:
     (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(DataError):
         Database(tmp_path / "service.db", is_service=True)
@@ -140,7 +140,7 @@ def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         Database(tmp_path / "state" / "service.db")
 
 
-def test_nobody_else_may_read_it(opened: Database) -> None:
+def test_only_its_user_may_read_it(opened: Database) -> None:
     assert opened.path.stat().st_mode & 0o777 == 0o600
 
 

@@ -87,7 +87,7 @@ def test_what_is_bound_is_in_every_line_meanwhile_and_in_none_afterwards() -> No
     ]
 
 
-def test_libraries_are_heard_from_warnings_on_and_ours_from_info_on() -> None:
+def test_libraries_are_logged_from_warnings_on_and_ours_from_info_on() -> None:
     stream = json_log()
     for name in ("uvicorn.error", "apscheduler.scheduler", "py4j.clientserver", "botocore.endpoint"):
         logging.getLogger(name).info("chatter")
@@ -97,7 +97,7 @@ def test_libraries_are_heard_from_warnings_on_and_ours_from_info_on() -> None:
     assert [line["event"] for line in lines(stream)] == ["heard"] * 4 + ["ours"]
 
 
-def test_verbose_tells_what_ours_debug_and_not_what_libraries_do() -> None:
+def test_verbose_logs_our_debug_messages_and_not_those_of_libraries() -> None:
     stream = json_log(is_verbose=True)
     log.debug("ours")
     logging.getLogger("botocore").debug("theirs")
@@ -220,7 +220,7 @@ def test_access_key_ids_are_masked() -> None:
 
 
 @pytest.mark.parametrize("name", ["token", "s3_secret_access_key", "ssl.keystore.password", "credentials"])
-def test_values_under_names_that_tell_a_secret_are_masked(name: str) -> None:
+def test_values_under_names_of_secrets_are_masked(name: str) -> None:
     assert redacted_value(name, SECRET) == "***"
     assert redacted_value("settings", {name: SECRET, "topic": "payments"}) == {name: "***", "topic": "payments"}
 
@@ -238,7 +238,7 @@ def test_values_under_names_that_tell_a_secret_are_masked(name: str) -> None:
         "GET /bucket?key-marker=a/b&max-keys=1000: 503",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_what_is_not_a_secret_stays(text: str) -> None:
     assert redacted(text) == text
 
 

@@ -114,7 +114,7 @@ ANYTHING = st.text(max_size=8)
 
 @examples(20)
 @given(words=st.lists(ANYTHING, min_size=8, max_size=8), status=st.integers(200, 599))
-def test_nobody_makes_series_by_what_they_ask_for(words: list[str], status: int) -> None:
+def test_no_request_creates_series_by_what_it_asks_for(words: list[str], status: int) -> None:
     found = made()
     known = samples(found).keys()
     cluster, log_dir, result, reason, kind, state, event, route = words
@@ -181,7 +181,7 @@ def test_openmetrics_is_negotiated_and_can_be_parsed_strictly() -> None:
     assert families["resnap_run_duration_seconds"] == "histogram"
 
 
-def test_the_quota_is_told_with_its_totals_and_no_label_for_a_user_without_a_quota_of_its_own() -> None:
+def test_the_quota_is_reported_with_its_totals_and_no_label_for_a_user_without_a_quota_of_its_own() -> None:
     found, quota = made(), manager()
     found.quota(lambda: series(quota))
     assert value(found, "resnap_producer_ids_principals") == 0
@@ -211,7 +211,7 @@ def test_the_reasons_of_failed_uploads_are_codes_of_errors() -> None:
     assert set(UPLOAD_FAILURES) == stores | {"VerificationError"}
 
 
-def test_the_words_of_labels_are_told_once() -> None:
+def test_the_values_of_labels_are_unique() -> None:
     for words in (MISMATCHES, RUN_KINDS, UPLOAD_FAILURES, module.RUN_STATES, module.SCHEDULER_EVENTS):
         assert len(set(words)) == len(words)
         assert module.OTHER not in words

@@ -65,10 +65,10 @@ def test_every_readiness_has_a_sign_of_its_own_or_means_as_good() -> None:
     [(0, "just now"), (59, "just now"), (61, "1 min ago"), (7199, "119 min ago"), (7200, "2 h ago"),
      (172_800, "2 d ago"), (-5, "in less than a minute"), (-3600, "in 60 min")],
 )  # fmt: skip
-def test_times_are_told_by_how_long_ago_they_were(seconds: int, said: str) -> None:
+def test_times_are_rendered_by_how_long_ago_they_were(seconds: int, said: str) -> None:
     assert ago(NOW_MS - seconds * 1000, NOW_MS) == said
 
 
-def test_times_are_told_in_full_to_the_second() -> None:
+def test_times_are_rendered_in_full_to_the_second() -> None:
     assert moment(NOW_MS + 123) == "2023-11-14 22:13:20 UTC"
     assert [some(1, "segment"), some(1478, "segment")] == ["1 segment", "1,478 segments"]

@@ -48,7 +48,7 @@ def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> Non
 @pytest.mark.parametrize(
     ("kind", "place"), [(RunKind.REGENERATE, "into"), (RunKind.TIER, "to"), (RunKind.VERIFY, "store")]
 )
-def test_a_run_is_told_whole_whatever_is_in_it(kind: RunKind, place: str) -> None:
+def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place: str) -> None:
     request = RunRequest(
         kind=kind,
         sources=(ODD, "/data"),
@@ -136,7 +136,7 @@ def test_the_commands_of_a_plan_carry_it_out(service: Whole, tmp_path: Path, mon
         plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).json()["id"]
     page = made(service, f"/v1/plans/{plan}/replays", {"destination": str(out)})
     with service.client() as client:
-        assert f'href="{page}"' in client.get(f"/plans/{plan}").text  # who looks at a plan sees what came of it
+        assert f'href="{page}"' in client.get(f"/plans/{plan}").text  # the page of a plan shows its result
     fetch, line = (one for one in commands(service, page) if "install" not in one and "/v1/runs" not in one)
     *_, url = shlex.split(fetch)
     with service.client() as client:

@@ -1,4 +1,4 @@
-"""Signing in with a browser: a cookie that looks and changes nothing, and no way out to other sites."""
+"""Signing in with a browser: a cookie that may read and change nothing, and no redirect to other sites."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_who_opens_a_page_is_asked_to_sign_in_and_sent_on(service: Served) -> No
     assert service.client.get("/login?next=/partitions").headers["location"] == "/partitions"
 
 
-def test_who_hangs_up_within_the_form_is_no_failure_of_the_service(
+def test_a_client_that_hangs_up_within_the_form_is_not_a_failure_of_the_service(
     service: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_connection((service.client.base_url.host, service.client.base_url.port or 0)) as caller:
@@ -92,13 +92,13 @@ def test_a_wrong_token_is_asked_for_again_and_not_repeated(service: Served, call
 
 @pytest.mark.parametrize("form", ["&".join(["a=b"] * 10_000), f"next={'%2F' * 30_000}"])
 def test_a_form_that_is_larger_than_ours_is_not_read(form: str, service: Served) -> None:
-    """Its fields would be read while nobody else is answered."""
+    """Its fields would be read while no other client gets a response."""
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     refused = service.client.post("/login", content=f"token={service.secrets['viewer']}&{form}", headers=kind)
     assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
 
 
-def test_too_many_wrong_tokens_are_told_to_wait(service: Served) -> None:
+def test_too_many_wrong_tokens_have_to_wait(service: Served) -> None:
     statuses = [enter(service, "resnap_wrong").status_code for _ in range(BURST + 1)]
     assert statuses == [401] * BURST + [429]
     assert int(enter(service, "resnap_wrong").headers["retry-after"]) > 0
@@ -114,7 +114,7 @@ def test_a_session_ends_by_logging_out_and_both_are_audited(service: Served) -> 
     assert service.audited() == [("operator", "POST /logout", "303"), ("operator", "POST /login", "303")]
 
 
-def test_another_site_cannot_sign_anybody_in_or_out(service: Served) -> None:
+def test_another_site_cannot_sign_a_user_in_or_out(service: Served) -> None:
     for path in ("/login", "/logout"):
         headers = {"Origin": "http://evil.example", "Content-Type": "application/x-www-form-urlencoded"}
         assert service.client.post(path, headers=headers, content=b"token=x").status_code == 403
@@ -123,7 +123,7 @@ def test_another_site_cannot_sign_anybody_in_or_out(service: Served) -> None:
 @pytest.mark.parametrize(
     "path", ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "javascript:1", "", "x"]
 )
-def test_nobody_is_sent_to_another_site(service: Served, path: str) -> None:
+def test_no_redirect_leads_to_another_site(service: Served, path: str) -> None:
     assert enter(service, service.secrets["viewer"], next=path).headers["location"] == "/"
     assert service.client.get(f"/login?next={quote(path)}").headers["location"] == "/"
 
@@ -133,12 +133,12 @@ def test_what_is_asked_for_is_text_on_the_page(service: Served) -> None:
     assert "<script>" not in form.text
 
 
-def test_where_no_token_is_asked_for_nobody_signs_in(tmp_path: Path) -> None:
+def test_where_no_token_is_asked_for_there_is_no_login(tmp_path: Path) -> None:
     with served(tmp_path, pages, login.router, auth="none") as service:
         assert open_page(service).text == "<h1>Hello local</h1>"
         assert service.client.get("/login?next=/partitions").headers["location"] == "/partitions"
 
 
-def test_who_comes_from_elsewhere_is_told_to_load_the_form_anew(service: Served) -> None:
+def test_a_form_requested_from_another_site_reloads_itself(service: Served) -> None:
     assert service.client.get("/login", headers={"Sec-Fetch-Site": "cross-site"}).headers["refresh"] == "0"
     assert "refresh" not in service.client.get("/login", headers={"Sec-Fetch-Site": "same-origin"}).headers

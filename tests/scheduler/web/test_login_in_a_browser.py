@@ -33,7 +33,7 @@ def chat(link: str) -> FastAPI:
 
 
 @pytest.mark.heavy
-def test_whoever_signed_in_may_follow_links_from_elsewhere(tmp_path: Path) -> None:
+def test_a_signed_in_user_may_follow_links_from_elsewhere(tmp_path: Path) -> None:
     with served(tmp_path, pages, login.router) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()

@@ -92,7 +92,7 @@ def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(s
     first, last = offsets[0], offsets[-1]
     there = opened(service, f"/partitions/payments/0/snapshots/{last}?to={first}")
     assert re.search(r"Producers of .*payments-0.* at .*" + last, there)
-    assert re.search(rf"From {last} to {first}</h2>\s*<p>\d+ producers? came", there)
+    assert re.search(rf"From {last} to {first}</h2>\s*<p>\d+ producers? added", there)
     assert [words[:2] for words in commands(there)][:2] == [["resnap", "inspect"], ["resnap", "explain"]]
     with service.client("viewer") as client:
         told = client.get(f"/v1/partitions/payments/0/snapshots/{last}").json()
@@ -113,7 +113,7 @@ def test_a_partition_of_several_sources_is_asked_about(service: Whole) -> None:
         service.services.scans.keep("/other", [])
 
 
-def test_a_source_that_is_gone_is_told_beside_what_was_seen_of_it(service: Whole) -> None:
+def test_a_source_that_is_gone_is_reported_beside_what_was_seen_of_it(service: Whole) -> None:
     seen = service.services.scans.find("orders", 0)[0]
     service.services.scans.keep("/gone", [{**seen.row, "topic": "gone"}])
     try:
@@ -124,7 +124,7 @@ def test_a_source_that_is_gone_is_told_beside_what_was_seen_of_it(service: Whole
         service.services.scans.keep("/gone", [])
 
 
-def test_a_run_tells_how_it_ended_partition_by_partition_and_how_to_do_it_again(service: Whole, replay: str) -> None:
+def test_a_run_shows_its_outcome_by_partition_and_how_to_do_it_again(service: Whole, replay: str) -> None:
     assert f'href="/runs/{replay}"' in opened(service, "/runs?kind=regenerate")
     assert "No run fits." in opened(service, "/runs?kind=verify")
     text = opened(service, f"/runs/{replay}")
@@ -147,7 +147,7 @@ def test_a_run_that_is_over_shows_its_topics_and_no_phase(service: Whole) -> Non
     assert "scanning" not in text
 
 
-def test_what_went_wrong_is_told_with_the_next_step(service: Whole) -> None:
+def test_what_went_wrong_is_shown_with_the_next_step(service: Whole) -> None:
     body = {"sources": [str(service.directory / "sources" / "nowhere")], "destination": str(service.directory / "out")}
     with service.client("operator") as client:
         location = client.post("/v1/replays", json=body).headers["location"]
@@ -171,7 +171,7 @@ def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
     assert "No batch of it" in opened(service, f"/partitions/payments/0/explain/{offset}?producerId=999999")
 
 
-def test_a_plan_tells_what_it_would_do_and_whether_it_still_may(service: Whole) -> None:
+def test_a_plan_shows_what_it_would_do_and_whether_it_is_still_valid(service: Whole) -> None:
     assert "None is kept" in opened(service, "/plans")
     log_dir = service.directory / "sources" / "data"
     shutil.copytree(service.services.scans.find("payments", 1)[0].row["path"], log_dir / "payments-1")

@@ -61,7 +61,7 @@ def test_a_page_shows_the_last_census_of_a_schedule_and_names_who_stands_out(ser
     assert re.search(r"<b class=\"num\">1,094</b> producers in 12 partitions of 5 topics", text)
     rows = re.findall(r'<a class="name"[^>]*>([^<]+)</a></th>\n<td class="num tell"[^>]*>([\d,]+)</td>', text)
     assert rows[:2] == [("meta-1", "1,050"), ("payments", "44")]
-    assert text.count("a client makes a producer for each message") == 1
+    assert text.count("a client creates a producer for each message") == 1
     assert "producer.id.expiration.ms=43200000" in text
     assert re.search(r'<svg class="bar"[^>]*><title>1,050 producers</title>', text)
     assert "resnap producer census" in text

@@ -110,7 +110,7 @@ def test_keys_come_apart_as_they_were_put_together(topic: str, tid: str, number:
         f"c/pay/{TOPIC_ID}/0/00000000000000000000-9347e368-7f13-58b2-a80e-cd487a8de498.log",
     ],
 )
-def test_other_keys_are_of_nobody(key: str) -> None:
+def test_other_keys_belong_to_no_segment(key: str) -> None:
     assert parse_key(key) is None
 
 
@@ -355,7 +355,7 @@ def test_what_no_broker_could_read_is_refused(what: str) -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_json_is_refused(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         read_manifest(data)
 
@@ -377,7 +377,7 @@ def test_nothing_is_written_that_could_not_be_read() -> None:
 
 
 @given(st.binary(max_size=70_000) | st.integers(0, 1 << 20).map(bytes))
-def test_a_frame_tells_how_much_it_holds(data: bytes) -> None:
+def test_a_frame_states_how_much_it_holds(data: bytes) -> None:
     frame = compressed(data)
     assert frame_content_size(frame) == len(data)
     assert decompressed(frame, len(data)) == data
@@ -386,12 +386,12 @@ def test_a_frame_tells_how_much_it_holds(data: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x28\xb5\x2f\xfd"]))
-def test_no_frame_of_a_stranger_takes_more_than_it_may(data: bytes, magic: bytes) -> None:
+def test_no_untrusted_frame_takes_more_than_it_may(data: bytes, magic: bytes) -> None:
     with pytest.raises(FormatError):
         decompressed(magic + data, 1 << 20)
 
 
-def test_a_frame_that_is_too_short_for_what_it_tells_takes_no_memory() -> None:
+def test_a_frame_that_is_too_short_for_its_stated_size_takes_no_memory() -> None:
     told = (2**31 - 1).to_bytes(4, "little")
     with pytest.raises(FormatError, match="at most"):
         decompressed(b"\x28\xb5\x2f\xfd\xa0" + told + bytes(40), 2**31 - 1)
@@ -429,13 +429,13 @@ def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size:
 
 def test_a_key_that_is_not_at_hand_is_asked_for_by_name(pair: tuple[RsaKey, KeyRing]) -> None:
     _, wrapped = new_cipher(pair[0])
-    with pytest.raises(ConfigurationError, match="key pair 'key1'; private keys at hand: none"):
+    with pytest.raises(ConfigurationError, match="key pair 'key1'; the given private keys are: none"):
         KeyRing().cipher(wrapped, b"")
     with pytest.raises(ConfigurationError, match="does not open the segment's data key"):
         pair[1].cipher(WrappedKey("key1", bytes(256)), b"")
 
 
-def test_what_is_no_key_is_told_without_showing_it(pair: tuple[RsaKey, KeyRing], tmp_path: Path) -> None:
+def test_an_invalid_key_is_reported_without_showing_it(pair: tuple[RsaKey, KeyRing], tmp_path: Path) -> None:
     (tmp_path / "cut.pem").write_bytes(pair[1].keys[0].pem.content()[:-400])
     (tmp_path / "word.pem").write_bytes(b"hunter2")
     halves = [pair[0], *(RsaKey("key1", KeyFile.read(tmp_path / name)) for name in ("cut.pem", "word.pem"))]

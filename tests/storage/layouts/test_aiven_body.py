@@ -61,13 +61,13 @@ def test_a_body_is_its_chunks_however_it_is_read_and_as_often(
 
 
 @pytest.mark.parametrize("now", [b"cut o", b"cut off and changed", b"cut offx"])
-def test_a_log_that_is_no_longer_what_it_was_is_told(now: bytes) -> None:
+def test_a_changed_log_is_reported(now: bytes) -> None:
     log = replace(a_log(b"cut off!"), open_body=lambda: io.BytesIO(now))
     with pytest.raises(VerificationError, match="CRC-32C"):
         stored_log(log, 3, is_compressed=True, cipher=None)
 
 
-def test_the_first_batch_tells_whether_a_segment_is_compressed() -> None:
+def test_the_first_batch_shows_whether_a_segment_is_compressed() -> None:
     plain = a_batch()
     assert not is_compressed_already(lambda: io.BytesIO(plain + b"more"))
     for unreadable in (b"", plain[:40], plain[:-1] + b"\xff"):

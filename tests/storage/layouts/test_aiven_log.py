@@ -47,7 +47,7 @@ def readers_of(fixture: FixtureSet) -> Sources:
 
 
 def in_memory(remote: Path) -> MemoryObjectStore:
-    """Return a store, which is no directory, with the objects below ``remote``."""
+    """Return a store, which is not a directory, with the objects below ``remote``."""
     store = MemoryObjectStore(f"aiven-{os.urandom(8).hex()}")
     for path in remote.rglob("*"):
         if path.is_file():
@@ -170,7 +170,9 @@ def test_one_topic_or_one_partition_of_a_store_is_a_source_too(fixture_set: Sets
     assert wanted.partitions == (other,)
 
 
-def test_a_key_prefix_without_a_slash_is_told_from_the_topic_by_the_manifest(fixture_set: Sets, tmp_path: Path) -> None:
+def test_a_key_prefix_without_a_slash_is_separated_from_the_topic_by_the_manifest(
+    fixture_set: Sets, tmp_path: Path
+) -> None:
     (topic,) = (fixture_set(ZSTD).remote / "tiered").iterdir()
     shutil.copytree(topic, tmp_path / f"tier{topic.name}")
     log_dir = open_source(tmp_path.as_uri(), PLAIN)
@@ -206,7 +208,7 @@ def test_an_object_that_is_gone_or_shorter_makes_its_partition_a_problem(copy: P
         assert path.name in str(log_dir.problems[0].error)
 
 
-def test_a_gap_and_an_overlap_are_told(copy: Path) -> None:
+def test_a_gap_and_an_overlap_are_reported(copy: Path) -> None:
     for path in copy.glob("*/0/*"):
         if path.name.startswith(f"{130:020d}"):
             path.unlink()
@@ -242,7 +244,7 @@ def test_a_manifest_of_another_segment_or_of_none_is_refused(copy: Path) -> None
 
 
 @pytest.mark.parametrize("name", [ENCRYPTED, ZSTD])
-def test_a_damaged_chunk_is_told_with_its_object(name: str, fixture_set: Sets, tmp_path: Path) -> None:
+def test_a_damaged_chunk_is_reported_with_its_object(name: str, fixture_set: Sets, tmp_path: Path) -> None:
     fixture = fixture_set(name)
     copy = shutil.copytree(fixture.remote / "tiered", tmp_path / "tiered")
     draw = random.Random(5)
@@ -279,14 +281,14 @@ def test_what_opens_a_segment_travels_to_other_processes(fixture_set: Sets) -> N
     assert "PRIVATE" not in repr(sources)
 
 
-def test_other_locators_are_no_files_of_a_segment() -> None:
+def test_other_locators_are_not_files_of_a_segment() -> None:
     stem = "s3://b/p/t-AAAAAAAAAAAAAAAAAAAAAA/0/00000000000000000000-AAAAAAAAAAAAAAAAAAAAAA"
     assert member_of(f"{stem}#.log") == Member(stem, "log")
     for locator in (f"{stem}.log", f"{stem}#.lock", f"{stem[:-1]}#.log", "/data/t-0/00000000000000000000.log"):
         assert member_of(locator) is None
 
 
-def test_a_url_above_the_prefix_is_a_matter_of_usage(fixture_set: Sets) -> None:
+def test_a_url_above_the_prefix_is_a_usage_error(fixture_set: Sets) -> None:
     store = in_memory(fixture_set(ZSTD).remote)
     with pytest.raises(UsageError, match="holds neither"):
         open_source(store.url, PLAIN)

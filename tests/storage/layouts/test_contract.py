@@ -239,7 +239,7 @@ def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layo
     assert {info.key for info in of_partition if layout.manifest_place(info, "payments")} == shipped.keys()
 
 
-def test_a_manifest_tells_which_objects_must_be_there(layout: Layout, store: ObjectStore) -> None:
+def test_a_manifest_states_which_objects_must_be_there(layout: Layout, store: ObjectStore) -> None:
     segment = a_segment(0, 10)
     key = ship(layout, segment, store).manifest_key
     found = layout.read_manifest(key, store.get(key))
@@ -459,7 +459,7 @@ def test_only_where_brokers_leave_manifests_is_what_is_gone_retained_away(name: 
     assert not BrokersFolders(store).have_lost(0, [one.key for one in first.files])
 
 
-def test_what_retention_of_brokers_has_taken_is_no_damage(store: ObjectStore) -> None:
+def test_what_retention_of_brokers_has_taken_is_not_damage(store: ObjectStore) -> None:
     """They delete from the beginning, and know nothing of our manifests; where all is gone it was not retention."""
     layout = LAYOUTS["local-tiered"]
     first, second = (ship(layout, a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))

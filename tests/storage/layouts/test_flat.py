@@ -44,7 +44,7 @@ def an_id(**changes: Any) -> UUID:
     return next(segment_ids(**(fields | changes)))
 
 
-def test_a_key_tells_what_its_object_is() -> None:
+def test_a_key_states_what_its_object_is() -> None:
     assert a_key() == f"c1/orders/{TOPIC_ID}/3/00000000000000000100-{ID}.log"
     assert a_key(cluster_id=None, topic_id=None, extension="leader-epoch-checkpoint") == (
         f"none/orders/none/3/00000000000000000100-{ID}.leader-epoch-checkpoint"
@@ -99,11 +99,11 @@ def test_different_names_give_different_parts(one: str | None, other: str | None
 
 
 @given(topics.filter(lambda name: len(name) <= 200 and name != "none"))
-def test_a_topic_of_kafkas_stands_as_it_is(topic: str) -> None:
+def test_a_topic_name_of_kafka_is_kept_unchanged(topic: str) -> None:
     assert key_part(topic) == topic
 
 
-def test_an_empty_name_is_no_part() -> None:
+def test_an_empty_name_is_not_a_part() -> None:
     with pytest.raises(ValueError, match="empty"):
         key_part("")
 

@@ -60,7 +60,7 @@ def test_every_file_that_a_broker_left_has_a_key_of_this_layout(fixture_set: Cal
         "payments-9999999999-AAAAAAAAQACAAAAAAAAAAQ/00000000000000000000-AAAAAAAAQACAAAAAAAAAAQ.log",
     ],
 )
-def test_other_names_are_no_keys(name: str) -> None:
+def test_other_names_are_not_keys(name: str) -> None:
     assert parse_key(name) is None
 
 

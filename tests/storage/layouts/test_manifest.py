@@ -106,7 +106,7 @@ def test_a_manifest_of_before_a_field_was_added_is_read_without_it() -> None:
     assert "knownFromOffset" not in downgraded["snapshotOrigin"]
 
 
-def test_other_comments_in_the_schema_are_no_other_schema() -> None:
+def test_other_comments_in_the_schema_are_not_another_schema() -> None:
     schema = schema_inside(write_manifest(a_manifest()))
     schema["doc"] = "another comment"
     assert read_manifest(forged(manifest_record(a_manifest()), schema=schema)) == a_manifest()

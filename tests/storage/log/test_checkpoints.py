@@ -80,7 +80,7 @@ def test_leader_epochs_round_trip(epochs: tuple[LeaderEpoch, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"0", b"0\n", b"0\n0", b"0\n0\n"])
-def test_a_file_without_entries_is_no_error(text: bytes) -> None:
+def test_a_file_without_entries_is_not_an_error(text: bytes) -> None:
     assert read_offset_checkpoint(text) == {}
     assert read_leader_epochs(text) == ()
 

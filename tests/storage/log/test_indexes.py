@@ -195,7 +195,7 @@ def test_transaction_index_of_another_version_is_refused() -> None:
         read_transaction_index(data + b"\0\1" + data[2:])
 
 
-def test_size_that_is_no_multiple_of_the_entry_is_refused(tmp_path: Path) -> None:
+def test_size_that_is_not_a_multiple_of_the_entry_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000007.timeindex"
     path.write_bytes(bytes(31))
     with pytest.raises(FormatError, match="offset index size at byte 24: expected a multiple of 8, found 31"):

@@ -126,7 +126,7 @@ def test_a_partition_without_a_segment_is_legal(tmp_path: Path) -> None:
     assert (partition.segments, partition.boundaries, partition.log_start_offset) == ((), (), 0)
 
 
-def test_files_in_the_middle_of_a_change_are_told_apart(tmp_path: Path) -> None:
+def test_files_in_the_middle_of_a_change_are_distinguished(tmp_path: Path) -> None:
     names = [
         "00000000000000000000.log.swap",
         "00000000000000000000.index.cleaned",
@@ -142,7 +142,7 @@ def test_files_in_the_middle_of_a_change_are_told_apart(tmp_path: Path) -> None:
     assert partition.snapshots == ()
 
 
-def test_a_directory_or_a_dangling_link_with_a_files_name_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_or_a_dangling_link_with_a_files_name_is_not_a_file(tmp_path: Path) -> None:
     partition = make_segments(tmp_path, "payments-0", 0)
     (partition / segment_name(5, ".snapshot")).mkdir()
     (partition / segment_name(6, ".snapshot")).symlink_to(tmp_path / "gone")
@@ -155,7 +155,7 @@ def test_a_directory_or_a_dangling_link_with_a_files_name_is_no_file(tmp_path: P
     [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")],
     ids=["directory", "pipe", "dangling link"],
 )
-def test_what_is_no_file_in_the_place_of_a_log_is_no_end_of_the_one_below(
+def test_a_log_name_that_is_not_a_file_does_not_end_the_segment_below(
     stand_in: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """What it held, or holds where its disk is mounted, is of the log: without it all snapshots above may be wrong."""
@@ -182,7 +182,7 @@ def test_without_checkpoints_their_values_are_unknown(tmp_path: Path) -> None:
 
 
 class VanishingFiles:
-    """Removes files when the first of them is looked at, as a live broker may between a listing and a stat."""
+    """Removes files when the first of them is opened, as a live broker may between a listing and a stat."""
 
     def __init__(self, *, when: str, gone: list[str]) -> None:
         self._stat, self._when, self._gone = os.stat, when, gone
@@ -239,7 +239,7 @@ def test_a_partition_that_vanishes_after_the_listing_is_not_there(tmp_path: Path
     assert log_dir.problems == ()
 
 
-def test_directories_that_are_no_partition_are_set_aside_by_kind(tmp_path: Path) -> None:
+def test_directories_that_are_not_partitions_are_listed_by_kind(tmp_path: Path) -> None:
     names = {
         "__cluster_metadata-0": DirKind.METADATA,
         f"a-0.{UNIQUE}-delete": DirKind.DELETE,
@@ -260,7 +260,7 @@ def test_partitions_sort_by_number_and_not_by_digits(tmp_path: Path) -> None:
     assert [p.topic_partition.partition for p in load_log_dir(tmp_path).partitions] == [0, 9, 10]
 
 
-def test_only_the_wanted_partitions_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_selected_partitions_are_read(tmp_path: Path) -> None:
     make_segments(tmp_path, "payments-0", 0)
     (make_partition(tmp_path, "orders-0") / "partition.metadata").write_bytes(b"damaged")
     log_dir = load_log_dir(tmp_path, topics=lambda topic_partition: topic_partition.topic == "payments")
@@ -319,7 +319,7 @@ def test_damaged_meta_properties_are_a_problem_and_leave_the_broker_unknown(tmp_
 
 
 class ClosedTo:
-    """Lets nobody open one path: permissions as the tests' user meets them, who may be root and above them."""
+    """Denies one path to every user: the tests may run as root, which permissions do not stop."""
 
     def __init__(self, closed: Path) -> None:
         self._open, self._scandir, self._closed = os.open, os.scandir, str(closed)
@@ -458,7 +458,7 @@ def test_a_source_that_is_neither_log_dir_nor_partition_is_a_usage_error(files: 
         (f"a-0.{UNIQUE}-stray", r"set aside by Kafka \(stray\)"),
     ],
 )
-def test_segments_under_a_name_that_is_no_live_partitions_are_refused(name: str, says: str, tmp_path: Path) -> None:
+def test_segments_under_a_name_that_is_not_a_live_partitions_are_refused(name: str, says: str, tmp_path: Path) -> None:
     path = make_segments(tmp_path, name, 0)
     for load in (open_log_dir_or_partition, load_partition_dir):
         with pytest.raises(UsageError, match=says) as caught:

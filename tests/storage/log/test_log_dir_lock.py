@@ -58,7 +58,7 @@ def facts(directory: Path) -> tuple[list[str], int]:
     return names(directory), directory.stat().st_mtime_ns
 
 
-def test_who_holds_the_lock_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_the_holder_of_the_lock_is_reported_with_what_to_do(tmp_path: Path) -> None:
     holding, refused = another_holding(tmp_path / ".lock"), pytest.raises(LogDirInUseError)
     with holding as process_id, refused as caught, locked(tmp_path):
         pass
@@ -67,7 +67,7 @@ def test_who_holds_the_lock_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert caught.value.exit_code == 14
 
 
-def test_nobody_else_gets_the_lock_before_the_context_ends(tmp_path: Path) -> None:
+def test_no_other_process_gets_the_lock_before_the_context_ends(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     with locked(tmp_path):
         assert not can_be_taken(tmp_path / ".lock")
@@ -105,7 +105,7 @@ def test_a_refusal_leaves_the_lock_file_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
 @pytest.mark.parametrize(("owner", "mode"), [(1234, 0o755), (0, 0o775), (0, 0o777)])
-def test_root_works_only_where_nobody_else_may_write(owner: int, mode: int, tmp_path: Path) -> None:
+def test_root_works_only_where_no_other_user_may_write(owner: int, mode: int, tmp_path: Path) -> None:
     os.chown(tmp_path, owner, 2345)
     tmp_path.chmod(mode)
     with pytest.raises(LogDirError, match="root does not work") as caught, locked(tmp_path):
@@ -116,7 +116,7 @@ def test_root_works_only_where_nobody_else_may_write(owner: int, mode: int, tmp_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root has what others cannot get at")
 @pytest.mark.parametrize(("owner", "mode"), [(1234, 0o755), (0, 0o775)])
-def test_nor_where_somebody_else_may_write_into_a_partition(owner: int, mode: int, tmp_path: Path) -> None:
+def test_root_refuses_where_another_user_may_write_into_a_partition(owner: int, mode: int, tmp_path: Path) -> None:
     partition = tmp_path / "payments-0"
     partition.mkdir()
     with locked(tmp_path):
@@ -146,7 +146,7 @@ def test_a_link_in_the_place_of_the_lock_file_is_not_followed(tmp_path: Path) ->
     assert (foreign.read_bytes(), foreign.stat().st_mode & 0o777) == (b"secret", 0o600)
 
 
-def test_a_pipe_in_the_place_of_the_lock_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_the_lock_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(LogDirError, match="not a regular file"), locked(tmp_path):
         pass
@@ -154,8 +154,8 @@ def test_a_pipe_in_the_place_of_the_lock_file_keeps_nobody_waiting(tmp_path: Pat
         lock_holder(tmp_path)
 
 
-@pytest.mark.usefixtures("as_nobody")
-def test_a_log_dir_that_may_not_be_written_to_is_told(open_folder: Path) -> None:
+@pytest.mark.usefixtures("as_unprivileged_user")
+def test_a_log_dir_that_may_not_be_written_to_is_reported(open_folder: Path) -> None:
     log_dir = open_folder / "data"
     log_dir.mkdir(mode=0o500)
     with pytest.raises(LogDirError, match="cannot be opened for writing") as caught, locked(log_dir):
@@ -164,7 +164,7 @@ def test_a_log_dir_that_may_not_be_written_to_is_told(open_folder: Path) -> None
     assert names(log_dir) == []
 
 
-def test_a_read_only_disk_is_told(read_only_disk: Path) -> None:
+def test_a_read_only_disk_is_reported(read_only_disk: Path) -> None:
     with pytest.raises(LogDirError, match="cannot be opened for writing"), locked(read_only_disk):
         pass
 
@@ -189,7 +189,7 @@ def test_asking_who_holds_a_lock_of_ones_own_does_not_give_it_up(tmp_path: Path)
         assert not can_be_taken(tmp_path / ".lock")
 
 
-def test_a_look_at_the_lock_does_not_undo_one_that_another_thread_takes_meanwhile(
+def test_reading_the_lock_does_not_release_one_that_another_thread_takes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".lock").touch()

@@ -41,7 +41,7 @@ def test_a_suffix_may_come_without_its_dot() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, MAX_OFFSET + 1])
-def test_what_is_no_offset_has_no_segment_name(offset: int) -> None:
+def test_an_invalid_offset_has_no_segment_name(offset: int) -> None:
     with pytest.raises(ValueError, match="offset"):
         segment_name(offset, ".log")
 
@@ -78,7 +78,7 @@ def test_the_digits_of_another_locale_are_read() -> None:
         "00000000000000000104-0000000002.checkpoint",
     ],
 )
-def test_other_file_names_are_no_segment_files(name: str) -> None:
+def test_other_file_names_are_not_segment_files(name: str) -> None:
     assert parse_file_name(name) is None
 
 
@@ -143,7 +143,7 @@ def test_a_deleted_topic_with_a_long_name_shows_only_its_front() -> None:
         "payments-0-delete",
     ],
 )
-def test_other_directory_names_are_no_partitions(name: str) -> None:
+def test_other_directory_names_are_not_partitions(name: str) -> None:
     assert parse_partition_dir_name(name) is None
 
 
@@ -151,7 +151,7 @@ def test_other_directory_names_are_no_partitions(name: str) -> None:
     ("topic", "says"),
     [("", "empty"), (".", "neither"), ("..", "neither"), ("t" * 250, "249"), ("a b", "ASCII"), ("caf\u00e9", "ASCII")],
 )
-def test_a_topic_name_that_kafka_refuses_is_told_why(topic: str, says: str) -> None:
+def test_a_topic_name_that_kafka_refuses_is_refused_with_the_reason(topic: str, says: str) -> None:
     assert says in (topic_name_problem(topic) or "")
 
 

@@ -130,7 +130,7 @@ def test_later_entry_of_a_producer_id_wins_as_in_a_broker() -> None:
 
 
 def test_producer_id_that_comes_twice_is_never_written() -> None:
-    with pytest.raises(AssertionError, match="producer id 4242 comes twice"):
+    with pytest.raises(AssertionError, match="producer id 4242 is listed twice"):
         snapshot_bytes([golden.ONE_ENTRY, golden.MARKER_ONLY_ENTRY])
 
 
@@ -181,7 +181,7 @@ def test_loading_names_the_file_that_is_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK_ENTRIES, CHUNK_ENTRIES + 1, 50_000])
-def test_stored_file_is_the_canonical_one_and_its_digest_tells_it(tmp_path: Path, count: int) -> None:
+def test_stored_file_is_the_canonical_one_and_its_digest_shows_it(tmp_path: Path, count: int) -> None:
     path = tmp_path / "00000000000000000012.snapshot"
     digest = store_snapshot(path, many_entries(count), count)
     data = path.read_bytes()
@@ -233,11 +233,11 @@ def test_longer_file_of_the_same_name_is_replaced_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("entries", "count", "message"), [
-    ([golden.ONE_ENTRY], 2, "1 entries came, 2 were announced"),
-    ([golden.ONE_ENTRY], 0, "1 entries came, 0 were announced"),
-    (golden.PARTITION_SNAPSHOTS["00000000000000000012.snapshot"], 3, "rising producer id"),
-    ([golden.ONE_ENTRY, golden.ONE_ENTRY], 2, "rising producer id"),
-    ([*many_entries(CHUNK_ENTRIES), golden.ONE_ENTRY], CHUNK_ENTRIES + 1, "rising producer id"),
+    ([golden.ONE_ENTRY], 2, "1 entries were given, 2 were announced"),
+    ([golden.ONE_ENTRY], 0, "1 entries were given, 0 were announced"),
+    (golden.PARTITION_SNAPSHOTS["00000000000000000012.snapshot"], 3, "ascending order of producer id"),
+    ([golden.ONE_ENTRY, golden.ONE_ENTRY], 2, "ascending order of producer id"),
+    ([*many_entries(CHUNK_ENTRIES), golden.ONE_ENTRY], CHUNK_ENTRIES + 1, "ascending order of producer id"),
 ])  # fmt: skip
 def test_caller_that_breaks_its_word_leaves_what_was_there(
     tmp_path: Path, entries: list[ProducerEntry], count: int, message: str

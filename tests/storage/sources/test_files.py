@@ -25,7 +25,7 @@ def test_reading_a_file_of_ones_own_leaves_its_access_time(tmp_path: Path) -> No
     assert path.stat().st_atime == 1
 
 
-def test_a_file_of_somebody_elses_is_read_all_the_same() -> None:
+def test_a_file_of_another_user_is_read_all_the_same() -> None:
     shell = shutil.which("sh")
     assert shell is not None
     with open_reader(shell) as reader:

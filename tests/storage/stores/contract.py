@@ -185,7 +185,7 @@ class ObjectStoreContract:
             store.get_range("key", 3, 9, etag=seen)
 
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (-5, -1)])
-    def test_what_is_no_range_is_refused(self, store: ObjectStore, start: int, end: int) -> None:
+    def test_an_invalid_range_is_refused(self, store: ObjectStore, start: int, end: int) -> None:
         store.put("key", ALL_BYTES)
         with pytest.raises(ValueError, match="range"):
             store.get_range("key", start, end)
@@ -313,7 +313,7 @@ class ObjectStoreContract:
                 store.put_stream("key", refuse, size_bytes=len(body), **known)  # type: ignore[arg-type]
         assert list(store.list()) == []
 
-    def test_head_tells_size_time_and_etag(self, store: ObjectStore) -> None:
+    def test_head_returns_size_time_and_etag(self, store: ObjectStore) -> None:
         store.put("folder/key", ALL_BYTES)
         found = store.head("folder/key")
         assert (found.key, found.size_bytes) == ("folder/key", 256)

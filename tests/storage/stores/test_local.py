@@ -49,7 +49,7 @@ def test_files_that_others_put_there_are_objects(tmp_path: Path) -> None:
     assert store.get("topic-0/with space+%.log") == b"x"
 
 
-def test_what_an_unfinished_write_left_is_known_by_its_name_and_is_no_object(tmp_path: Path) -> None:
+def test_what_an_unfinished_write_left_is_known_by_its_name_and_is_not_an_object(tmp_path: Path) -> None:
     (tmp_path / LEFTOVER).write_bytes(b"half")
     store = LocalObjectStore(tmp_path)
     assert is_temporary(LEFTOVER)
@@ -79,7 +79,7 @@ def test_while_a_body_is_written_its_file_is_temporary_and_the_key_is_free(tmp_p
     ("kind", "most", "hint"),
     [(resource.RLIMIT_NOFILE, 3, "limit of open files"), (resource.RLIMIT_FSIZE, 8, "limit of the size of a file")],
 )
-def test_a_limit_of_the_process_is_no_fault_of_the_disk(kind: int, most: int, hint: str, tmp_path: Path) -> None:
+def test_a_limit_of_the_process_is_not_a_fault_of_the_disk(kind: int, most: int, hint: str, tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path)
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (most, before[1]))
@@ -91,7 +91,7 @@ def test_a_limit_of_the_process_is_no_fault_of_the_disk(kind: int, most: int, hi
     assert hint in str(met.value.hint)
 
 
-def test_pipes_and_folders_are_no_objects(tmp_path: Path) -> None:
+def test_pipes_and_folders_are_not_objects(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     store = LocalObjectStore(tmp_path)
@@ -169,7 +169,7 @@ def test_a_read_only_disk_is_said(read_only_disk: Path) -> None:
     assert list(store.list()) == []
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.usefixtures("as_unprivileged_user")
 def test_a_forbidden_directory_is_said(open_folder: Path) -> None:
     store = LocalObjectStore(open_folder / "root")
     store.put("a/key", b"x")
@@ -188,7 +188,7 @@ def test_a_forbidden_directory_is_said(open_folder: Path) -> None:
     assert store.get("a/key") == b"x"
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.usefixtures("as_unprivileged_user")
 def test_a_directory_that_may_only_be_read_can_still_be_read(open_folder: Path) -> None:
     store = LocalObjectStore(open_folder)
     store.put("key", b"x")
@@ -221,7 +221,7 @@ def test_what_lies_behind_a_link_is_neither_read_nor_written_nor_deleted(tmp_pat
     assert list(store.list("other")) == []
 
 
-def test_a_folder_that_somebody_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path / "store")
     store.put("a/b/first", b"1")
     shutil.rmtree(tmp_path / "store" / "a")

@@ -1,4 +1,4 @@
-"""The probe tells stores apart that differ in one promise; what it says of real servers is in ``tests/stores``."""
+"""The probe distinguishes stores that differ in one promise; what it says of real servers is in ``tests/stores``."""
 
 from __future__ import annotations
 

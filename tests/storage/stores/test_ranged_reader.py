@@ -28,7 +28,7 @@ BODY = random.Random(7).randbytes(20_500)
 
 
 class WatchedStore(PassingStore):
-    """Remembers which ranges it was asked for."""
+    """Records which ranges it was asked for."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)

@@ -61,7 +61,7 @@ def test_the_time_that_the_store_asks_for_is_the_least_that_is_waited() -> None:
     assert waits == [7.5]
 
 
-def test_a_store_that_wants_to_be_left_alone_for_long_is_told_of_instead_of_waited_for() -> None:
+def test_a_store_that_asks_for_a_long_wait_is_reported_instead_of_waited_for() -> None:
     waits: list[float] = []
     with pytest.raises(StoreUnavailableError):
         retrying(waits).call(Trouble(busy(LONGEST_ASKED_S + 1)))
@@ -86,12 +86,12 @@ def test_bytes_pass_at_the_rate_that_was_set_and_time_not_used_is_not_saved_up()
     assert waits == [0.5, 0.5, 0.5, 1.0, 1.0], "with a look each second at whether there still is a use for it"
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_no_request_waits() -> None:
     throttle = Throttle(sleep=lambda _: pytest.fail("waited"))
     throttle.take(1 << 40)
 
 
-def test_nobody_goes_on_who_was_woken_up() -> None:
+def test_a_wait_that_was_interrupted_does_not_continue() -> None:
     trouble = Trouble(busy(), busy())
     with pytest.raises(StoreUnavailableError, match="busy"):
         Retrying(sleep=lambda _: False).call(trouble)

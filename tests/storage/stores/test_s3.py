@@ -124,7 +124,7 @@ def test_a_bucket_that_does_not_exist_is_said(s3_settings: S3Settings) -> None:
         assert raised.value.exit_code == 12
 
 
-def test_an_endpoint_where_nobody_listens_is_said() -> None:
+def test_an_endpoint_without_a_server_is_reported() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -281,7 +281,7 @@ def test_a_store_that_does_not_know_conditions_is_written_to_without(canned_serv
     assert [request.headers["If-None-Match"] for request in canned_server.requests] == ["*", None, None]
 
 
-def test_a_store_that_does_not_know_checksums_is_told_with_the_settings_that_go_without(
+def test_a_store_without_checksums_is_reported_with_the_settings_that_go_without(
     canned_server: CannedServer,
 ) -> None:
     canned_server.answers = [error_answer(501, "NotImplemented")]
@@ -302,14 +302,14 @@ def test_a_store_in_trouble_is_asked_again_and_not_for_ever(canned_server: Canne
     assert len(canned_server.requests) == 4
 
 
-def test_a_body_cut_short_on_its_way_is_no_object(canned_server: CannedServer) -> None:
+def test_a_body_cut_short_on_its_way_is_not_an_object(canned_server: CannedServer) -> None:
     canned_server.answers = [Answer(body=b"half", claimed_length=8)]
     store = S3ObjectStore("bucket", "", settings_for(canned_server))
     with pytest.raises(StoreUnavailableError):
         store.get("key")
 
 
-def test_a_body_that_does_not_fit_the_stores_checksum_is_no_object(canned_server: CannedServer) -> None:
+def test_a_body_that_does_not_match_the_stores_checksum_is_not_an_object(canned_server: CannedServer) -> None:
     wrong = base64.b64encode(bytes(4)).decode()
     canned_server.answers = [Answer(body=b"body", headers={"x-amz-checksum-crc32c": wrong})]
     with pytest.raises(StoreUnavailableError) as raised:
@@ -343,7 +343,7 @@ def test_a_range_past_the_end_is_what_is_there(canned_server: CannedServer) -> N
     assert canned_server.requests[0].headers["Range"] == "bytes=8-19"
 
 
-def test_an_upload_that_is_gone_is_begun_anew_once(canned_server: CannedServer) -> None:
+def test_an_upload_that_is_gone_is_begun_again_once(canned_server: CannedServer) -> None:
     created = Answer(body=b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>")
     gone = error_answer(404, "NoSuchUpload")
     canned_server.answers = [created, gone, gone, created, gone]
@@ -387,7 +387,7 @@ def test_a_listing_of_uploads_that_leaves_something_out_is_an_error_of_the_store
 @pytest.mark.parametrize(
     "body", [b"<html><body><p>Sign in</p></body></html>", b"<ListBucketResult/>", b"", b"<p>hello"]
 )
-def test_an_answer_that_is_no_listing_is_not_taken_for_an_empty_one(
+def test_a_response_that_is_not_a_listing_is_not_taken_for_an_empty_one(
     canned_server: CannedServer, verb: str, body: bytes
 ) -> None:
     """As proxies and portals give it, with 200."""

@@ -79,7 +79,7 @@ def test_it_goes_nowhere_but_to_its_start() -> None:
 def test_a_body_of_known_digests_is_opened_once_and_goes_up_at_once_signed(
     s3_bucket: str, s3_settings: S3Settings, s3_client: S3Client, modes: dict[str, str]
 ) -> None:
-    """A digest that is not of the body shows that the body was not read for it: moto believes every signature."""
+    """A digest that is not of the body shows that the body was not read for it: moto accepts every signature."""
     store = S3ObjectStore(s3_bucket, "", replace(s3_settings, **modes))
     opened: list[io.BytesIO] = []
     signed: list[bytes] = []

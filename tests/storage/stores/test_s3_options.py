@@ -92,7 +92,7 @@ def test_a_customers_key_is_read_raw_or_in_base64_and_never_shown(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["GLACIER", "DEEP_ARCHIVE"])
-def test_an_archive_is_no_place_for_what_brokers_read(name: str) -> None:
+def test_an_archive_class_is_refused_for_what_brokers_read(name: str) -> None:
     assert storage_class("GLACIER_IR") == "GLACIER_IR"
     with pytest.raises(ConfigurationError, match="cannot be read at once"):
         storage_class(name)

@@ -50,7 +50,7 @@ def test_a_url_opens_its_kind_of_store_and_the_stores_own_url_opens_it_again(
         "memory://name//x", "memory://name/./x",
     ],
 )  # fmt: skip
-def test_what_is_no_store_url_is_refused_with_advice(url: str) -> None:
+def test_an_invalid_store_url_is_refused_with_a_hint(url: str) -> None:
     with pytest.raises(UsageError, match="store URL") as raised:
         open_store(url)
     assert raised.value.hint
@@ -82,7 +82,7 @@ def test_credentials_in_an_endpoint_are_refused_and_not_repeated(monkeypatch: py
         open_store("s3://bucket/x", S3Settings(region="us-east-1"))
 
 
-def test_a_path_is_no_store_url() -> None:
+def test_a_path_is_not_a_store_url() -> None:
     assert is_store_url("file:///srv")
     assert not is_store_url("/var/lib/kafka")
 

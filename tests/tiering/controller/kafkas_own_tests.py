@@ -1,6 +1,6 @@
 """Kafka's own tests of producer ids, epochs and expiry, by class: for each there is one here that asks the same.
 
-Ours has the same name in our spelling, in one of the files beside its class. What has none stands in ``NOT_HERE``, and
+Ours has the same name in our spelling, in one of the files beside its class. What has none is in ``NOT_HERE``, and
 in the text with the reason. From the test sources of 3.9 and 4.0; those of older releases are named with theirs.
 """
 

@@ -68,7 +68,7 @@ def test_every_producer_id_of_a_real_broker_was_allocated(name: str, fixture_set
     assert found.files > 10
 
 
-def test_ids_in_no_block_are_told_with_the_batches_that_carry_them(log_dir: Path) -> None:
+def test_ids_in_no_block_are_reported_with_the_batches_that_carry_them(log_dir: Path) -> None:
     found = audit(load_log_dir(log_dir), lambda: image(block(0, 1000), block(2000, 3000)))
     directory = log_dir / str(PARTITION)
     first, second = f"{directory}/{0:020d}.log", f"{directory}/{5:020d}.log"
@@ -88,7 +88,7 @@ def test_ids_in_no_block_are_told_with_the_batches_that_carry_them(log_dir: Path
     assert (found.producer_ids, found.files) == (4, 3)
 
 
-def test_ids_that_two_blocks_claim_are_told_with_both(log_dir: Path) -> None:
+def test_ids_that_two_blocks_claim_are_reported_with_both(log_dir: Path) -> None:
     two = block(1000, 2000), block(1400, 2400)
     found = audit(load_log_dir(log_dir), lambda: image(block(0, 1000), *two, block(2400, 4000)))
     assert [(one.producer_id, one.fault, one.blocks) for one in found.findings] == [(1500, Fault.DISPUTED, two)]
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_audited(log_dir: Path) -> N
     assert "producer snapshot version" in str(found.problems[0])
 
 
-def test_a_snapshot_that_retention_takes_meanwhile_is_no_problem(log_dir: Path) -> None:
+def test_a_snapshot_that_retention_takes_meanwhile_is_not_a_problem(log_dir: Path) -> None:
     listed = load_log_dir(log_dir)
     (log_dir / str(PARTITION) / f"{5:020d}.snapshot").unlink()
     found = audit(listed, lambda: image(block(0, 4000)))

@@ -102,7 +102,7 @@ def test_another_brokers_setting_is_not_ones_own() -> None:
 def test_only_the_expiration_itself_can_be_set_at_run_time(name: str) -> None:
     effective = expiration_of(image({OWN: {name: "5"}}), 1, {name: "6"}).settings[name]
     assert (effective.value_ms, effective.level) == (6, Level.STATIC)
-    assert effective.problems == ("dynamic-broker=5 counts for nothing: the setting is not dynamic",)
+    assert effective.problems == ("dynamic-broker=5 is ignored: the setting is not dynamic",)
 
 
 def test_kafkas_defaults_are_known() -> None:
@@ -110,7 +110,7 @@ def test_kafkas_defaults_are_known() -> None:
     values = {name: effective.value_ms for name, effective in found.settings.items()}
     assert values == {EXPIRATION: DAY_MS, CHECK_INTERVAL: 600_000, TRANSACTIONAL_EXPIRATION: WEEK_MS}
     assert found.check_interval_ms == 600_000
-    assert not any(effective.is_known for effective in found.settings.values())
+    assert {effective.level for effective in found.settings.values()} == {Level.DEFAULT}
     assert [setting.name for setting in SETTINGS if setting.dynamic] == [EXPIRATION]
 
 
@@ -119,7 +119,7 @@ def test_producers_expire_apart_from_transactional_ids_since_3_4() -> None:
     assert expiration_of(image(), 1, static).expiration.value_ms == 5
 
 
-def test_a_broker_before_3_4_goes_by_the_setting_of_transactional_ids() -> None:
+def test_a_broker_before_3_4_uses_the_setting_of_transactional_ids() -> None:
     old = replace(image({ALL_BROKERS: {EXPIRATION: "5"}}, version=7), brokers={1: broker(1, 7), 2: broker(2, 8)})
     static = {TRANSACTIONAL_EXPIRATION: "9999", EXPIRATION: "5"}
     before = expiration_of(old, 1, static)

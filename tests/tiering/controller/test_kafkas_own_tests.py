@@ -33,6 +33,6 @@ def test_what_kafka_asks_is_asked_here_or_the_text_says_why_not(kind: str, name:
     assert (f"`{name}`" in TEXT) is (name in NOT_HERE)
 
 
-def test_the_text_tells_how_many_there_are() -> None:
+def test_the_text_says_how_many_there_are() -> None:
     assert f"{len(ALL)} of Kafka's own tests" in TEXT
     assert len(set(ALL)) == len(ALL)

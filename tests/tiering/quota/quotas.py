@@ -24,7 +24,7 @@ ALICE, BOB = "User:alice", "User:bob"
 
 
 class Watch:
-    """A clock that stands where a test puts it."""
+    """A clock that a test sets."""
 
     def __init__(self, at_ms: int = START_MS) -> None:
         self.at_ms = at_ms
@@ -34,7 +34,7 @@ class Watch:
 
 
 def manager(rate: float | None = 50.0, watch: Watch | None = None, **choices: Any) -> ProducerIdQuotaManager:
-    """Make a quota that gives everybody ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are remembered."""
+    """Make a quota that gives every user ``rate`` an hour; ``exact`` and ``cycle`` choose how ids are kept."""
     cycle: LifeCycle = choices.pop("cycle", life_cycle())
     store = ExactStore if choices.pop("exact", False) else BloomStore
     remembering = choices.pop("remembering", Remembering(cycle=cycle, store=store, seed=0))

@@ -37,7 +37,7 @@ def quotas(*changes: tuple[str | None, float]) -> ClientQuotas:
     return ClientQuotas({user(name): {RATE: value} for name, value in changes})
 
 
-def test_s27_a_users_own_rate_goes_before_the_defaults_and_none_is_no_limit() -> None:
+def test_s27_a_users_own_rate_overrides_the_defaults_and_no_rate_means_no_limit() -> None:
     rates = quotas(("alice", 5.0), (None, 7.0)).rates()
     assert (rates.of("alice"), rates.of("bob")) == (5.0, 7.0)
     assert quotas(("alice", 5.0)).rates().of("bob") is None
@@ -113,7 +113,7 @@ def test_s28_half_an_id_an_hour_is_a_rate() -> None:
         ((("group", "g"),), RATE, 1.0, "unknown entity type"),
         (((USER, ""),), RATE, 1.0, "empty name"),
         (((USER, "a"), (USER, "b")), RATE, 1.0, "twice"),
-        (((USER, "a"), (IP, "1.2.3.4")), "connection_creation_rate", 1.0, "stands alone"),
+        (((USER, "a"), (IP, "1.2.3.4")), "connection_creation_rate", 1.0, "cannot be combined"),
         (((USER, "a"),), "producer_id_rate", 1.0, "unknown quota"),
         (((USER, "a"),), "connection_creation_rate", 1.0, "unknown quota"),
         (((USER, "a"),), "producer_byte_rate", 1.5, "whole number"),
@@ -252,7 +252,7 @@ def test_s31_fewer_than_one_sample_or_millisecond_is_refused(numbers: dict[str, 
         Cleaner(lambda: None, interval_ms=0)
 
 
-def test_s31_where_no_quota_was_ever_set_nothing_is_kept_of_anybody() -> None:
+def test_s31_where_no_quota_was_ever_set_nothing_is_kept() -> None:
     quota = manager(rate=None)
     assert [quota.admit(ALICE, one) for one in range(1_000)] == [SEEN] * 1_000
     assert quota.admit_request(ALICE, sequential(1_000)) is SEEN

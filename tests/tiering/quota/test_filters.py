@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 W = 1_000
 OTHERS = np.arange(1 << 62, (1 << 62) + 20_000, dtype=np.int64)
-"""Ids that nobody ever put in."""
+"""Ids that were never put in."""
 NOISE = 4 / math.sqrt(len(OTHERS) * 0.01)
 """Four standard deviations of a measured rate of one per cent, relative to it."""
 
@@ -87,7 +87,7 @@ def test_s35_through_bursts_and_idle_times_the_rate_is_kept_at_every_moment(prof
 
 
 @pytest.mark.parametrize("profile", NAMES)
-def test_s36_no_more_pass_for_free_than_the_rate_says_and_nobody_is_wronged(profile: str) -> None:
+def test_s36_no_more_ids_pass_for_free_than_the_rate_says_and_no_client_is_refused_wrongly(profile: str) -> None:
     offered, free = 0, 0
     watch = Watch()
     cycle = life_cycle(profile)
@@ -109,7 +109,7 @@ POOR = Remembering(false_positive_rate=0.9, seed=0)
 
 @examples(50)
 @given(STEPS)
-def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int]]) -> None:
+def test_s36_no_client_waits_longer_than_with_exact_sets(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
     quota = manager(rate=1.0, watch=watch, permissive=True, remembering=POOR)
     oracle = manager(rate=1.0, watch=watch, permissive=True, exact=True)
@@ -121,7 +121,7 @@ def test_s36_nobody_waits_longer_than_with_exact_sets(steps: list[tuple[int, int
 
 @examples(50)
 @given(STEPS)
-def test_s36_nobody_is_refused_whom_an_exact_memory_of_the_same_decisions_knows(steps: list[tuple[int, int]]) -> None:
+def test_s36_no_id_is_refused_that_exact_sets_of_the_same_decisions_contain(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
     quota = manager(rate=1.0, watch=watch, remembering=POOR)
     exact = Layers(life_cycle(), ExactStore())

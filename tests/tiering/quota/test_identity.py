@@ -70,7 +70,7 @@ def test_s05_a_known_id_costs_nothing_and_passes_however_far_over_quota() -> Non
     assert tokens(quota) == before
 
 
-def test_s06_the_first_new_id_makes_an_entry_and_a_look_makes_none() -> None:
+def test_s06_the_first_new_id_makes_an_entry_and_a_query_makes_none() -> None:
     quota = manager()
     assert not quota.active.has(ALICE, 1, START_MS)
     assert quota.active.entries() == {}
@@ -89,7 +89,7 @@ def test_s07_all_live_layers_are_read_and_the_newest_alone_is_written() -> None:
     assert [layers.find(number, 1_400) for number in range(3)] == [0, 1, 2]
 
 
-def test_principals_of_odd_characters_are_told_apart() -> None:
+def test_principals_of_odd_characters_are_distinguished() -> None:
     quota, names = manager(), ["", " ", "User:a,b=c", "User:ä\n", "User:*", "CN=x,O=\u2028", "\x00", "User:alice "]
     for name in names:
         assert quota.admit(name, 1).charged == 1

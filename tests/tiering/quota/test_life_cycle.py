@@ -1,4 +1,4 @@
-"""How long ids are remembered, and what is left of them (statements 8 to 15 of ``docs/quota.md``)."""
+"""How long ids are kept, and what is left of them (statements 8 to 15 of ``docs/quota.md``)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def layers_of(profile: str, *, refresh: bool = False, store: BloomStore | ExactS
     return Layers(life_cycle(profile, W, refresh_on_hit=refresh), store or BloomStore(seed=1))
 
 
-def remembered_for(profile: str, put_at: int) -> int:
-    """Return how long an id is remembered that is put in at ``put_at``, its layer having begun at 0."""
+def kept_for(profile: str, put_at: int) -> int:
+    """Return how long an id is kept that is put in at ``put_at``, its layer having begun at 0."""
     layers = layers_of(profile)
     layers.add(1, 0)
     layers.add(2, put_at)
@@ -41,12 +41,12 @@ def test_s08_under_p_c_an_id_is_known_for_a_window_and_not_a_millisecond_more() 
     ("profile", "span", "lifetime"),
     [("P-A", W, 3 * W // 2), ("P-B", W // 2, 3 * W // 2), ("P-C", W // 2, W), ("P-L", W // 4, W)],
 )
-def test_s08_each_profile_remembers_for_its_lifetime_less_what_of_its_span_had_passed(
+def test_s08_each_profile_keeps_an_id_for_its_lifetime_less_the_part_of_its_span_that_had_passed(
     profile: str, span: int, lifetime: int
 ) -> None:
-    assert remembered_for(profile, 0) == lifetime
-    assert remembered_for(profile, span - 1) == lifetime - span + 1
-    assert remembered_for(profile, span) == lifetime
+    assert kept_for(profile, 0) == lifetime
+    assert kept_for(profile, span - 1) == lifetime - span + 1
+    assert kept_for(profile, span) == lifetime
 
 
 @pytest.mark.parametrize(("profile", "most"), [("P-A", 2), ("P-B", 3), ("P-C", 2), ("P-L", 4)])
@@ -60,7 +60,7 @@ def test_s09_no_profile_has_more_layers_at_once_than_it_says(profile: str, most:
 
 
 def test_s09_under_p_b_an_id_put_in_at_the_end_of_a_span_is_known_for_a_whole_window_more() -> None:
-    assert remembered_for("P-B", W // 2 - 1) >= W
+    assert kept_for("P-B", W // 2 - 1) >= W
 
 
 def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer() -> None:
@@ -70,21 +70,21 @@ def test_s10_a_layer_begins_at_the_first_write_after_a_span_and_not_by_a_timer()
     assert len(layers) == 1
     layers.add(2, W // 2 + 300)
     assert len(layers) == 2
-    # The second began at its first write, so it is remembered for a lifetime from there.
+    # The second began at its first write, so it is kept for a lifetime from there.
     assert layers.find(2, W // 2 + 300 + W - 1) != UNSEEN
     assert layers.find(2, W // 2 + 300 + W) == UNSEEN
     layers.expire(10 * W)
     assert len(layers) == 0
 
 
-def test_s11_what_is_over_is_never_found_whether_or_not_anybody_cleaned_up() -> None:
+def test_s11_what_has_expired_is_never_found_with_or_without_a_clean_up() -> None:
     active = ActiveProducers(Remembering(cycle=life_cycle("P-C", W), seed=0))
     active.track(ALICE, 1, 0)
     assert not active.has(ALICE, 1, W)
     assert active.track(ALICE, 1, W)
 
 
-def test_s12_a_clean_up_takes_principals_without_layers_and_all_their_memory() -> None:
+def test_s12_a_clean_up_removes_principals_without_layers_and_all_that_was_kept_of_them() -> None:
     watch = Watch()
     quota = manager(watch=watch)
     for name in range(100):
@@ -108,13 +108,13 @@ def test_s13_an_id_in_use_is_never_charged_again_where_it_is_refreshed(profile: 
     quota = manager(rate=1e9, watch=watch, cycle=cycle)
     for _ in range(100 * W // cycle.span_ms):
         quota.admit(ALICE, 1)
-        # The gap that no phase can turn into a charge is what the layer before the newest is remembered for.
+        # The gap that no phase can turn into a charge is how long the layer before the newest is kept.
         watch.at_ms += min(cycle.span_ms, cycle.lifetime_ms - cycle.span_ms)
     assert charged(quota) == 1
 
 
 @pytest.mark.parametrize("profile", NAMES)
-def test_s13_without_that_it_is_charged_once_per_time_that_it_is_remembered(profile: str) -> None:
+def test_s13_without_refresh_an_id_is_charged_once_each_time_that_it_is_kept(profile: str) -> None:
     watch = Watch()
     cycle = life_cycle(profile, W, refresh_on_hit=False)
     quota = manager(rate=1e9, watch=watch, cycle=cycle)

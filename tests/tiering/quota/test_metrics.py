@@ -93,7 +93,7 @@ def test_s33_a_violation_carries_metric_value_and_bound_and_the_answer_of_a_brok
 
 
 class Topic:
-    """Stands for the partitions that a broker leads: what it appended, and what it refuses for other reasons."""
+    """Represents the partitions that a broker leads: what it appended, and what it refuses for other reasons."""
 
     def __init__(self, refusals: dict[str, int] | None = None) -> None:
         self.refusals = refusals or {}
@@ -119,7 +119,7 @@ def test_s33_a_refused_request_appends_nothing_and_says_89_and_how_long() -> Non
     assert topic.appended == []
 
 
-def test_s33_clients_that_may_not_know_the_error_are_let_through_and_told_to_wait() -> None:
+def test_s33_clients_that_may_not_know_the_error_are_admitted_and_throttled() -> None:
     quota, topic = manager(), Topic()
     quota.admit_request(ALICE, sequential(551))
     request = ProduceRequest(principal=ALICE, producer_ids={"a-0": 1}, version=FIRST_STRICT_VERSION - 1)

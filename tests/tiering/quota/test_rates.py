@@ -143,7 +143,7 @@ def test_s19_a_refusal_changes_nothing_so_the_same_id_is_refused_again() -> None
 
 @steady
 @given(st.floats(10, 5_000), st.integers(1, 5_000))
-def test_s20_after_the_time_it_was_told_a_retry_passes(rate: float, over: int) -> None:
+def test_s20_after_the_throttle_time_a_retry_passes(rate: float, over: int) -> None:
     watch = Watch()
     quota = manager(rate=rate, watch=watch, exact=True)
     quota.admit_request(ALICE, sequential(math.floor(quota.config.burst(rate)) + over))
@@ -258,7 +258,7 @@ def test_s26_a_changed_quota_keeps_the_tokens_within_the_new_burst() -> None:
 
 
 @pytest.mark.parametrize("look", [lambda quota: list(kafka_metrics(quota)), lambda quota: list(series(quota))])
-def test_s26_whoever_looks_at_the_metrics_after_a_change_changes_nothing(
+def test_s26_reading_the_metrics_after_a_change_changes_nothing(
     look: Callable[[ProducerIdQuotaManager], object],
 ) -> None:
     watch = Watch()

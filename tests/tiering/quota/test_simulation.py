@@ -57,7 +57,7 @@ def test_the_one_that_floods_is_throttled_while_its_known_ids_go_on() -> None:
     assert 0 < outcome.peak_bytes < 10_000
 
 
-def test_the_permissive_order_refuses_nobody_and_lets_debts_grow() -> None:
+def test_the_permissive_order_refuses_no_client_and_lets_debts_grow() -> None:
     outcome = simulate(ALICE, flood(), 50.0, replace(RULES, permissive=True))
     assert (outcome.refused_uses, outcome.refused_ids) == (0, set())
     assert outcome.least_tokens < -1_000
@@ -160,7 +160,7 @@ def segment(path: Path, *, active: bool = True) -> SegmentRange:
     return SegmentRange(locator=str(path), base_offset=0, next_base_offset=None if active else 1_000)
 
 
-def test_s41_markers_and_batches_without_a_producer_are_no_uses(tmp_path: Path) -> None:
+def test_s41_markers_and_batches_without_a_producer_are_not_uses(tmp_path: Path) -> None:
     log = tmp_path / f"{0:020}.log"
     log.write_bytes(
         a_batch(offset=0, producer_id=7, transactional=True, timestamps=START_MS)
@@ -183,7 +183,7 @@ def test_a_time_that_is_missing_is_that_of_the_batch_before_wherever_reads_end(t
     assert (sorted(uses.producer_id.tolist()), found.undated) == ([7, 8, 9], 2)
 
 
-def test_damage_is_told_and_what_came_before_it_is_kept(tmp_path: Path) -> None:
+def test_damage_is_reported_and_what_came_before_it_is_kept(tmp_path: Path) -> None:
     directory = a_topic(tmp_path, "t", [(START_MS, 1), (START_MS, 2)])
     path = directory / f"{0:020}.log"
     path.write_bytes(path.read_bytes() + b"\xff" * 200)
@@ -201,7 +201,7 @@ def owners(principals: PrincipalMap, topic: str, *ids: int) -> dict[int, str]:
     return {one: name for name, theirs in principals.split(topic, found) for one in found[theirs].tolist()}
 
 
-def test_the_first_line_that_fits_tells_whose_an_id_is() -> None:
+def test_the_first_line_that_matches_gives_the_principal_of_an_id() -> None:
     principals = read_principal_map(MAP, "map.csv")
     assert owners(principals, "payments", 5, 999, 1000, 1999, 2000) == {
         5: "five", 999: "bob", 1000: "alice", 1999: "alice", 2000: "bob",
@@ -228,6 +228,6 @@ def test_principals_of_odd_characters_may_be_quoted() -> None:
         ([MAP[0], f"1,{'t' * 200_000},User:a"], "line 2: field larger"),
     ],
 )
-def test_a_map_that_is_none_is_refused_by_line(lines: list[str], says: str) -> None:
+def test_an_invalid_map_is_refused_by_line(lines: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_principal_map(lines, "map.csv")

@@ -126,7 +126,7 @@ def test_s29_rates_follow_the_metadata_log_while_it_grows(tmp_path: Path) -> Non
     assert limited.admit("alice", 2) is SEEN
 
 
-def test_s28_what_a_metadata_log_should_not_say_is_told_and_passed_over(tmp_path: Path) -> None:
+def test_s28_invalid_records_of_a_metadata_log_are_reported_and_skipped(tmp_path: Path) -> None:
     told: list[str] = []
     client = (EntityData(entity_type="user", entity_name="a"), EntityData(entity_type="client-id", entity_name=None))
     append(

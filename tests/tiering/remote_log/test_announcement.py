@@ -71,13 +71,13 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
     return announceable("key", found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
 
 
-def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
+def cached(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
     (found,) = fold_events(events(records)).partitions
     return found
 
 
 def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situation:
-    """A cluster that is ready to be told: the log starts at 0, all below 1000 is decided, one epoch."""
+    """A cluster that is ready for announcements: the log starts at 0, all below 1000 is decided, one epoch."""
     led = PartitionFacts(
         partition=0, leader=1, log_start_offset=0, local_start_offset=0, high_watermark=1000, last_stable_offset=1000
     )
@@ -120,20 +120,20 @@ def test_what_was_shipped_from_the_log_start_on_is_announced_in_order() -> None:
 
 
 def test_announcing_goes_on_where_brokers_are() -> None:
-    cache = believed(copied("a", 0, 24))
+    cache = cached(copied("a", 0, 24))
     found = judge(PARTITION, CHAIN, situation(cache=cache))
     assert (spans(found.segments), found.below, found.stop) == ([(25, 40)], 2, None)
 
 
 def test_what_was_announced_is_not_announced_again() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(cache=believed(told)))
+    found = judge(PARTITION, CHAIN, situation(cache=cached(told)))
     assert (found.segments, found.below, found.stop) == ((), 3, None)
 
 
 def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
-    found = judge(PARTITION, CHAIN, situation(cache=believed(told[:3])))
+    found = judge(PARTITION, CHAIN, situation(cache=cached(told[:3])))
     assert spans(found.segments) == [(10, 25), (25, 40)]
 
 
@@ -155,7 +155,7 @@ def test_the_first_segment_must_not_lie_above_the_log_start() -> None:
 
 
 def test_other_boundaries_than_those_of_brokers_overlap() -> None:
-    assert stop_of(*CHAIN, cache=believed(copied("a", 0, 14))).reason is StopReason.OVERLAP
+    assert stop_of(*CHAIN, cache=cached(copied("a", 0, 14))).reason is StopReason.OVERLAP
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_would_end_tiering_or_lose_records_keeps_the_whole_partition_back(
         (1, {"remote.log.copy.disable": "false"}, StopReason.COPYING_NOT_PAUSED),
     ],
 )
-def test_what_has_changed_since_it_was_judged_ends_the_telling(
+def test_a_change_after_the_judgement_ends_the_announcement(
     leader: int | None, settings: dict[str, str], reason: StopReason | None
 ) -> None:
     stop = changed(PARTITION, 10, situation(settings=settings).topic, leader)
@@ -197,7 +197,7 @@ def test_what_has_changed_since_it_was_judged_ends_the_telling(
     assert stop is None or (stop.offset, bool(stop.hint)) == (10, True)
 
 
-def test_where_no_leader_is_nobody_copies_meanwhile() -> None:
+def test_where_there_is_no_leader_no_broker_copies_meanwhile() -> None:
     leaderless = PartitionFacts(partition=0, leader=None)
     settings = {"remote.log.copy.disable": "false"}
     found = judge(PARTITION, CHAIN, situation(partition=leaderless, settings=settings, epoch_ends={}))
@@ -260,7 +260,7 @@ def test_what_replicas_cut_at_other_offsets_is_announced_as_one_chain() -> None:
     assert (spans(found.segments), found.stop) == ([(0, 10), (10, 25), (25, 50)], None)
 
 
-def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_told_of() -> None:
+def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_reported() -> None:
     found = judge(PARTITION, [*CHAIN, shipped(30, 60)], situation())
     assert spans(found.segments) == spans(CHAIN)
     assert found.stop is not None
@@ -268,7 +268,7 @@ def test_what_ends_above_the_chain_and_does_not_lead_to_it_is_told_of() -> None:
 
 
 def test_where_brokers_are_already_only_what_begins_there_follows() -> None:
-    cache = believed(copied("a", 0, 24))
+    cache = cached(copied("a", 0, 24))
     found = judge(PARTITION, [*CHAIN, shipped(20, 40)], situation(cache=cache))
     assert (spans(found.segments), found.stop) == ([(25, 40)], None)
 
@@ -282,7 +282,7 @@ def test_two_histories_of_the_same_offsets_are_never_chosen_from() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_whatever_is_announced_is_believed_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
+def test_whatever_is_announced_is_cached_by_a_broker_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
     manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
     kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FINISHED, DELETING, DELETED = list(SegmentState)[1:]
 
 
-def believed(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
+def cached(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
     (found,) = fold_events(events(records)).partitions
     return found
 
@@ -33,13 +33,13 @@ def names(segments: Iterable[object]) -> list[str]:
 
 
 def test_segments_one_after_the_other_are_one_chain() -> None:
-    found = believed([*copied("a", 0, 9), *copied("b", 10, 19, {0: 10, 2: 15})])
+    found = cached([*copied("a", 0, 9), *copied("b", 10, 19, {0: 10, 2: 15})])
     assert (found.start_offset, found.end_offset, names(found.readable)) == (0, 20, ["a", "b"])
     assert (found.gaps, found.overlaps, found.orphans, found.copying) == ((), (), (), None)
 
 
 def test_what_began_and_was_followed_by_another_is_an_orphan_and_the_last_may_be_on_its_way() -> None:
-    found = believed([started("x", 0, 9), started("y", 0, 9), *copied("a", 0, 9), started("z", 10, 19)])
+    found = cached([started("x", 0, 9), started("y", 0, 9), *copied("a", 0, 9), started("z", 10, 19)])
     assert names(found.orphans) == ["x", "y"]
     assert found.copying is not None
     assert names([found.copying]) == ["z"]
@@ -47,49 +47,49 @@ def test_what_began_and_was_followed_by_another_is_an_orphan_and_the_last_may_be
 
 
 def test_an_orphan_stays_one_when_what_followed_it_is_deleted() -> None:
-    found = believed([started("x", 0, 9), *copied("a", 0, 9), updated("a", DELETING), updated("a", DELETED)])
+    found = cached([started("x", 0, 9), *copied("a", 0, 9), updated("a", DELETING), updated("a", DELETED)])
     assert (names(found.orphans), found.copying) == (["x"], None)
 
 
-def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_became_of_it() -> None:
-    found = believed([started("x", 0, 9), *copied("a", 0, 9), started("y", 10, 19), *copied("b", 10, 19)])
+def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_its_outcome() -> None:
+    found = cached([started("x", 0, 9), *copied("a", 0, 9), started("y", 10, 19), *copied("b", 10, 19)])
     a, b = (one.id for one in found.readable)
     assert names(begun_since(found, {a, b})) == ["y"]
     assert begun_since(found, {b}) == begun_since(found, ()) == ()
 
 
-def test_a_gap_and_an_overlap_are_told() -> None:
-    found = believed([*copied("a", 0, 9), *copied("b", 15, 29), *copied("c", 25, 39)])
+def test_a_gap_and_an_overlap_are_reported() -> None:
+    found = cached([*copied("a", 0, 9), *copied("b", 15, 29), *copied("c", 25, 39)])
     assert found.gaps == (Gap(10, 15),)
     assert found.overlaps == (Gap(25, 30),)
 
 
 def test_a_later_segment_that_reaches_farther_takes_the_places_of_those_that_begin_within_it() -> None:
-    found = believed([*copied("a", 0, 9), *copied("b", 10, 19), *copied("c", 0, 24)])
+    found = cached([*copied("a", 0, 9), *copied("b", 10, 19), *copied("c", 0, 24)])
     assert (names(found.readable), names(found.replaced)) == (["c"], ["a", "b"])
 
 
 def test_a_duplicate_in_the_middle_takes_the_place_of_the_one_with_its_start_alone() -> None:
-    found = believed([*copied("a", 0, 9), *copied("b", 10, 19), *copied("c", 0, 9)])
+    found = cached([*copied("a", 0, 9), *copied("b", 10, 19), *copied("c", 0, 9)])
     assert (names(found.readable), names(found.replaced)) == (["c", "b"], ["a"])
 
 
-def test_older_ranges_may_be_told_of_after_newer_ones() -> None:
-    found = believed([*copied("b", 10, 19), *copied("a", 0, 9)])
+def test_older_ranges_may_be_announced_after_newer_ones() -> None:
+    found = cached([*copied("b", 10, 19), *copied("a", 0, 9)])
     assert (names(found.readable), found.gaps) == (["a", "b"], ())
 
 
 def test_a_deletion_takes_a_segment_away_in_two_steps() -> None:
     records = [*copied("a", 0, 9), *copied("b", 10, 19), updated("a", DELETING)]
-    begun = believed(records)
+    begun = cached(records)
     assert (names(begun.readable), names(begun.segments)) == (["b"], ["a", "b"])
-    assert names(believed([*records, updated("a", DELETED)]).segments) == ["b"]
+    assert names(cached([*records, updated("a", DELETED)]).segments) == ["b"]
 
 
 def test_what_comes_out_of_order_is_dropped() -> None:
-    never_begun = believed([updated("a", FINISHED), *copied("b", 0, 9)])
+    never_begun = cached([updated("a", FINISHED), *copied("b", 0, 9)])
     assert (never_begun.dropped, names(never_begun.segments)) == (1, ["b"])
-    too_soon = believed([started("a", 0, 9), updated("a", DELETED), updated("a", FINISHED), started("a", 0, 9)])
+    too_soon = cached([started("a", 0, 9), updated("a", DELETED), updated("a", FINISHED), started("a", 0, 9)])
     assert (too_soon.dropped, names(too_soon.readable)) == (2, ["a"])
 
 
@@ -100,7 +100,7 @@ def test_a_deleted_partition_has_nothing_left() -> None:
         event_timestamp_ms=4,
         remote_partition_delete_state=PartitionDeleteState.DELETE_PARTITION_FINISHED,
     )
-    found = believed([*copied("a", 0, 9), gone])
+    found = cached([*copied("a", 0, 9), gone])
     assert (found.segments, found.readable_ids) == ((), frozenset())
 
 
@@ -168,4 +168,4 @@ def plain_reading(records: list[RemoteLogRecord]) -> tuple[dict[str, SegmentStat
 
 
 def test_ids_are_those_of_the_segments() -> None:
-    assert believed(copied("a", 0, 9)).readable_ids == {segment_id("a").id}
+    assert cached(copied("a", 0, 9)).readable_ids == {segment_id("a").id}

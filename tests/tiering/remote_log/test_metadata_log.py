@@ -82,7 +82,7 @@ def test_records_say_what_kafkas_own_dump_tool_says(fixture_set: Callable[[str],
     assert found == expected
 
 
-def test_a_record_that_is_none_is_an_event_of_its_own_and_hides_no_other(tmp_path: Path) -> None:
+def test_an_invalid_record_is_an_event_of_its_own_and_hides_no_other(tmp_path: Path) -> None:
     write_metadata_partition(tmp_path, [*copied("a", 0, 9), b"\1\3\0junk", *copied("b", 10, 19)], number=4)
     found = fold_events(all_events(tmp_path))
     assert [(one.metadata_partition, one.offset) for one in found.poison] == [(4, 2)]

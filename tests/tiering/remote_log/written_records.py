@@ -63,11 +63,11 @@ def write_metadata_partition(directory: Path, values: Sequence[bytes | RemoteLog
     folder.mkdir(parents=True)
     (folder / "leader-epoch-checkpoint").write_text("0\n0\n")
     log = folder / f"{0:020d}.log"
-    append_told(log, values, at=0)
+    append_records(log, values, at=0)
     return log
 
 
-def append_told(log: Path, values: Sequence[bytes | RemoteLogRecord], at: int) -> None:
+def append_records(log: Path, values: Sequence[bytes | RemoteLogRecord], at: int) -> None:
     """Append a batch for each value to a segment of the metadata topic, the first with the offset ``at``."""
     with log.open("ab") as file:
         for offset, value in enumerate(values, at):

@@ -182,7 +182,7 @@ CONTROL_TYPES: Final[dict[int, tuple[type[ControlMessage], int]]] = {
     KRAFT_VERSION: (KRaftVersionRecord, 0),
     KRAFT_VOTERS: (VotersRecord, 0),
 }
-"""Class and newest version by the type that the record's key says."""
+"""Class and newest version by the type in the record's key."""
 
 
 def read_control_message(key: memoryview, value: memoryview, *, at: int = 0) -> ControlMessage | UnknownRecord:

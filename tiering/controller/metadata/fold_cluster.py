@@ -213,7 +213,8 @@ def _source(record: ProducerIdsRecord, place: Place) -> BlockSource:
 
 def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above: int) -> None:
     first = record.next_producer_id - PRODUCER_ID_BLOCK_SIZE
-    what = f"ids from {above} to {first} went to no broker" if first > above else f"ids below {above} were given before"
+    skipped = f"ids from {above} to {first} were allocated to no broker"
+    what = skipped if first > above else f"ids below {above} were allocated before"
     text = f"the block of producer ids below {record.next_producer_id} does not begin at {above}: {what}"
     state.notes.append(Note(offset=place.offset, text=text))
 

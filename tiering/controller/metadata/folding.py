@@ -64,11 +64,11 @@ SETTINGS_TYPES: Final = frozenset({
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
     UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord,
 })  # fmt: skip
-"""What says the settings of brokers and topics, and of what release brokers are; a topic's go with it."""
+"""Records with the settings of brokers and topics, and brokers' releases; deleting a topic deletes its settings."""
 TOPIC_TYPES: Final = (TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord)
-"""What says the ids of topics, and where their partitions are."""
+"""Records with the ids of topics, and the places of their partitions."""
 TRANSACTION_TYPES: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
-"""What decides which of the others count: none of these can be skipped."""
+"""Records that decide which of the others count: none of these can be skipped."""
 UNKNOWN: Final = "unknown to this release"
 DEPENDENT: Final = "about what a skipped record may have made"
 
@@ -247,7 +247,7 @@ class _Folding:
     def _note_version(self, level: int, place: Place) -> None:
         if level > max(METADATA_VERSIONS):
             newest = METADATA_VERSIONS[max(METADATA_VERSIONS)]
-            text = f"metadata.version {level} is younger than {newest}, the newest known"
+            text = f"metadata.version {level} is newer than {newest}, the newest known"
             self.state.notes.append(Note(offset=place.offset, text=text))
 
     def _begin(self, message: BeginTransactionRecord, place: Place) -> None:

@@ -158,7 +158,7 @@ class BlockSource(StrEnum):
     CHECKPOINT = "checkpoint"
     """From a checkpoint, which only records where the next block begins: it covers all blocks before it."""
     MIGRATION = "migration"
-    """From the migration from ZooKeeper, which says the last block: it stands for all before it, too."""
+    """From the migration from ZooKeeper, which records only the last block: it represents all earlier ones, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +277,7 @@ class MetadataImage:
             if one.api_key in asked:
                 raise MetadataVersionError(
                     f"{one.first}: {one}, and the answer depends on them",
-                    hint="a newer release of Resnap may know them; until then give what they say by flags or files",
+                    hint="a newer release of Resnap may know them; until then give their values with flags or files",
                 )
         return self
 

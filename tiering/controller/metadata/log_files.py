@@ -164,7 +164,7 @@ def read_checkpoint(path: Path, *, only: Collection[type] | None = None) -> Iter
         raise MetadataLogError(f"{path}: does not end with the footer of a checkpoint", hint=_UNFINISHED)
 
 
-_UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it, and an older one is taken"
+_UNFINISHED: Final = "it was never finished, or cut off; remove this copy of it, and an older one is used"
 
 
 def _unbroken(parts: Iterator[MetadataBatch | TornTail]) -> Iterator[MetadataBatch | TornTail]:

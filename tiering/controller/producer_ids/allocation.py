@@ -121,7 +121,7 @@ class ProducerIdAllocation:
         """
         if self.next_block is not EMPTY and record.next_producer_id <= self.next_block.first:
             raise DataError(
-                f"a record gives away producer ids up to {record.next_producer_id}, but the one before it went up to"
+                f"a record allocates producer ids up to {record.next_producer_id}, but the one before it went up to"
                 f" {self.next_block.first}",
                 hint="the log is not one that a controller wrote",
             )

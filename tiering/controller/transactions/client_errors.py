@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Final
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.storage.log.record_batch import MAX_EPOCH
 
 FENCED_IS_ITS_OWN_ERROR: Final = (2, 7)
 """Since then there is PRODUCER_FENCED, and a stale epoch in a produce response is abortable."""
@@ -202,11 +201,6 @@ def after_unresolved(*, transactional: bool, can_bump: bool, all_acked: bool) ->
         return Reaction(batch=BatchOutcome.FAIL, bumps_epoch=True)
     state = ClientState.ABORTABLE if can_bump else ClientState.FATAL
     return Reaction(batch=BatchOutcome.FAIL, state=state, bumps_epoch=can_bump)
-
-
-def bumped_by_itself(epoch: int) -> int | None:
-    """Return the next epoch of an idempotent producer; None if it requests a new producer id instead."""
-    return None if epoch == MAX_EPOCH else epoch + 1
 
 
 class CoordinatorRequest(Enum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.storage.log.record_batch import NO_SEQUENCE
+from resnap.storage.log.record_batch import MAX_EPOCH, NO_SEQUENCE
 from resnap.tiering.controller.transactions.client_batches import NO_PRODUCERS, ClientBatch, PartitionSequences
 from resnap.tiering.controller.transactions.client_errors import (
     BatchOutcome,
@@ -22,7 +22,6 @@ from resnap.tiering.controller.transactions.client_errors import (
     ProduceSituation,
     Reaction,
     after_unresolved,
-    bumped_by_itself,
     on_coordinator_error,
     on_produce_error,
 )
@@ -256,8 +255,9 @@ class ClientSequences:
         self._note_bump(partition, reaction)
 
     def _bump(self) -> None:
-        epoch = bumped_by_itself(self.producer[1])
-        self.producer = NO_PRODUCERS if epoch is None else (self.producer[0], epoch)
+        """Take the next epoch; after the last one a new producer id is requested."""
+        producer_id, epoch = self.producer
+        self.producer = NO_PRODUCERS if epoch == MAX_EPOCH else (producer_id, epoch + 1)
         for partition in self._to_rewrite:
             known = self._of(partition)
             known.begin_at_zero(self.producer)

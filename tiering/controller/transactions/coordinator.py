@@ -64,7 +64,7 @@ class PendingAppend:
 
 
 Answer: TypeAlias = InitProducerIdResponse
-"""Producer id and epoch, or an error; for other requests than ``InitProducerId`` the id and epoch to go on with."""
+"""Producer id and epoch, or an error; for other requests than ``InitProducerId`` the id and epoch to continue with."""
 
 
 def error_of_append(error: KafkaError) -> KafkaError:

@@ -80,7 +80,7 @@ def test_zeros_behind_the_last_batch_are_a_torn_end(size: int, log: bytes, place
 
 
 @pytest.mark.parametrize("tail", [b"\1" * 5, b"\1" * 100, b"\0" * 30 + b"\1"])
-def test_what_is_no_front_of_the_next_batch_is_no_torn_end(tail: bytes, log: bytes, place: Path) -> None:
+def test_bytes_that_do_not_begin_the_next_batch_are_not_a_torn_end(tail: bytes, log: bytes, place: Path) -> None:
     with pytest.raises(FormatError, match=r"metadata batch(| length) at byte \d+: expected"):
         read(place, log + tail, active=True)
 

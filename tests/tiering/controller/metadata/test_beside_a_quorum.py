@@ -1,4 +1,4 @@
-"""A metadata log is read while its quorum deletes what a checkpoint stands for."""
+"""A metadata log is read while its quorum deletes what a checkpoint replaces."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, do: Callable[[MetadataLogFile
     return listed
 
 
-def test_a_segment_that_went_meanwhile_makes_it_look_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_was_deleted_meanwhile_causes_another_listing(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = log / f"{0:020d}.log"
     listed = after_listing(monkeypatch, lambda _: first.unlink(missing_ok=True))
     image = load_image(log)
@@ -57,7 +59,7 @@ def test_a_segment_that_went_meanwhile_makes_it_look_again(log: Path, monkeypatc
     assert (image.next_producer_id, image.producer_id_blocks[0].source) == (9000, "checkpoint")
 
 
-def test_it_does_not_look_for_ever(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings_are_not_repeated_for_ever(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def come_and_go(files: MetadataLogFiles) -> None:
         files.checkpoints[-1].path.unlink()
 

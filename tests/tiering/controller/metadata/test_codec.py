@@ -108,7 +108,7 @@ def test_a_tagged_field_of_another_size_than_it_says_is_damage() -> None:
         (frame(1, 0, b"\0"), r"number at byte 3: expected 4 bytes, found 1 left"),
     ],
 )
-def test_bad_bytes_are_told_with_their_position(value: bytes, complaint: str) -> None:
+def test_bad_bytes_are_reported_with_their_position(value: bytes, complaint: str) -> None:
     with pytest.raises(FormatError, match=complaint):
         decode_record(value)
 

@@ -140,7 +140,7 @@ def test_the_log_up_to_a_checkpoint_and_the_checkpoint_are_the_same_image(name: 
     for checkpoint in checkpoints:
         ours = fold(part for part in parts if part.header.last_offset < checkpoint.end_offset)
         theirs = fold(read_checkpoint(checkpoint.path), covered=checkpoint.end_offset)
-        # What only a log can tell: how things came to be, and what is no more.
+        # What only a log shows: the history, and what was deleted.
         history = replace(
             ours,
             topics={topic: replace(one, created_offset=None) for topic, one in ours.topics.items()},
@@ -207,7 +207,7 @@ def test_a_checkpoint_knows_of_producer_ids_only_where_the_next_block_begins(tmp
     )
 
 
-def test_the_old_checkpoints_that_name_broker_0_tell_of_no_holder_either(tmp_path: Path) -> None:
+def test_the_old_checkpoints_that_name_broker_0_name_no_holder_either(tmp_path: Path) -> None:
     path = tmp_path / f"{9:020d}-{1:010d}.checkpoint"
     record = ProducerIdsRecord(broker_id=0, broker_epoch=0, next_producer_id=3000)
     path.write_bytes(checkpoint_bytes([record], epoch=1, timestamp=77))
@@ -272,12 +272,12 @@ def test_a_migration_from_zookeeper_stands_for_all_ids_before_it(folded: Callabl
 @pytest.mark.parametrize(
     ("second", "span", "text"),
     [
-        (1500, (500, 1500, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
-        (1000, (0, 1000, "allocated"), "does not begin at 1000: ids below 1000 were given before"),
-        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 went to no broker"),
+        (1500, (500, 1500, "allocated"), "does not begin at 1000: ids below 1000 were allocated before"),
+        (1000, (0, 1000, "allocated"), "does not begin at 1000: ids below 1000 were allocated before"),
+        (5000, (4000, 5000, "allocated"), "does not begin at 1000: ids from 1000 to 4000 were allocated to no broker"),
     ],
 )
-def test_a_block_out_of_order_stands_as_it_was_given_and_is_noted(
+def test_a_block_out_of_order_is_kept_as_it_was_given_and_is_noted(
     second: int, span: tuple[int, int, str], text: str, folded: Callable[..., MetadataImage]
 ) -> None:
     image = folded(
@@ -294,7 +294,7 @@ def test_records_of_a_transaction_count_from_its_end_on(folded: Callable[..., Me
     assert folded(*begun, EndTransactionRecord()).topic_ids() == {"payments": TOPIC_ID}
 
 
-def test_how_transactions_went_is_told(folded: Callable[..., MetadataImage]) -> None:
+def test_the_outcome_of_transactions_is_reported(folded: Callable[..., MetadataImage]) -> None:
     image = folded(
         BeginTransactionRecord(name="first"),
         TOPIC,
@@ -339,7 +339,7 @@ def test_records_that_contradict_what_came_before_are_refused_with_their_place(
 
 
 def younger(api_key: int, version: int) -> bytes:
-    """Return a record of a type, or a version of one, that nobody knows yet."""
+    """Return a record of a type, or a version of one, that is not known yet."""
     return b"".join(map(write_unsigned_varint, (1, api_key, version))) + b"whatever"
 
 
@@ -347,7 +347,7 @@ def test_a_younger_metadata_version_is_read_and_noted(folded: Callable[..., Meta
     image = folded(FeatureLevelRecord(name="metadata.version", feature_level=99), TOPIC)
     assert image.metadata_version == 99
     assert image.topic_ids() == {"payments": TOPIC_ID}
-    assert [one.text for one in image.notes] == ["metadata.version 99 is younger than 4.5-IV0, the newest known"]
+    assert [one.text for one in image.notes] == ["metadata.version 99 is newer than 4.5-IV0, the newest known"]
 
 
 def test_what_is_younger_is_skipped_and_named_once(folded: Callable[..., MetadataImage]) -> None:

@@ -81,7 +81,7 @@ def test_every_batch_and_record_is_as_kafkas_own_tool_shows_it(name: str, fixtur
     fixture = fixture_set(name)
     dump = (fixture.root / "metadata-dump.txt").read_text()
     ours, theirs = batches(list_metadata_log(fixture.data)), list(dumped_batches(dump))
-    # The brokers up to 4.1.1 went on for a few seconds after the tool had looked, and then stopped in order.
+    # The brokers up to 4.1.1 went on for a few seconds after the tool had read, and then shut down cleanly.
     assert len(theirs) > 70
     assert [as_dumped(batch) for batch in ours[: len(theirs)]] == theirs
     data = [batch for batch in ours[: len(theirs)] if not batch.header.is_control]
@@ -149,7 +149,7 @@ def test_a_log_without_its_beginning_and_without_a_checkpoint_that_reaches_it_is
         read_metadata_log(list_metadata_log(directory))
 
 
-def test_a_segment_that_is_missing_in_between_is_told(tmp_path: Path) -> None:
+def test_a_missing_segment_in_between_is_reported(tmp_path: Path) -> None:
     directory = tmp_path / "__cluster_metadata-0"
     files = written(directory, 10)
     (directory / files.segments[1].path).unlink()
@@ -191,20 +191,20 @@ def test_a_checkpoint_that_was_never_finished_is_refused(
         list(read_checkpoint(cut))
 
 
-def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     files = written(tmp_path / "__cluster_metadata-0", 3)
     with pytest.raises(MetadataLogError, match="does not begin with the header of a checkpoint"):
         list(read_checkpoint(tmp_path / "__cluster_metadata-0" / files.segments[0].path))
 
 
-def test_a_place_without_a_metadata_log_is_told(tmp_path: Path, fixture_set: Sets) -> None:
+def test_a_place_without_a_metadata_log_is_reported(tmp_path: Path, fixture_set: Sets) -> None:
     with pytest.raises(UsageError, match="holds no metadata log"):
         list_metadata_log(fixture_set("kafka-2.7.2-no-producers").data)
     with pytest.raises(UsageError, match="no such directory"):
         list_metadata_log(tmp_path / "nowhere")
 
 
-def test_a_file_is_no_place_of_a_metadata_log(tmp_path: Path) -> None:
+def test_a_file_is_not_a_place_of_a_metadata_log(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not a directory"):
         list_metadata_log(tmp_path / "file")

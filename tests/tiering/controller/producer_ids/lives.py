@@ -20,7 +20,7 @@ START: Final = struct.Struct(">q")
 
 
 def give_away_for_ever(log: Path, told: Connection) -> None:
-    """Give away blocks until killed; the first id of each is told once the block is durable."""
+    """Give away blocks until killed; the first id of each is sent once the block is durable."""
     with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
         while True:
             block = allocation.allocate(1 + random.randrange(2), EPOCH, NOW)
@@ -28,7 +28,7 @@ def give_away_for_ever(log: Path, told: Connection) -> None:
 
 
 def open_in_vain(log: Path) -> None:
-    """End with the exit code of a log that somebody else holds."""
+    """End with the exit code of a log that another process holds."""
     try:
         with open_allocation(log, leader_id=2, timestamp=NOW):
             pass

@@ -181,6 +181,6 @@ def test_brokers_with_zookeeper_ask_the_controller_from_3_0_iv0_on(protocol: str
     assert asks_the_controller(protocol) == asks
 
 
-def test_what_is_no_protocol_version_is_refused() -> None:
+def test_an_invalid_protocol_version_is_refused() -> None:
     with pytest.raises(ValueError, match="found 'newest'"):
         asks_the_controller("newest")

@@ -107,7 +107,7 @@ def test_a_block_is_not_given_away_where_the_append_failed(log: Path, monkeypatc
         with pytest.raises(LogDirError, match="earlier append"):
             allocation.allocate(1, EPOCH, NOW)
     with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
-        # The record had reached the file: nobody heard of the block, and nobody gets it.
+        # The record had reached the file: no broker got the block, and none will.
         assert allocation.allocate(1, EPOCH, NOW).first == 1000
 
 
@@ -176,7 +176,7 @@ def test_a_broker_is_registered_for_good_and_asks_under_its_epoch(tmp_path: Path
         assert allocation.allocate(7, later, NOW).first == 1000
 
 
-def test_a_caller_that_asks_too_often_is_told_to_wait(tmp_path: Path) -> None:
+def test_a_caller_that_asks_too_often_is_throttled(tmp_path: Path) -> None:
     throttle = RequestThrottle(2.0, burst_s=3)
     with open_allocation(tmp_path / "__cluster_metadata-0", leader_id=1, timestamp=NOW) as allocation:
         request = AllocateProducerIdsRequest(broker_id=7, broker_epoch=allocation.register_broker(7, ZERO_UUID, NOW))
@@ -219,7 +219,7 @@ def context() -> ForkServerContext:
 
 
 def _killed_life(context: ForkServerContext, log: Path, chance: random.Random) -> Iterator[int]:
-    """Run a controller, kill it at some instant, and yield the first id of each block that it told."""
+    """Run a controller, kill it at some instant, and yield the first id of each block that it sent."""
     reading, writing = context.Pipe(duplex=False)
     process = context.Process(target=give_away_for_ever, args=(log, writing))
     process.start()
@@ -237,7 +237,7 @@ def _killed_life(context: ForkServerContext, log: Path, chance: random.Random) -
 
 
 def kill_often(context: ForkServerContext, root: Path, kills: int) -> int:
-    """Return how many blocks were told, none of them twice."""
+    """Return how many blocks were sent, none of them twice."""
     chance = random.Random(kills)
     blocks = 0
     for start in range(0, kills, LIVES_PER_LOG):

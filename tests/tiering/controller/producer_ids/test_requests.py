@@ -83,7 +83,7 @@ def test_bytes_are_those_of_the_protocol() -> None:
 
 
 @given(st.binary(max_size=40), VERSIONS)
-def test_bytes_that_are_no_body_raise_format_errors_alone(data: bytes, version: int) -> None:
+def test_invalid_bytes_of_a_body_raise_format_errors_alone(data: bytes, version: int) -> None:
     for read in (partial(read_body, AllocateProducerIdsRequest), partial(read_body, AllocateProducerIdsResponse)):
         with suppress(FormatError):
             read(data)
@@ -92,7 +92,7 @@ def test_bytes_that_are_no_body_raise_format_errors_alone(data: bytes, version: 
             read_version(data, version)
 
 
-def test_versions_that_are_none_or_lack_a_field_are_refused() -> None:
+def test_invalid_versions_and_versions_that_lack_a_field_are_refused() -> None:
     with pytest.raises(ValueError, match="no version 6"):
         read_body(InitProducerIdRequest, b"", 6)
     with pytest.raises(ValueError, match="version 2 has no producerId"):
@@ -104,7 +104,7 @@ def test_unknown_tags_are_passed_over() -> None:
     assert read_body(InitProducerIdRequest, body[:-1] + b"\x01\x07\x02\xaa\xbb", 5).transactional_id == "t"
 
 
-def test_an_error_code_that_is_not_known_is_told() -> None:
+def test_an_unknown_error_code_is_reported() -> None:
     body = write_body(InitProducerIdResponse(), 1)
     with pytest.raises(FormatError, match="error code"):
         read_body(InitProducerIdResponse, body[:4] + b"\x7f\xff" + body[6:], 1)

@@ -105,7 +105,7 @@ def test_the_bytes_are_those_of_kafka() -> None:
         b'{"version":1,"broker":0,"block_start":"1000","block_end":"5"}', pytest.param(b"[" * 100_000, id="deep"),
     ],
 )  # fmt: skip
-def test_what_kafka_would_not_have_written_is_told(data: bytes) -> None:
+def test_what_kafka_would_not_have_written_is_reported(data: bytes) -> None:
     with pytest.raises(DataError, match="latest_producer_id_block"):
         read_block_json(data)
 

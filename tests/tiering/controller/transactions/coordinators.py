@@ -20,7 +20,7 @@ AGAIN = KafkaError.CONCURRENT_TRANSACTIONS
 
 
 class Coordinated:
-    """A coordinator that is driven step by step; ``init`` and the others write at once, unless told otherwise."""
+    """A coordinator that is driven step by step; ``init`` and the others write at once by default."""
 
     def __init__(self, *, v2: bool = False, first_producer_id: int = PID) -> None:
         self.now = 1_000_000

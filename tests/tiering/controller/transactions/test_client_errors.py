@@ -12,7 +12,6 @@ from resnap.tiering.controller.transactions.client_errors import (
     ProduceSituation,
     Reaction,
     after_unresolved,
-    bumped_by_itself,
     on_coordinator_error,
     on_produce_error,
 )
@@ -177,10 +176,6 @@ def test_retriable_errors_of_a_batch_are_retried_until_retries_are_used_up(code:
     assert transactional(code, has_retries=False) == ABORTS
 
 
-def test_producer_id_reset() -> None:
-    assert [bumped_by_itself(epoch) for epoch in (0, 32_766, 32_767)] == [1, 32_767, None]
-
-
 @each("code", [3, 7, 14, 51])
 @each("request_", [Request.INIT_PRODUCER_ID, Request.ADD_PARTITIONS, Request.END_TXN])
 def test_retriable_errors(code: int, request_: Request) -> None:
@@ -218,7 +213,7 @@ def test_bump_transactional_epoch_on_recoverable_request_error(request_: Request
 
 
 @pytest.mark.parametrize("request_", [Request.INIT_PRODUCER_ID, Request.TXN_OFFSET_COMMIT])
-def test_a_lost_mapping_is_fatal_where_nobody_expects_it(request_: Request) -> None:
+def test_a_lost_mapping_is_fatal_where_it_is_not_expected(request_: Request) -> None:
     assert on_coordinator_error(request_, KafkaError.INVALID_PRODUCER_ID_MAPPING).state is FATAL
 
 
@@ -325,7 +320,7 @@ def test_no_right_to_the_cluster_ends_a_transaction_where_partitions_are_added_a
 
 
 @pytest.mark.parametrize("request_", [Request.ADD_PARTITIONS, Request.ADD_OFFSETS, Request.END_TXN])
-def test_from_4_0_on_a_lost_mapping_is_fatal_whoever_says_it(request_: Request) -> None:
+def test_from_4_0_on_a_lost_mapping_is_fatal_whichever_request_reports_it(request_: Request) -> None:
     assert asked(request_, 49, release=(4, 0)) == transactional(49, release=(4, 0)) == Reaction(batch=FAIL, state=FATAL)
     assert asked(request_, 59, release=(4, 0)) == ABORTS
 
@@ -355,7 +350,7 @@ def test_a_gap_brings_the_next_epoch_though_retries_are_used_up() -> None:
     assert not idempotent(29, has_retries=False).bumps_epoch
 
 
-def test_with_transactions_v2_the_end_brings_the_next_epoch_and_nobody_asks_for_it() -> None:
+def test_with_transactions_v2_the_end_brings_the_next_epoch_without_a_request_for_it() -> None:
     assert transactional(29, transactions_v2=True) == Reaction(batch=FAIL, state=ABORTABLE)
     assert asked(Request.END_TXN, 59, can_bump=False, transactions_v2=True) == Reaction(batch=FAIL, state=ABORTABLE)
     assert asked(Request.END_TXN, 49, release=(4, 0), transactions_v2=True).state is FATAL

@@ -210,7 +210,7 @@ def test_no_failed_batch_handling_when_txn_manager_is_in_fatal_error() -> None:
 
 
 def bumped_beside_a_healthy_partition() -> tuple[Client, ClientBatch]:
-    """One partition gets its batches numbered anew; the other one has a batch in flight, and another one waiting."""
+    """One partition gets its batches numbered again; the other one has a batch in flight, and another one waiting."""
     client = idempotent(epoch=1)
     first, second, third = (client.send(TP0) for _ in range(3))
     healthy_first, healthy_second = client.send(TP1), client.send(TP1)
@@ -304,7 +304,7 @@ def test_bump_transactional_epoch_on_timeout() -> None:
 
 def test_can_bump_epoch_during_coordinator_disconnect() -> None:
     client = transactional(init_producer_id=3)
-    client.refused(client.send(), UNAUTHORIZED)  # nothing is heard of a coordinator meanwhile
+    client.refused(client.send(), UNAUTHORIZED)  # no response of a coordinator arrives meanwhile
     assert client.needs_bump
     other = transactional(init_producer_id=3)
     other.found_coordinator(1)
@@ -393,7 +393,7 @@ def test_an_aborting_transaction_need_not_abort_once_more_for_what_becomes_known
     client.expired(batch)
     assert client.state is ClientState.ABORTABLE
     client.abort()
-    client.step()  # it is seen that nobody knows whether the batch was written
+    client.step()  # it shows that it is unknown whether the batch was written
     assert client.state is ClientState.UNCHANGED
     client.coordinator_refused(END_TXN, KafkaError.TRANSACTION_ABORTABLE)
     assert client.state is ClientState.UNCHANGED
@@ -417,7 +417,7 @@ def test_what_was_sent_is_sent_again_in_a_transaction_that_must_abort_and_the_re
     assert client.of().queue == client.of().in_flight == []
 
 
-def test_what_was_sent_is_sent_again_after_its_partition_began_anew() -> None:
+def test_a_batch_is_sent_again_after_the_sequence_of_its_partition_was_restarted() -> None:
     client = transactional()
     client.acknowledged(client.send(), base_offset=0)
     first, second = client.send(), client.send()

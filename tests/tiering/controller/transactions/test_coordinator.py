@@ -184,7 +184,7 @@ def test_init_producer_id_with_invalid_epoch_after_producer_id_rotation(ours: Co
     assert ours.init(PID, LAST - 1) == error(FENCED)
 
 
-def test_a_rotation_that_nobody_expected_is_not_repeated(ours: Coordinated) -> None:
+def test_an_unexpected_rotation_is_not_repeated(ours: Coordinated) -> None:
     ours.known(epoch=LAST)
     ours.init()
     assert ours.init(PID, LAST) == error(FENCED)
@@ -196,7 +196,7 @@ def test_exhausted_epochs_and_another_expected_one_are_a_server_error(ours: Coor
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.PREPARE_EPOCH_FENCE])
-def test_states_that_are_none_are_a_server_error(ours: Coordinated, state: State) -> None:
+def test_invalid_states_are_a_server_error(ours: Coordinated, state: State) -> None:
     ours.known(state)
     assert ours.init() == error(KafkaError.UNKNOWN_SERVER_ERROR)
 
@@ -281,7 +281,7 @@ def test_a_timeout_out_of_range_is_refused(ours: Coordinated, timeout_ms: int) -
     assert ours.init(timeout_ms=timeout_ms) == error(KafkaError.INVALID_TRANSACTION_TIMEOUT)
 
 
-def test_without_producer_ids_clients_hear_why() -> None:
+def test_without_producer_ids_clients_get_the_reason() -> None:
     def none_yet() -> int:
         raise RefusedError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "no block yet")
 
@@ -343,7 +343,7 @@ def test_bump_transactional_epoch_after_invalid_producer_id_mapping(ours: Coordi
     ("written", "heard"),
     [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14)],
 )
-def test_errors_of_the_log_are_told_as_those_of_a_coordinator(written: int, heard: int) -> None:
+def test_errors_of_the_log_are_reported_as_those_of_a_coordinator(written: int, heard: int) -> None:
     assert error_of_append(KafkaError(written)).value == heard
 
 
@@ -379,9 +379,7 @@ def test_with_v2_the_last_epoch_brings_a_new_producer_id(v2: Coordinated) -> Non
     assert (v2.metadata.producer_id, v2.metadata.producer_epoch) == (PID + 1, 0)
 
 
-def test_with_v2_whoever_has_the_next_producer_id_waits_until_the_markers_are_written(
-    v2: Coordinated, tmp_path: Path
-) -> None:
+def test_with_v2_the_next_producer_id_waits_until_the_markers_are_written(v2: Coordinated, tmp_path: Path) -> None:
     v2.known(State.ONGOING, epoch=LAST)
     assert v2.end(PID, LAST, client_v2=True) == given(PID + 1, 0)
 

@@ -50,9 +50,7 @@ def test_what_is_written_is_read(name: str, value: TransactionLogValue | None, v
 
 
 @given(value=VALUES, version=st.integers(0, 1), cut=st.integers(1, 20))
-def test_of_bytes_that_are_cut_or_too_many_nothing_is_believed(
-    value: TransactionLogValue, version: int, cut: int
-) -> None:
+def test_bytes_that_are_cut_or_too_many_are_refused(value: TransactionLogValue, version: int, cut: int) -> None:
     key, data = encode_record("id", value, version)
     assert data is not None
     for wrong in (data[:-cut], data + bytes(cut)):

@@ -1,4 +1,4 @@
-"""Verbs that are told to end, or stopped and let go on, or whose clock is set, at any step: whole, and gone on with."""
+"""Verbs that get SIGTERM, SIGSTOP and SIGCONT, or another clock, at any step: complete, and continued by a rerun."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     """How a run in a process of its own ended."""
 
     code: int
-    told: str
+    output: str
     steps: int
 
 
@@ -50,15 +50,15 @@ def stage() -> Iterator[Stage]:
 
 
 def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
-    """Run the place's verb in a process of its own, which tells ``at_step`` of each step before it does it.
+    """Run the place's verb in a process of its own, which calls ``at_step`` before each step.
 
-    If that stops the process, it is told to end, and to go on.
+    If that stops the process, it gets SIGTERM, and SIGCONT.
     """
-    heard, told = os.pipe()
+    heard, steps_to = os.pipe()
     if not (child := os.fork()):
         os.close(heard)
-        _run(place, at_step, told)
-    os.close(told)
+        _run(place, at_step, steps_to)
+    os.close(steps_to)
     _, status = os.waitpid(child, os.WUNTRACED)
     if os.WIFSTOPPED(status):
         os.kill(child, signal.SIGTERM)
@@ -69,12 +69,12 @@ def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
     return Ended(os.waitstatus_to_exitcode(status), said, int(steps or 0))
 
 
-def _run(place: Place, at_step: Callable[[int], None], told: int) -> None:
+def _run(place: Place, at_step: Callable[[int], None], steps_to: int) -> None:
     signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
     code, said, steps = -1, "", 0
     ours = (str(place.root), str(place.scene.log_dir))
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def count_step(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal steps
         if event in STEPS and isinstance(arguments[0], str) and arguments[0].startswith(ours):
             steps += 1
@@ -83,16 +83,16 @@ def _run(place: Place, at_step: Callable[[int], None], told: int) -> None:
     try:
         tempfile.tempdir = str(place.root / "tmp")
         (place.root / "tmp").mkdir()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started the tests ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent of the tests ignores it
         # Interrupted between the opening of a directory and the block that closes it, Python closes it, and warns.
         warnings.simplefilter("ignore", ResourceWarning)
         heed_interrupts()
-        sys.addaudithook(hear)
+        sys.addaudithook(count_step)
         code, said = place.run()
-    except BaseException:  # noqa: BLE001 - told, since the process ends without a word
+    except BaseException:  # noqa: BLE001 - reported, since the process ends without a message
         said = traceback.format_exc()
     finally:
-        os.write(told, f"{steps} {said}".encode()[:60_000])
+        os.write(steps_to, f"{steps} {said}".encode()[:60_000])
         os._exit(code & 0xFF)
 
 
@@ -101,7 +101,7 @@ def once(number: signal.Signals, at: int) -> Callable[[int], None]:
 
 
 def again_and_again(number: signal.Signals, at: int) -> Callable[[int], None]:
-    """Tell it once more if it does anything at all of its own after that."""
+    """Send the signal once more if the process takes any step of its own after that."""
     return lambda step: os.kill(os.getpid(), number) if step >= at else None
 
 
@@ -142,35 +142,35 @@ DISTURBANCES: Final[dict[str, Callable[[Place, int], Callable[[int], None]]]] = 
 
 
 def check_end(found: Ended, place: Place, expected: object, how: str) -> None:
-    assert "Traceback" not in found.told, found
+    assert "Traceback" not in found.output, found
     if how.startswith("a day"):
         assert (found.code, place.check()) == (0, expected), found
     elif how != "SIGINT twice":
-        assert (found.code, found.told.endswith("interrupted\n")) == (INTERRUPTED, True), found
+        assert (found.code, found.output.endswith("interrupted\n")) == (INTERRUPTED, True), found
     else:
         assert found.code == INTERRUPTED, found
-        return  # as it stands, like one that was killed
+        return  # at once, like one that was killed
     assert leftovers(place) == [], found
 
 
 @pytest.fixture(scope="module")
 def undisturbed(stage: Stage) -> Callable[[str], tuple[object, int]]:
-    """Tell what is there after a run that nobody disturbs, and of how many steps it is."""
+    """Return what is there after an undisturbed run, and its number of steps."""
 
     @cache
-    def told(verb: str) -> tuple[object, int]:
+    def result_of(verb: str) -> tuple[object, int]:
         place = Place(stage, verb)
         found = ended(place, lambda _: None)
         assert (found.code, leftovers(place)) == (0, []), found
         return place.check(), found.steps
 
-    return told
+    return result_of
 
 
 @pytest.mark.parametrize("stops", [1, pytest.param(1_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("how", DISTURBANCES)
 @pytest.mark.parametrize("verb", VERBS)
-def test_whoever_is_disturbed_at_any_step_leaves_nothing_half_made_and_is_gone_on_with(
+def test_a_disturbance_at_any_step_leaves_nothing_half_made_and_the_next_run_continues(
     stage: Stage, undisturbed: Callable[[str], tuple[object, int]], verb: str, how: str, stops: int
 ) -> None:
     expected, steps = undisturbed(verb)
@@ -179,5 +179,5 @@ def test_whoever_is_disturbed_at_any_step_leaves_nothing_half_made_and_is_gone_o
         place = Place(stage, verb)
         check_end(ended(place, DISTURBANCES[how](place, at)), place, expected, how)
         place.check()
-        code, told = place.run()
-        assert (code, place.check()) == (0, expected), told
+        code, output = place.run()
+        assert (code, place.check()) == (0, expected), output

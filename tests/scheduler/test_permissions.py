@@ -1,0 +1,168 @@
+"""Files and places without permission: a clear message, the right exit code, and everything else is still done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scheduler.files import bases, file_at, lost_boundaries
+from tests.scheduler.shipped import check_store, eligible, files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.scheduler.conftest import Resnap
+
+LOCAL = ("--engine", "local")
+ROLL = ("--as-of", "roll", *LOCAL)
+
+
+@pytest.fixture
+def closed_log(open_folder: Path, broker_log: Path) -> Path:
+    """A copy that every user can reach; a test may close parts of it."""
+    data = shutil.copytree(broker_log, open_folder / "data")
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    return data
+
+
+@pytest.fixture
+def unprivileged(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap]:
+    """The command as a user without powers.
+
+    Modules are loaded before, since Python itself may lie where only root may go.
+    """
+    for arguments in (["plan"], ["regenerate", "--into", tmp_path / "warm"], ["tier", "--to", f"file://{tmp_path}/w"]):
+        assert command(*arguments, closed_log, "--topic", "orders", *LOCAL).code == 0
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield replace(command, directory=closed_log.parent)  # type: ignore[type-var]
+    if root:
+        os.seteuid(0)
+
+
+def test_a_partition_without_permission_is_reported_and_the_others_are_done(
+    unprivileged: Resnap, closed_log: Path
+) -> None:
+    out, store = closed_log.parent / "out", closed_log.parent / "store"
+    with _closed(closed_log / "payments-1"):
+        for arguments in (
+            ["scan", closed_log],
+            ["plan", closed_log, *LOCAL],
+            ["regenerate", closed_log, *ROLL, "--into", out],
+            ["tier", closed_log, *ROLL, "--to", store.as_uri()],
+        ):
+            ran = unprivileged(*arguments, "--output", "json")
+            assert ran.code == 3, (arguments, ran.err)
+            assert ran.error["type"] == "LogDirError"
+            assert str(closed_log / "payments-1") in ran.error["message"]
+            assert "run as the user that the broker runs as" in ran.error["hint"]
+        assert unprivileged("scan", closed_log, "--topic", "orders").code == 0
+    assert not (out / "payments-1").exists()
+    assert bases(out / "payments-0", "snapshot") == lost_boundaries(closed_log / "payments-0")
+    assert check_store(files_of(store)) == {one for one in eligible(closed_log) if one[:2] != ("payments", 1)}
+
+
+@pytest.mark.parametrize("suffix", ["log", "snapshot", "txnindex"])
+def test_a_file_without_permission_is_reported_and_the_others_are_done(
+    unprivileged: Resnap, closed_log: Path, suffix: str
+) -> None:
+    partition = closed_log / "payments-1"
+    offset = next(base for base in bases(partition)[1:] if file_at(partition, base, suffix).exists())
+    store = closed_log.parent / "store"
+    with _closed(file_at(partition, offset, suffix)) as path:
+        ran = unprivileged("tier", closed_log, *ROLL, "--to", store.as_uri(), "--output", "json")
+    assert ran.code == 3
+    assert str(path) in ran.error["message"]
+    assert ran.error["hint"]
+    # What was on its way above an index that cannot be read waits for the next run, and nothing names it.
+    shipped = check_store(files_of(store), strict=suffix != "txnindex")
+    assert {one for one in eligible(closed_log) if one[:2] != ("payments", 1)} <= shipped < eligible(closed_log)
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_what_follows_from_the_log_need_not_be_readable(unprivileged: Resnap, closed_log: Path, suffix: str) -> None:
+    store = closed_log.parent / "store"
+    with _closed(file_at(closed_log / "payments-1", bases(closed_log / "payments-1")[1], suffix)):
+        assert unprivileged("tier", closed_log, *ROLL, "--to", store.as_uri()).code == 0
+    assert check_store(files_of(store)) == eligible(closed_log)
+
+
+def test_a_log_dir_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
+    with _closed(closed_log):
+        ran = unprivileged("scan", closed_log)
+    assert (ran.code, ran.out) == (1, "")
+    assert str(closed_log) in ran.err
+    assert "hint: run as the user that the broker runs as" in ran.err
+
+
+def test_a_destination_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
+    (closed_log.parent / "out").mkdir()
+    with _closed(closed_log.parent / "out") as out:
+        made = unprivileged("regenerate", closed_log, *ROLL, "--into", out / "x")
+        shipped = unprivileged("tier", closed_log, *ROLL, "--to", f"{out.as_uri()}/x")
+    assert (made.code, shipped.code) == (1, 12)
+    for ran in (made, shipped):
+        assert f"{out}/x" in ran.err
+        assert "permission denied" in ran.err.lower()
+        assert "hint: " in ran.err
+
+
+def test_stored_objects_without_permission_are_named_and_the_others_are_verified(
+    unprivileged: Resnap, closed_log: Path
+) -> None:
+    store = closed_log.parent / "tiered"
+    assert unprivileged("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
+    manifests = sorted(store.rglob("*.manifest"))
+    arguments = ("verify", "--store", store.as_uri(), *ROLL, "--output", "json", "--fresh")
+    for closed in (manifests[1].with_suffix(".log"), manifests[1].with_suffix(".snapshot"), manifests[1]):
+        with _closed(closed):
+            ran = unprivileged(*arguments)
+        summary = ran.document["summary"]
+        assert (ran.code, summary["different"], summary["segments"]) == (12, 1, len(manifests))
+        assert "nothing was shipped" not in ran.err, "it may be the segment that cannot be read"
+        assert summary["snapshotsReplayed"] == len(manifests) - 1
+        assert f"{closed.relative_to(store)}: cannot be read: " in ran.err
+        assert "give the user who runs resnap read access, and verify again" in ran.err
+    assert unprivileged(*arguments).code == 0
+
+
+@contextmanager
+def _closed(path: Path) -> Iterator[Path]:
+    """Deny ``path`` to every user but root, and open it to all afterwards."""
+    caller = os.geteuid()
+    _chmod(path, 0, caller)
+    try:
+        yield path
+    finally:
+        _chmod(path, 0o777, caller)
+
+
+def _chmod(path: Path, mode: int, caller: int) -> None:
+    if os.getuid() == 0:
+        os.seteuid(0)
+    path.chmod(mode)
+    os.seteuid(caller)
+
+
+@pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
+def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
+    unprivileged: Resnap, closed_log: Path, command_line: str
+) -> None:
+    (name, flag), place = command_line.split(), closed_log.parent / "shut"
+    place.mkdir(mode=0o555)
+    segment = file_at(closed_log / "payments-0", bases(closed_log / "payments-0")[0], "log")
+    with _closed(segment):
+        for inside in ("", "/x"):
+            ran = unprivileged(name, closed_log, *ROLL, flag, f"file://{place}{inside}")
+            assert ran.code == (12 if name == "tier" else 2)
+            assert str(place) in ran.err
+            assert str(segment) not in ran.err
+    assert list(place.iterdir()) == []
