@@ -10,9 +10,9 @@ from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.api.paging import encoded as encoded_cursor
 from resnap.storage.disk import FileDigest
 from resnap.storage.layouts.aiven.chunks import encode_sizes
-from resnap.storage.layouts.aiven.origin import write_origin
 from resnap.storage.layouts.aiven.pieces import compressed
 from resnap.storage.layouts.manifest import write_manifest
+from resnap.storage.layouts.origin_object import write_origin
 from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.schema import write_message

@@ -14,10 +14,10 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ResnapError
 from resnap.storage.layouts.aiven.chunks import decode_sizes
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
-from resnap.storage.layouts.aiven.origin import read_origin
 from resnap.storage.layouts.aiven.pieces import original_piece
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.layouts.origin_object import read_origin
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
 from resnap.storage.log.control_record import KEY, read_control_record
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index

@@ -247,6 +247,14 @@ def test_settings_that_mean_nothing_are_a_usage_error(
     assert files_of(tmp_path / "store") == {}
 
 
+def test_a_key_prefix_that_would_be_read_as_part_of_the_topic_is_refused(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    ran = tier(command, fixture_set(PLAIN), tmp_path / "store", "--layout", "aiven", "--key-prefix", "not/a topic")
+    assert (ran.code, "its part 'a topic' would be read as part of the topic" in ran.err) == (10, True)
+    assert files_of(tmp_path / "store") == {}
+
+
 def test_without_a_topic_id_there_is_no_key(command: Resnap, fixture_set: Sets, tmp_path: Path) -> None:
     fixture = fixture_set("kafka-2.7.2")
     ran = tier(command, fixture, tmp_path / "store", "--layout", "aiven")

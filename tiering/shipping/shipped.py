@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.aiven.origin import read_origin
 from resnap.storage.layouts.brokers_own import BrokersFolders
+from resnap.storage.layouts.origin_object import read_origin
 from resnap.storage.layouts.segments import ShippedSegment
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.small_pieces import each

@@ -32,6 +32,8 @@ MANIFEST: Final = "rsm-manifest"
 SEGMENT_ID_NAMESPACE: Final = UUID("9e73fb0f-3c97-461d-a12d-c3045cc48ddb")
 """Namespace of the UUIDv5 that our segment ids are; drawn once, and must never change."""
 
+TOPIC_PART: Final = re.compile(r"[A-Za-z0-9._-]*")
+"""What a topic, and the end of a key prefix in front of it, may consist of."""
 _ID: Final = r"[A-Za-z0-9_-]{22}"
 _KEY = re.compile(
     rf"(?P<prefix>(?:.*/)?)(?P<topic>[A-Za-z0-9._-]{{1,249}})-(?P<topic_id>{_ID})/(?P<partition>0|[1-9][0-9]{{0,9}})"

@@ -39,10 +39,11 @@ from resnap.storage.layouts.aiven.manifest import (
 )
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.opening import forget_segments
-from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin, write_origin
+from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin
 from resnap.storage.layouts.aiven.pieces import stored_piece
 from resnap.storage.layouts.aiven.repaired import with_indexes
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.origin_object import write_origin
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.layouts.segments import (
     BrokersObject,
@@ -107,6 +108,20 @@ class Aiven:
     """Those of the plugin have none."""
     remedy: str = REMEDY
     remedy_when_verified: str = REMEDY
+
+    def __post_init__(self) -> None:
+        """Check the key prefix.
+
+        Raises:
+            ConfigurationError: keys with this prefix could not be read again.
+
+        """
+        last = self.key_prefix.rpartition("/")[2]
+        if not keys.TOPIC_PART.fullmatch(last):
+            raise ConfigurationError(
+                f"key prefix {self.key_prefix!r}: its part {last!r} would be read as part of the topic",
+                hint="end it with a slash, or use only ASCII letters, digits and ._- after its last slash",
+            )
 
     @property
     def key_prefix(self) -> str:

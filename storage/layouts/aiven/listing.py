@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.aiven.keys import MANIFEST, parse_key, place_of
 from resnap.storage.layouts.aiven.log import copied_segment, log_segment, without_manifest
-from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin, read_origin
+from resnap.storage.layouts.aiven.origin import ORIGINS, origin_key, place_of_origin
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.origin_object import read_origin
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest
 from resnap.storage.log.store_path import StorePath
 

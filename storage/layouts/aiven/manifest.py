@@ -29,7 +29,7 @@ from resnap.storage.layouts.aiven.chunks import (
 )
 from resnap.storage.layouts.aiven.metadata import SegmentMetadata, segment_record, told_segment
 from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size
-from resnap.storage.layouts.aiven.strict_json import Fields, parsed, shown
+from resnap.storage.layouts.strict_json import Fields, parsed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
