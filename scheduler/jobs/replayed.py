@@ -201,7 +201,7 @@ class ReplayView(View["Rebuilt | Unread | Result"]):
 
     columns: ClassVar[Sequence[Column]] = (
         *_SHARED,
-        Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
+        Column(key="leftOut", title="EXCLUDED", right=True, show=count_of),
     )
 
     made: ClassVar[str] = "rebuilt"
