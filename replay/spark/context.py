@@ -79,7 +79,7 @@ def spark_context(
 
     """
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no public way to ask
-        raise UsageError("this process runs Spark already", hint="stop the other session, or use a process of its own")
+        raise UsageError("this process runs Spark already", hint="stop the other session, or use a separate process")
     check_reachable(settings.master)
     with scratch_directory("spark") as scratch, JvmOutput() as output, ExitStack() as running:
         java = find_java(environment, scratch=scratch)

@@ -143,7 +143,7 @@ class LostLeader:
             yield from (f"  {one}" for one in self.move_commands(bootstrap_server, command_config))
         elif self.leads:
             yield "No other replica is in sync: leadership cannot be moved before one is."
-        yield "Then stop its broker, give the replica its state back, and start it:"
+        yield "Then stop its broker, restore the replica's state, and start it:"
         yield from (f"  {one}" for one in heal_commands(log_dirs_of([self.selected])))
 
     def _aborted(self) -> Iterator[str]:

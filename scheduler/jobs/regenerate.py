@@ -100,7 +100,7 @@ def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
             there = next((boundary.existing for boundary in one.plan.boundaries if boundary.existing), None)
             if there is not None:
                 raise UsageError(f"{there} would be replaced",
-                                 hint="leave out --boundaries all, or choose another place")  # fmt: skip
+                                 hint="omit --boundaries all, or choose another place")  # fmt: skip
 
 
 def _regenerate(

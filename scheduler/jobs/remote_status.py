@@ -318,7 +318,7 @@ def show_status(
 ) -> int:
     """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 
-    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR may be left out.
+    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR is optional.
     """
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
     view = RemoteStatusView(whole=context.output.form != "table")

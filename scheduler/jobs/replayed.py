@@ -199,7 +199,7 @@ class ReplayView(View[Result]):
 
     columns: Sequence[Column] = (
         *_SHARED,
-        Column(key="leftOut", title="LEFT OUT", right=True, show=count_of),
+        Column(key="leftOut", title="EXCLUDED", right=True, show=count_of),
     )
 
     made = "rebuilt"

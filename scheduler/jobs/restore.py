@@ -301,7 +301,7 @@ class _Run:
         result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
         if outcome is Restored.OCCUPIED:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
-            hint = "move it out of the log dir, or leave the topic out (--topic)"
+            hint = "move it out of the log dir, or exclude the topic (--topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
         if outcome is Restored.RESTORED:
             return replace(result, warnings=tuple(warnings_of(one, restorer.log_dir)), partly_done=not dry_run)

@@ -180,7 +180,7 @@ def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:
 def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
     return UsageError(
         f"{store.url} is in the layout {layout}: brokers delete what they know of by the topic's own"
-        " retention, and would go on asking for what is deleted",
+        " retention, and would still request what is deleted",
         hint="set retention.ms or retention.bytes of the topic; `resnap remote status LOG_DIR --store` shows what"
         " brokers do not know of (unreferenced-objects)",
     )

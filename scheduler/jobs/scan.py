@@ -320,7 +320,7 @@ class ScanView(View["Scanned | Unread"]):
                 f"{human_count(len(self._lost_state))}, the"
                 f" first of them {first.selected.topic_partition}: {why}."
             )
-            yield "Next: keep it from leading, stop its broker, and give it its state back:"
+            yield "Next: keep it from leading, stop its broker, and restore its state:"
             yield from (f"  {one}" for one in heal_commands(log_dirs_of(scan.selected for scan in self._lost_state)))
 
 

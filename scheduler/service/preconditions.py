@@ -53,7 +53,7 @@ def _check_url(name: str, place: str, settings: Settings) -> None:
 def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
     """Yield what makes the service useless."""
     if settings.auth == "token" and not has_tokens:
-        yield "nobody can sign in: there is no token yet; `resnap token create NAME --role admin` makes one"
+        yield "no client can sign in: there is no token yet; `resnap token create NAME --role admin` makes one"
     if not settings.log_dirs and not settings.schedules:
         yield "there is nothing to scan: set log.dirs, and a [[schedules]] table that runs `scan`"
     elif not settings.schedules:

@@ -95,10 +95,7 @@ def show_overview(
         "runs": _runs(services),
         "commands": [
             *(_replays(context, topic, source) if counts[Readiness.BLOCKED] else ()),
-            *(
-                context.scheduled("scan", "have it scanned now")
-                or [context.api("/v1/scans", "have it scanned now", {})]
-            ),
+            *(context.scheduled("scan", "scan it now") or [context.api("/v1/scans", "scan it now", {})]),
             *_repairs(shell, unfit),
             Command("the same in a shell", shell.overview("scan", source, topic)),
             context.api(link("/v1/partitions", **asked), "the same from the API"),
@@ -162,7 +159,7 @@ def _replays(context: PageContext, topic: str, source: str = "") -> list[Command
     scope = {**({"sources": [source]} if source else {}), **({"topics": [topic]} if topic else {})}
     body = {**scope, "destination": context.destination}
     return [
-        context.api("/v1/replays", "have this service make what is missing", body),
+        context.api("/v1/replays", "let this service make what is missing", body),
         Command("make it in a shell", context.shell.overview("regenerate", source, topic, "--into", STAGED)),
     ]
 

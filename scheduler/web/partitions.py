@@ -172,7 +172,7 @@ def _commands(context: PageContext, seen: ScannedPartition) -> list[Command]:
     }
     return [
         *context.shell.partition(seen, context.services.scans.repairs(seen)),
-        context.api("/v1/replays", "have this service make them", body),
+        context.api("/v1/replays", "let this service make them", body),
         context.api(link(f"/v1{partition_path(seen)}", source=seen.source), "this partition from the API"),
     ]
 

@@ -29,7 +29,7 @@ def show_plans(context: Context, paging: Paging) -> Response:
         "plans": shown,
         **turned("/plans", paging, following),
         "commands": [
-            context.api("/v1/plans", "have a plan made, of all that lacks snapshots", {}),
+            context.api("/v1/plans", "make a plan for everything that lacks snapshots", {}),
             context.api("/v1/plans", "the same from the API"),
         ],
     }
@@ -73,9 +73,9 @@ def _commands(context: PageContext, plan: KeptPlan, *, is_stale: bool) -> list[C
     carry_out, again = context.shell.plan(plan)
     if is_stale:
         body = PlanBody.of(plan.request).model_dump(by_alias=True, exclude_defaults=True)
-        return [context.api("/v1/plans", "have it made again", body), again]
+        return [context.api("/v1/plans", "make it again", body), again]
     return [
-        context.api(f"{path}/replays", "have this service carry it out", {"destination": context.destination}),
+        context.api(f"{path}/replays", "let this service carry it out", {"destination": context.destination}),
         context.plan(plan.id),
         carry_out,
         again,

@@ -36,7 +36,7 @@ def show_producers(context: Context) -> Response:
         "count": len(topics),
         "glob_of": glob_of,
         "commands": [
-            *context.scheduled("census", "have it counted now"),
+            *context.scheduled("census", "count it now"),
             Command("the same in a shell", context.shell.line("producer census", *context.shell.log_dirs)),
             *([] if run is None else [context.api(f"/v1/runs/{run.id}", "its totals from the API")]),
         ],

@@ -76,7 +76,7 @@ def _commands(context: PageContext, run: Run) -> list[Command]:
         *todo,
         Command("the same in a shell", context.shell.run(asked)),
         context.api(path, "this run from the API"),
-        context.api(f"{path}/events", "its progress, as it goes on"),
+        context.api(f"{path}/events", "its progress, continuously"),
     ]
 
 

@@ -262,7 +262,7 @@ def read_manifest(data: bytes) -> Manifest:
     """
     if data == TOMBSTONE:
         raise FormatError("manifest", position=0, expected="a segment", found="a tombstone: the segment was deleted",
-                          hint="run again: listings leave tombstones out")  # fmt: skip
+                          hint="run again: listings skip tombstones")  # fmt: skip
     record, position = _read_record(data)
     if record["formatVersion"] != FORMAT_VERSION:
         raise FormatError("manifest format version", position=position, expected=FORMAT_VERSION,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
 
-HINT: Final = "see `resnap verify --store URL`; restore from another copy, or leave the topic out (--topic)"
+HINT: Final = "see `resnap verify --store URL`; restore from another copy, or exclude the topic (--topic)"
 
 
 class ShippedFile(NamedTuple):

@@ -306,7 +306,7 @@ class _Partition:
         with self._lock:
             if not self._is_same and not self.shipped.is_same(self.provenance.topic_partition.partition):
                 what = f"{self.provenance.topic_partition}: another run has shipped segments of it meanwhile"
-                raise LockedError(what, hint="run again: the next run goes on from there")
+                raise LockedError(what, hint="run again: the next run continues from there")
             self._is_same = True
 
     def _is_there(self, published: Shipped) -> bool:

@@ -328,7 +328,7 @@ def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest |
 def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
     return DeletedMeanwhileError(
         f"{key}: another run has deleted what was being written there, by retention or as garbage",
-        hint="run again: the segment then goes under keys of its own",
+        hint="run again: the segment then gets its own keys",
     )
 
 
