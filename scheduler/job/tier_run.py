@@ -164,7 +164,9 @@ class TierRun:
         )
 
     def keep_topics(self, orders: Iterable[TierOrder], scope: Scope) -> None:
-        """Write the settings of topics with something to ship to the store, for topics with an id, as far as known.
+        """Write the settings of the topics to ship beside their segments, as the cluster or its metadata log has them.
+
+        Topics without an id, or of which neither says anything, are skipped.
 
         Raises:
             StoreError: the store failed.
