@@ -64,6 +64,8 @@ class Scope:
     """What lies there, where it has been listed already."""
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
+    rules: tuple[str, ...] = ()
+    """Flags that decide what is made of the sources, as they were given; other commands need the same."""
 
     @property
     def typed(self) -> str:
@@ -71,7 +73,7 @@ class Scope:
         topics = [word for one in self.topics for word in ("--topic", one)]
         partitions = [word for one in self.partitions for word in ("--partition", one)]
         remote = [] if self.remote is None else ["--remote", self.remote]
-        return shlex.join([*self.sources, *topics, *partitions, *remote])
+        return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rules])
 
     def install_command(self, staged: str, *flags: str) -> str:
         """Return the command that installs what lies in ``staged``; into ``LOG_DIR`` if not one is given."""

@@ -20,6 +20,7 @@ from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.running_cluster import connect
+from resnap.scheduler.settings.settings import given_flags
 from resnap.storage.errors import ConfigurationError, StalePlanError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
@@ -41,6 +42,23 @@ if TYPE_CHECKING:
     from resnap.tiering.planning import SavedPlan
 
 _CLOCKS_APART_MS: Final = 60_000
+_DECISIVE: Final = (
+    "high_watermark",
+    "bootstrap_server",
+    "command_config",
+    "server_properties",
+    "metadata_log",
+    "producer_id_expiration_ms",
+    "producer_id_expiration_check_interval_ms",
+    "history_expiration_ms",
+    "transaction_max_timeout_ms",
+    "as_of",
+    "max_reach_back",
+    "full",
+    "key_prefix",
+    "config",
+)
+"""Settings that decide what is made of a log dir; `scan`, `plan`, `regenerate` and `tier` have the flags of all."""
 
 
 def engine_of(settings: Settings, *, ahead: bool = False) -> Engine:
@@ -261,4 +279,5 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
         remote=remote_of(settings) if saved is None else saved.remote,
+        rules=tuple(given_flags(settings, _DECISIVE)),
     )

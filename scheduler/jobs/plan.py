@@ -101,5 +101,7 @@ def plan(
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
     rules = rules_of(context.settings, context.clock)
     scope = scope_of(context.settings, sources)
-    view = JudgedView(scope) if prove else PlanView(scope, rules, context.settings.expiration_origin, save)
+    settings = context.settings
+    planned = PlanView(scope, rules, settings.expiration_origin, save, settings.boundaries)
+    view = JudgedView(scope) if prove else planned
     return context.show(run(Request(scope=scope, rules=rules, save=save, prove=prove), context), view)

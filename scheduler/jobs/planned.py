@@ -143,8 +143,11 @@ class PlanView(DryRunView):
         Column(key="runs", title="OFFSETS READ", show=_offsets_read),
     )
 
-    def __init__(self, scope: Scope, rules: ReplayRules, expiration_origin: str, saved: Path | None) -> None:
+    def __init__(
+        self, scope: Scope, rules: ReplayRules, expiration_origin: str, saved: Path | None, boundaries: str = "missing"
+    ) -> None:
         super().__init__()
+        self._boundaries = boundaries
         self._scope, self._rules, self._expiration_origin, self._saved = scope, rules, expiration_origin, saved
 
     def head(self) -> Row:
@@ -173,10 +176,10 @@ class PlanView(DryRunView):
         )
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
         if total["snapshots"]:
-            made_of = f"{self._scope.typed}{' --as-of roll' if self._rules.as_of.roll else ''}"
+            made_of, of_which = self._scope.typed, " --boundaries all" if self._boundaries == "all" else ""
             if self._saved is not None:
-                made_of = f"--plan {shlex.quote(str(self._saved))}"
-            yield f"Next: `resnap regenerate {made_of} --into DIR`, or `resnap tier {made_of} --to URL`."
+                made_of, of_which = f"--plan {shlex.quote(str(self._saved))}", ""
+            yield f"Next: `resnap regenerate {made_of}{of_which} --into DIR`, or `resnap tier {made_of} --to URL`."
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:

@@ -3,12 +3,14 @@
 What lies below ``scheduler`` gets plain values out of it.
 """
 
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
 
-from resnap.scheduler.settings.declaration import Setting, SettingFiles, SettingGroup, declared_in
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingFiles, SettingGroup, declared_in
 from resnap.scheduler.settings.replay import (
     BrokerSettings,
     ClusterSettings,
@@ -22,7 +24,7 @@ from resnap.scheduler.settings.replay import (
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
-from resnap.scheduler.settings.values import Form
+from resnap.scheduler.settings.values import Form, shown
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.cluster.client import SharedCluster
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
@@ -109,3 +111,14 @@ def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, 
 def display_name(name: str) -> str:
     """Return Kafka's name of a setting that is Kafka's, and the flag's without dashes in front of any other."""
     return DECLARED[name].key
+
+
+def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:
+    """Yield the words of the flags that were given for settings among ``names``, as a shell would be given them."""
+    for name in names:
+        if settings.origin(name).startswith(FLAG_ORIGIN):
+            flag, value = DECLARED[name].flag, getattr(settings, name)
+            if isinstance(value, bool):
+                yield flag if value else flag.replace("--", "--no-", 1)
+            else:
+                yield from (flag, str(shown(value) if isinstance(value, timedelta | datetime) else value))
