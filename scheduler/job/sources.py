@@ -64,7 +64,6 @@ class Scope:
     """What lies there, where it has been listed already."""
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
-
     rule_flags: tuple[str, ...] = ()
     """Flags of this command by which others read the same partitions with the same result."""
     store_flags: tuple[str, ...] = ()

@@ -10,12 +10,14 @@ were aborted later; those that were committed may be missing.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.comparison import NO_PRODUCERS, Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
+from resnap.scheduler.clock import instant
 from resnap.scheduler.job.sources import select
 from resnap.scheduler.job.store_check import read_of
 from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
@@ -245,16 +247,29 @@ class StoredSnapshots:
             return SnapshotCheck(snapshot, None)
         self.check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        hint = f"`resnap repair {self.check.part.store.url}` replaces it"
+        is_by_others = origin is not None and self._rules(held[snapshot]) != made_under(origin, self.check.rules)
+        flags = _flags_asked(self.check) if is_by_others else ""
+        hint = f"`resnap repair {shlex.quote(self.check.part.store.url)}{flags}` replaces it"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
             problem += (
                 f"; it was made from a log that began at offset {origin.known_from_offset}, and the stored one begins "
                 f"at {found.known_from_offset}"
             )
             hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
-        if origin is not None and self._rules(held[snapshot]) != made_under(origin, self.check.rules):
+        if origin is not None and is_by_others:
             problem += f"; it was made under {rules_made_under(origin)}, and is compared under other rules"
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
+
+
+def _flags_asked(check: StoreCheck) -> str:
+    """Return the flags with which a repair judges snapshots by the rules that ``check`` was asked for."""
+    rules = check.rules
+    flags = []
+    if check.asked.expiry or not check.asked.is_expiry_assumed:
+        flags.append(f" --producer-id-expiration-ms {rules.expiry.expiration_ms}")
+    if check.asked.as_of:
+        flags.append(f" --as-of {'roll' if rules.as_of.roll else instant(rules.as_of.now_ms)}")
+    return "".join(flags)
 
 
 def _not_compared(where: str, why: str, error: ResnapError | None = None) -> SnapshotCheck:

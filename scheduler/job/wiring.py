@@ -21,9 +21,8 @@ from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
-from resnap.scheduler.settings.settings import DECLARED
+from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.store import StoreSettings
-from resnap.scheduler.settings.values import shown
 from resnap.storage.errors import ConfigurationError, StalePlanError, UsageError
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
@@ -35,7 +34,7 @@ from resnap.tiering.shipping.stored_rules import Asked
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -277,20 +276,6 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
         remote=remote_of(settings) if saved is None else saved.remote,
-        rule_flags=tuple(_flags_given(settings, *_RULES)),
-        store_flags=tuple(_flags_given(settings, *_STORES)),
+        rule_flags=tuple(given_flags(settings, _RULES)),
+        store_flags=tuple(given_flags(settings, _STORES)),
     )
-
-
-def _flags_given(settings: Settings, *names: str) -> Iterator[str]:
-    """Yield the words of the flags among ``names`` that this command was given."""
-    for name in names:
-        one, value = DECLARED[name], shown(getattr(settings, name))
-        if not one.flag or not settings.origin(name).startswith(FLAG_ORIGIN):
-            continue
-        if isinstance(value, bool):
-            yield one.flag if value else f"--no-{one.flag.removeprefix('--')}"
-            continue
-        values = [f"{key}={entry}" for key, entry in value.items()] if isinstance(value, dict) else [value]
-        for given in values:
-            yield from (one.flag, str(given))

@@ -6,6 +6,7 @@ compared with a replay of the stored segments (``job.store_check``).
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -238,7 +239,8 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
 
 
 def _read_back(verified: VerifiedSegment, check: StoreCheck, url: str, context: Context) -> ReadBack:
-    repair, other = f"`resnap repair {url}` replaces it", check.part.layout.remedy_when_verified
+    repair = f"`resnap repair {shlex.quote(url)}` replaces it"
+    other = check.part.layout.remedy_when_verified
     faults = tuple(
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else other)
         for problem in verified.problems

@@ -54,7 +54,7 @@ class SelectionSettings(SettingGroup):
         Setting("Work on boundaries without a usable snapshot, or on all boundaries.", for_runs=True),
     ] = "missing"
     high_watermark: Annotated[
-        Annotated[int, Field(ge=0)] | None,
+        Annotated[int, Field(ge=0, le=2**63 - 1)] | None,
         Setting(
             "High watermark of the partition, if no checkpoint file has it; needs exactly one --partition.",
             "OFFSET",

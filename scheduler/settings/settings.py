@@ -3,12 +3,13 @@
 What lies below ``scheduler`` gets plain values out of it.
 """
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
 
-from resnap.scheduler.settings.declaration import Setting, SettingFiles, SettingGroup, declared_in
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingFiles, SettingGroup, declared_in
 from resnap.scheduler.settings.replay import (
     BrokerSettings,
     ClusterSettings,
@@ -22,7 +23,7 @@ from resnap.scheduler.settings.replay import (
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
-from resnap.scheduler.settings.values import Form
+from resnap.scheduler.settings.values import Form, shown
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.cluster.client import SharedCluster
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
@@ -109,3 +110,17 @@ def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, 
 def display_name(name: str) -> str:
     """Return Kafka's name of a setting that is Kafka's, and the flag's without dashes in front of any other."""
     return DECLARED[name].key
+
+
+def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:
+    """Yield the words of the flags among ``names`` that the command was given."""
+    for name in names:
+        flag, value = DECLARED[name].flag, shown(getattr(settings, name))
+        if not flag or not settings.origin(name).startswith(FLAG_ORIGIN):
+            continue
+        if isinstance(value, bool):
+            yield flag if value else flag.replace("--", "--no-", 1)
+            continue
+        values = [f"{key}={entry}" for key, entry in value.items()] if isinstance(value, dict) else [value]
+        for one in values:
+            yield from (flag, str(one))

@@ -15,6 +15,7 @@ import fcntl
 import os
 import re
 import secrets
+import shlex
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -318,7 +319,8 @@ class LocalObjectStore:
             raise StoreAccessError(f"{self._root.parent}: no such directory", hint=self._parent_hint())
 
     def _parent_hint(self) -> str:
-        return f"check the path and whether its disk is mounted, or make it: mkdir -p {self._root.parent}"
+        directory = shlex.quote(str(self._root.parent))
+        return f"check the path and whether its disk is mounted, or make it: mkdir -p {directory}"
 
     @contextmanager
     def _listing(self, folder: str) -> Iterator[None]:

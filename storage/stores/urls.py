@@ -86,6 +86,8 @@ def local_path(url: str) -> Path | None:
     """
     if not url.lower().startswith("file://"):
         return None
+    if not {"\t", "\n", "\r"}.isdisjoint(url):  # which urlsplit drops without a word
+        raise UsageError(f"store URL {url!r}: expected no line break or tab; write them as %0A and %09", hint=FORMS)
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise UsageError(f"store URL {url!r}: expected an absolute path after file://", hint=FORMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,6 +72,16 @@ def test_a_shorter_expiration_is_named_by_the_next_tier_and_by_verify_with_the_f
     asked = {"RESNAP_AS_OF": "roll", "RESNAP_PRODUCER_ID_EXPIRATION_MS": "604800000"}
     assert differing(command(*verify, **asked)) == differing(with_flag)
     assert command(*verify, RESNAP_PRODUCER_ID_EXPIRATION_MS="1000").code == 0
+
+
+def test_the_repair_that_verify_names_repairs_what_verify_found(command: Resnap, tier: Tier, store: Path) -> None:
+    assert tier(*NARROW).code == 0
+    verify = ("verify", "--store", store.as_uri(), *LOCAL, "--producer-id-expiration-ms", "604800000")
+    (hint,) = {json.loads(line)["error"]["hint"] for line in command(*verify).err.splitlines()}
+    named = hint.split("`")[1].removeprefix("resnap ").split(" ")
+    assert named == ["repair", store.as_uri(), "--producer-id-expiration-ms", "604800000"]
+    assert command(*named, "--engine", "local").code == 0
+    assert command(*verify).code == 0
 
 
 def test_what_keeps_more_than_is_asked_for_is_right(command: Resnap, tier: Tier, store: Path) -> None:

@@ -102,6 +102,17 @@ def test_planning_writes_nothing_and_says_so(command: Resnap, broker_log: Path) 
     assert of_one == f"Next: `resnap regenerate {how} --into DIR`, or `resnap tier {how} --to URL`."
 
 
+def test_the_next_commands_have_the_flags_that_decide_what_is_made(command: Resnap, broker_log: Path) -> None:
+    rules = ("--producer-id-expiration-ms", "172800000", "--as-of", "2026-01-31T12:00:00+00:00", "--full")
+    how = f"{broker_log} {' '.join(rules)}"
+    planned = command("plan", broker_log, "--boundaries", "all", *rules).out.splitlines()[-1]
+    assert planned == (f"Next: `resnap regenerate {how} --boundaries all --into DIR`, or `resnap tier {how} --to URL`.")
+    scanned = command("scan", broker_log, *rules).out.splitlines()[-1]
+    assert scanned.endswith(f"then `resnap regenerate {how} --into DIR`.")
+    checked = command("check", broker_log, "--topic", "payments", "--transaction-max-timeout-ms", "60000").out
+    assert f"`resnap regenerate {broker_log} --topic payments --transaction-max-timeout-ms 60000 --into DIR`" in checked
+
+
 def test_a_kept_plan_gives_what_the_sources_would_give(
     command: Resnap, broker_log: Path, saved: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_an_empty_variable_is_not_set_and_an_unknown_one_is_reported(tmp_path: P
         ("RESNAP_ENGINE", "flink", "engine (env RESNAP_ENGINE): expected 'spark' or 'local', found 'flink'"),
         ("RESNAP_HIGH_WATERMARK", "many", "high-watermark (env RESNAP_HIGH_WATERMARK): expected a valid integer"),
         ("RESNAP_HIGH_WATERMARK", "-1", "expected greater than or equal to 0"),
+        ("RESNAP_HIGH_WATERMARK", "9223372036854775808", "expected less than or equal to 9223372036854775807"),
         ("RESNAP_PRODUCER_ID_EXPIRATION_MS", "7d", "producer.id.expiration.ms (env RESNAP_PRODUCER_ID_EXPIRATION_MS)"),
         ("RESNAP_MAX_REACH_BACK", "7", "expected a duration such as 7d"),
         ("RESNAP_AS_OF", "2026-01-31", "expected a time with its zone"),

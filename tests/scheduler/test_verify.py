@@ -166,8 +166,7 @@ def test_regenerated_snapshots_that_are_not_there_are_missed(command: Resnap, br
     ran = command("verify", broker_log, "--topic", "payments", "--snapshots", out, *ROLL)
     assert ran.code == 0
     assert "warning: 1 boundary without the snapshot in " in ran.err
-    makes = f"`resnap regenerate {broker_log} --topic payments --as-of roll --into {out}`, which makes the missing ones"
-    assert makes in ran.out
+    assert f"`resnap regenerate {broker_log} --topic payments --as-of roll --into {out}`, which makes" in ran.out
     assert "resnap install" not in ran.out
     shutil.rmtree(out)
     assert command("verify", broker_log, "--snapshots", out, *ROLL).code == 2

@@ -47,6 +47,7 @@ def test_a_url_opens_its_kind_of_store_and_the_stores_own_url_opens_it_again(
         "", "/srv/dir", "srv", "s3:bucket", "s3:/bucket", "gs://bucket", "://x", "s3://", "s3:///prefix", "memory://",
         "s3://b", "s3://bucket name/x", "s3://bucket//x", "s3://bucket/a/../b", "s3://bucket/a?endpoint=x",
         "s3://bucket/a#b", "file://dir/below", "file://", "file:///srv/a?b", "file:///srv/a#b", "file:///srv/%00",
+        "file:///srv/a\nb", "file:///srv/a\tb",
         "memory://name//x", "memory://name/./x",
     ],
 )  # fmt: skip
