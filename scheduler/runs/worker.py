@@ -147,6 +147,11 @@ class Worker:
             return len(self._awaited) - len(self._at_work)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no more runs are queued for now."""
+        return self.waiting >= self.queue_size
+
+    @property
     def running(self) -> int:
         """Number of running runs."""
         with self._lock:

@@ -1,8 +1,8 @@
 """Runs schedules: APScheduler keeps the time; the configuration defines the schedules.
 
-A late run is executed late, never skipped; several missed ones become one; while a run is active its schedule waits. A
-schedule counts from the last run in the history, so a restarted service continues where it was. Only pauses are stored,
-in the service's file.
+A late run is executed late, never skipped, also if the queue was full; several missed ones become one; while a run is
+active its schedule waits. A schedule counts from the last run in the history, so a restarted service continues where it
+was. Only pauses are stored, in the service's file.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Schedules:
         self._lock = threading.RLock()
         self._specs: dict[str, ScheduleSpec] = {}
         self._owed: set[str] = set()
-        """Those that were due while the service's file took nothing."""
+        """Those that were due while the service's file took nothing, or the queue was full."""
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(_MOST_AT_ONCE)},
@@ -129,19 +129,19 @@ class Schedules:
                 self._arm(name, trigger_of(spec), makes_up=True)
 
     def make_up(self) -> None:
-        """Execute what was due while the service's file could not be written.
+        """Execute what was due while the service's file could not be written, or the queue was full.
 
         Raises:
-            StateError: it takes nothing yet.
+            StateError: the file takes nothing yet.
 
         """
         with self._lock:
-            if not self._owed:
+            if not self._owed or self._worker.is_full:
                 return
             self._database.probe()
             owed, self._owed = self._owed & self._specs.keys(), set()
             for name in owed:
-                self._arm(name, trigger_of(self._specs[name]), makes_up=True)
+                self._arm(name, trigger_of(self._specs[name]), makes_up=True, is_owed=True)
 
     def all(self) -> list[ScheduleView]:
         """Return every schedule, by name."""
@@ -185,19 +185,20 @@ class Schedules:
         """Execute a run, and wait for its end, so that the schedule knows that it is active."""
         try:
             run = self.run_now(name, BY_SCHEDULE)
-        except QueueFullError as error:
-            self._observer.scheduler_event("queue_full", name, str(error))
-            return
-        except StateError as error:
+        except (QueueFullError, StateError) as error:
             with self._lock:
                 self._owed.add(name)
-            self._observer.scheduler_event("error", name, str(error))
+            event = "queue_full" if isinstance(error, QueueFullError) else "error"
+            self._observer.scheduler_event(event, name, str(error))
             return
+        with self._lock:
+            self._owed.discard(name)
         self._worker.wait(run.id)
 
-    def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool) -> None:
+    def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool, is_owed: bool = False) -> None:
         spec, paused = self._specs[name], self._paused(name)
-        first = None if paused is not None else self._first_time(spec, trigger, makes_up=makes_up)
+        first = _at(self._clock.now_ms()) if is_owed else self._first_time(spec, trigger, makes_up=makes_up)
+        first = None if paused is not None else first
         self._scheduler.add_job(
             partial(self._due, name), trigger, id=name, name=name, replace_existing=True, next_run_time=first
         )

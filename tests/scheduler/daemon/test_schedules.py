@@ -266,3 +266,24 @@ def test_a_full_queue_is_counted_and_the_schedule_goes_on(tmp_path: Path) -> Non
         now.at_work.worker.cancel(waiting.id)
         gate.go_on.set()
         assert begun.begun.wait(PATIENCE_S), "it tries again at its next time"
+
+
+@pytest.mark.parametrize("has_run", [True, False], ids=["has run before", "is new"])
+def test_what_was_due_while_the_queue_was_full_is_made_up_for(tmp_path: Path, *, has_run: bool) -> None:
+    with timed(tmp_path, queue_size=1) as now:
+        gate = now.at_work.hold("x")
+        now.at_work.ask("x")
+        assert gate.begun.wait(PATIENCE_S)
+        waiting = now.at_work.ask("x")
+        if has_run:
+            now.ran("daily", now.clock.now_ms() - 48 * HOUR_MS)
+        now.schedules.start([daily() if has_run else hourly("daily")])
+        assert now.told.heard.wait(PATIENCE_S)
+        now.schedules.make_up()
+        assert now.told.events == [("queue_full", "daily")], "as long as it is full nothing is tried"
+        begun = now.at_work.hold("")
+        now.at_work.worker.cancel(waiting.id)
+        gate.go_on.set()
+        now.schedules.make_up()
+        assert begun.begun.wait(PATIENCE_S), "and not at its next time, tomorrow"
+        assert now.told.events == [("queue_full", "daily")]
