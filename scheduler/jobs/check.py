@@ -333,7 +333,8 @@ class CheckView(View[Result]):
         """The one in all: what is blocked counts before what is unknown."""
         if self._verdicts[Verdict.BLOCKED]:
             return Verdict.BLOCKED
-        return Verdict.UNKNOWN if self._verdicts[Verdict.UNKNOWN] or self._is_unread else Verdict.READY
+        is_unknown = self._verdicts[Verdict.UNKNOWN] or self._is_unread or self.is_cut_short
+        return Verdict.UNKNOWN if is_unknown else Verdict.READY
 
     @property
     def exit_code(self) -> int:
@@ -361,6 +362,8 @@ class CheckView(View[Result]):
         yield f"{self.verdict.value}: {counts or 'no topics to tier; internal topics are never tiered'}."
         for why in self._unknown:
             yield f"  not known: {why}"
+        if self.is_cut_short:
+            yield "  not known: the run ended before every topic was checked"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""

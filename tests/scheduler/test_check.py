@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.scheduler.jobs.check import _Judge
 from resnap.scheduler.jobs.scan import facts_in
+from resnap.storage.errors import StoreAccessError
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.tiering.readiness import judge
 from tests.cases import each
@@ -404,6 +406,25 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
     assert "Nothing to ship: no segment is eligible." in shipped.out
     assert "hw-unknown: give --high-watermark" in shipped.out
+
+
+def test_a_check_that_was_cut_short_calls_nothing_ready(
+    command: Resnap, ready_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
+    (ready_log / "zebra-0" / "partition.metadata").unlink(missing_ok=True)
+    judged = _Judge.topic
+
+    def until_zebra(self: _Judge, name: str, *rest: Any) -> Any:
+        if name == "zebra":
+            raise StoreAccessError("the store has gone")
+        return judged(self, name, *rest)
+
+    monkeypatch.setattr(_Judge, "topic", until_zebra)
+    ran = command("check", ready_log)
+    assert "unknown: 1 ready." in ran.out
+    assert "the run ended before every topic was checked" in ran.out
+    assert "Next: set remote.storage.enable" not in ran.out
 
 
 def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap, ready_log: Path) -> None:

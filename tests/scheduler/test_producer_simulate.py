@@ -52,7 +52,7 @@ def test_an_invalid_step_is_a_usage_error_after_the_verdicts_before_it(command: 
     ran = command("producer", "simulate", script)
     assert ran.code == 2
     assert "accepted" in ran.out
-    assert 'script.jsonl, line 2: no step "dance"' in ran.err
+    assert 'script.jsonl, line 2: unknown step "dance"' in ran.err
 
 
 def test_a_script_that_is_not_there_is_a_usage_error(command: Resnap) -> None:

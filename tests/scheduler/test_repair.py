@@ -324,7 +324,7 @@ def test_what_comes_back_as_other_bytes_is_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(LocalObjectStore, "replace", flip_once)
         ran = scene.repair()
-    assert (ran.code, "came back as other bytes" in ran.err) == (13, True), ran.err
+    assert (ran.code, "the bytes read back differ" in ran.err) == (13, True), ran.err
     assert {key: scene.contents()[key] for key in wrong} == wrong
     assert scene.repair().code == 0
     assert scene.parts() == right

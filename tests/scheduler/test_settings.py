@@ -292,6 +292,6 @@ def test_a_wrong_key_of_a_schedule_is_named_with_its_place(tmp_path: Path) -> No
 
 
 def test_client_properties_without_a_cluster_are_refused_where_the_command_names_them(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no cluster is named"):
+    with pytest.raises(UsageError, match="--command-config is given, but no cluster"):
         loaded(tmp_path, {"command_config": "client.properties"})
     assert loaded(tmp_path, RESNAP_COMMAND_CONFIG="client.properties").bootstrap_server is None
