@@ -118,13 +118,13 @@ def plan_replay(
     windowed = plan(facts.segments, rules=rules)
     if facts.sources is not None:
         windowed = proven(windowed, partial(plan, rules=rules), partition.segments, facts.sources)
-    unread = _unread_below(windowed)
+    unread = unread_below(windowed)
     if unread is None or rules.max_reach_back_ms is not None or facts.evidence.vouches_for(unread):
         return windowed
     return plan(windowed.segments, rules=replace(rules, full=True))
 
 
-def _unread_below(plan: PartitionPlan) -> int | None:
+def unread_below(plan: PartitionPlan) -> int | None:
     """Return the offset below which segments stay unread, None if all segments that matter are read."""
     beyond = [boundary.offset for boundary in plan.boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
     begun = [plan.segments[run.start].base_offset for run in plan.runs[-1:] if run.start]

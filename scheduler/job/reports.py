@@ -8,12 +8,14 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.output.rendering import first_of, human_bytes, plain_text, some
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
+from resnap.tiering.planning import unread_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.replay.boundary_state import LeftOut
     from resnap.replay.explain import Batch, Explanation
+    from resnap.replay.plan import PartitionPlan
     from resnap.scheduler.job.work_items import Cost
     from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
     from resnap.scheduler.output.rendering import Row
@@ -42,6 +44,16 @@ def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Seq
         yield (
             f"{topic_partition}: {some(len(left_out), 'producer')} excluded from the snapshot at {offset}, since their "
             f"history could not be read: {ids}"
+        )
+
+
+def unread_warning(plan: PartitionPlan) -> Iterator[str]:
+    """Yield a warning if a limit kept batches from being read that may have begun a transaction which is still open."""
+    unread = unread_below(plan)
+    if plan.rules.max_reach_back_ms is not None and unread is not None and not plan.evidence.vouches_for(unread):
+        yield (
+            f"{plan.topic_partition}: batches below {unread} were not read, since --max-reach-back limits it, and no"
+            " snapshot shows the transactions that were open there: one that hangs since then is lacking"
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
-from resnap.scheduler.job.reports import left_out_warning
+from resnap.scheduler.job.reports import left_out_warning, unread_warning
 from resnap.scheduler.job.sources import destination_url
 from resnap.scheduler.job.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
@@ -356,9 +356,11 @@ class _Work:
 
 
 def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
-    """Yield the producers missing from snapshots that were made and shipped."""
+    """Yield the producers missing from snapshots that were made and shipped, or that may be."""
     own = {SnapshotHow.KEPT, SnapshotHow.PROVEN}
     made = {one.next_base_offset for one in shipment.shipped if one.snapshot not in own}
+    if made:
+        yield from unread_warning(replayed.planned.plan)
     for found in replayed.result.boundaries:
         if found.boundary.offset in made:
             yield from left_out_warning(shipment.topic_partition, found.boundary.offset, found.left_out)

@@ -10,7 +10,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import count_of, identity, left_out_warning
+from resnap.scheduler.job.reports import count_of, identity, left_out_warning, unread_warning
 from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
 from resnap.storage.errors import DataError
@@ -75,6 +75,7 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
             f"{result.topic_partition}: batches are missing, compacted away or lost: snapshots hold what a broker "
             "would rebuild from the remaining batches, which can be older than what producers had written"
         )
+    yield from unread_warning(replayed.planned.plan)
     for found in result.boundaries:
         yield from left_out_warning(result.topic_partition, found.boundary.offset, found.left_out)
     for known in replayed.planned.still_valid:

@@ -133,6 +133,22 @@ def _check_beyond(window: Path, full: Path, row: dict[str, object]) -> None:
     assert [entry for entry in theirs.values() if entry not in ours.values() and not entry.has_open_transaction] == []
 
 
+@pytest.mark.parametrize("verb", ["regenerate", "tier"])
+def test_a_limit_on_reaching_back_says_that_a_transaction_which_hangs_may_be_lacking(
+    verb: str, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    log = shutil.copytree(fixture_set("kafka-2.7.2-nine-days").data, tmp_path / "log")
+    for file in log.rglob("*.snapshot"):
+        file.unlink()
+    into = ["--into", tmp_path / "out"] if verb == "regenerate" else ["--to", f"file://{tmp_path}/store"]
+    rules = ["--engine", "local", "--topic", "payments"]
+    limited = command(verb, log, *into, *rules, "--max-reach-back", "1m")
+    assert "--max-reach-back" in limited.err
+    assert "one that hangs since then is lacking" in limited.err
+    shutil.rmtree(tmp_path / ("out" if verb == "regenerate" else "store"))
+    assert "hangs" not in command(verb, log, *into, *rules, "--fresh").err
+
+
 def test_a_second_run_leaves_the_same_bytes_and_nothing_else(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     arguments = ("regenerate", broker_log, "--as-of", "roll", "--into", tmp_path / "out", *LOCAL)
     assert command(*arguments).code == 0
