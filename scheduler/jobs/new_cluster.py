@@ -158,9 +158,8 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
     count = max(settings.partitions or 0, max(there) + 1)
     if settings.partitions is None:
         said.warnings.append(
-            f"{name}: how many partitions it had is not known; it gets {count}, according to what was shipped. If it "
-            "had more,"
-            ' give --topic-config FILE with "partitions"'
+            f"{name}: how many partitions it had is not known; it gets {count}, according to what was shipped. If it"
+            ' had more, give --topic-config FILE with "partitions"'
         )
     elif settings.partitions < count:
         said.warnings.append(

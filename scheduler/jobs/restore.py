@@ -392,9 +392,8 @@ def restore(
         raise UsageError("--brokers and --assignment exclude each other", hint="give one of them")
     if not into and (new_cluster is None or (brokers is None and assignment is None)):
         raise UsageError("no log dir to restore into",
-                         hint="give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers "
-                         "or"
-                         " --assignment")  # fmt: skip
+                         hint="give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers"
+                         " or --assignment")  # fmt: skip
     settings = context.settings
     if assignment is not None:
         chosen: Assignment | None = read_assignment(assignment)
