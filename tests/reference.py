@@ -83,11 +83,11 @@ def settings() -> Iterator[str]:
     """Yield each setting with its names in all places."""
     yield "## Settings\n"
     yield (
-        "A flag wins over the environment, that over the configuration file (`--config`, else `resnap.toml` in the"
-        " working\ndirectory), that over the cluster's metadata log, that over the broker's `server.properties`, and"
-        " that over the default.\nA switch has a `--no-` form. In the file a setting may also be spelled with dots or"
-        " underscores, and in tables. Settings\nwith a star may be set by a schedule or a request for its own runs; of"
-        " those with a dagger a running service\nkeeps the value until it is started anew.\n"
+        "The first of these that gives a setting decides: the flag, the environment, the configuration file"
+        " (`--config`, else\n`resnap.toml` in the working directory), the cluster's metadata log, the broker's"
+        " `server.properties`, the default.\nA switch has a `--no-` form. In the file a setting may also be spelled"
+        " with dots or underscores, and in tables. Settings\nwith a star may be set by a schedule or a request for"
+        " its own runs. A running service keeps the value of those with a\ndagger until it is restarted.\n"
     )
     for title, some in groupby(DECLARED.values(), lambda one: one.group.title):
         yield f"### {title}\n"
