@@ -23,7 +23,8 @@ from resnap.scheduler.runs.run import (
     RunState,
     request_from,
 )
-from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.state.database import DATABASE_FILE, Database, columns_of, inserted, loaded
+from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -216,15 +217,27 @@ class History:
 
 
 def _run(row: sqlite3.Row) -> Run:
-    return loaded(
-        Run,
-        row,
-        request=request_from(json.loads(row["request"])),
-        state=RunState(row["state"]),
-        progress=json.loads(row["progress"] or "{}"),
-        totals=json.loads(row["totals"] or "{}"),
-        errors=tuple(
-            ReportedError(code=one["code"], message=one["message"], hint=one["hint"], exit_code=one["exitCode"])
-            for one in json.loads(row["error"] or "[]")
-        ),
-    )
+    """Return the run of a row.
+
+    Raises:
+        DataError: the row is damaged, or of a release that knows more.
+
+    """
+    try:
+        return loaded(
+            Run,
+            row,
+            request=request_from(json.loads(row["request"])),
+            state=RunState(row["state"]),
+            progress=json.loads(row["progress"] or "{}"),
+            totals=json.loads(row["totals"] or "{}"),
+            errors=tuple(
+                ReportedError(code=one["code"], message=one["message"], hint=one["hint"], exit_code=one["exitCode"])
+                for one in json.loads(row["error"] or "[]")
+            ),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{DATABASE_FILE} in the state directory: the run {row['id']} cannot be read: {error}",
+            hint="run the release of Resnap that wrote it, restore the file from a backup, or give another --state-dir",
+        ) from error

@@ -12,6 +12,7 @@ from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
 from resnap.scheduler.runs.run import FINAL, PartitionOutcome, Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
 from resnap.scheduler.state.database import Database, StateError
+from resnap.storage.errors import DataError
 from tests.scheduler.runs.working import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ def test_a_run_is_read_back_as_it_was_asked_for(history: History) -> None:
     assert found is not None
     assert found.request == RunRequest(kind=RunKind.TIER, sources=("/a",), settings={"topics": ["x"]})
     assert (found.started_ms, found.finished_ms, found.errors) == (None, None, ())
+
+
+@pytest.mark.parametrize("request_text", ["{", "[]", '{"kind": "brandnew"}'])
+def test_a_run_that_cannot_be_read_is_named(history: History, request_text: str) -> None:
+    add(history, "a")
+    with history.database.write() as connection:
+        connection.execute("UPDATE runs SET request = ?", (request_text,))
+    with pytest.raises(DataError, match="the run a cannot be read") as caught:
+        history.open_runs()
+    assert "the release of Resnap that wrote it" in (caught.value.hint or "")
 
 
 def test_a_state_is_only_left_for_one_that_can_follow(history: History) -> None:
