@@ -385,8 +385,9 @@ class TierView(View[Result]):
                 " command again does the rest."
             )
         if not shipped:
-            what = "Nothing to ship" if self._is_through else "Nothing was shipped"
-            if self._is_through and self._stops and not already:
+            is_through = self._is_through and not self.is_cut_short
+            what = "Nothing to ship" if is_through else "Nothing was shipped"
+            if is_through and self._stops and not already:
                 return "Nothing to ship: no segment is eligible."
             return f"{what}: {some(already, 'segment')} {agreeing(already)} there already."
         size, were = human_bytes(self._totals["bytes"]), agreeing(already, "was", "were")

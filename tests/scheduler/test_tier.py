@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from resnap.scheduler.cli.failures import INTERRUPTED
+from resnap.scheduler.job.tier_run import TierRun
 from tests.cases import mostly_slow
 from tests.scheduler.files import bases, tree
 from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
@@ -189,6 +192,15 @@ def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log:
     ran = command("tier", broker_log, "--to", tmp_path.as_uri(), *ROLL)
     assert ran.code == 12
     assert "Nothing was shipped: 0 segments are there already." in ran.out.splitlines()
+    assert "Nothing to ship" not in ran.out
+
+
+def test_a_run_that_is_interrupted_does_not_say_that_nothing_is_left(
+    command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TierRun, "ship", Mock(side_effect=KeyboardInterrupt))
+    ran = command("tier", broker_log, "--to", tmp_path.as_uri(), *ROLL)
+    assert ran.code == INTERRUPTED
     assert "Nothing to ship" not in ran.out
 
 
