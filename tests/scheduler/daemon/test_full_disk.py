@@ -36,7 +36,7 @@ def is_refused(answer: httpx.Response) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "state-unusable"), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert "full" in answer.json()["detail"]
-    assert "room" in answer.json()["hint"]
+    assert "free space" in answer.json()["hint"]
     assert int(answer.headers["retry-after"]) > 0
 
 
@@ -78,5 +78,5 @@ def test_a_full_disk_is_reported_and_does_not_block_reading_and_ends_by_itself(
             ("failed", ["StateError"]),
         )
         assert (second["state"], [one["code"] for one in second["errors"]]) == ("failed", ["StateError"])
-        assert "room" in second["errors"][0]["hint"]
+        assert "free space" in second["errors"][0]["hint"]
         assert over(client, ask(client).headers["location"])["state"] == "succeeded"
