@@ -159,7 +159,7 @@ def test_what_is_set_at_run_time_counts_and_a_refusal_is_said(
             here = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
             admin.create_acls([ACL("User:ANONYMOUS", "*", *rule, here)])
         admin.close()
-        eventually(lambda: "does not say" in settings_of(command, *live)[1], "nothing is refused")
+        eventually(lambda: "does not report" in settings_of(command, *live)[1], "nothing is refused")
         found, said = settings_of(command, *live)
         assert found[EXPIRATION] == (None, "default")
         assert (
