@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
-    from resnap.storage.sources.files import Sources as Storage
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.readiness import JudgedPartition, Judgement
     from resnap.tiering.refusal import Refusal
@@ -75,7 +75,7 @@ class CheckedTopic(Result):
 class _Judge:
     """Judges topics by the settings of one run, and by what the cluster and the brokers have said."""
 
-    sources: Storage
+    sources: Sources
     now_ms: int
     transaction_max_timeout_ms: int
     expiration_ms: int

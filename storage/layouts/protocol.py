@@ -164,7 +164,9 @@ class Tiered(Stored, Protocol):
         """
         ...
 
-    def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
+    def rewritten(
+        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+    ) -> Rewritten:
         """Return the objects with which ``parts`` replace those of a segment; ``read`` reads stored objects.
 
         If the layout stores the parts in more than one object, a reader with the existing manifest finds the old parts

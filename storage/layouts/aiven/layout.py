@@ -27,7 +27,6 @@ from resnap.storage.layouts.aiven.body import (
     stored_log,
 )
 from resnap.storage.layouts.aiven.chunks import INT_MAX, ListedSizes
-from resnap.storage.layouts.aiven.keys import INDEXES, place_of
 from resnap.storage.layouts.aiven.listing import list_copies
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment
 from resnap.storage.layouts.aiven.manifest import (
@@ -252,11 +251,13 @@ class Aiven:
         """All three objects of the plugin."""
         return frozenset({keys.LOG, keys.INDEXES, keys.MANIFEST})
 
-    def rewritten(self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, keys: KeyRing) -> Rewritten:
+    def rewritten(
+        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+    ) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
-        beside = place_of(manifest_key).beside(INDEXES)
+        beside = keys.place_of(manifest_key).beside(keys.INDEXES)
         with in_file(manifest_key):
-            indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), keys)
+            indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), key_ring)
         if manifest == read(manifest_key):
             return Rewritten(())
         origin = () if parts.origin is None else ((origin_key(manifest_key), write_origin(parts.origin)),)

@@ -142,7 +142,7 @@ class Flat:
         read: Callable[[str], bytes],
         manifest_key: str,
         parts: RightParts,
-        keys: KeyRing,  # noqa: ARG002
+        key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return new objects beside the old ones, or replacing them where brokers read them, and the manifest.
 

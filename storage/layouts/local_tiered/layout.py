@@ -151,7 +151,7 @@ class LocalTiered:
         read: Callable[[str], bytes],  # noqa: ARG002 - objects are replaced whole
         manifest_key: str,
         parts: RightParts,
-        keys: KeyRing,  # noqa: ARG002
+        key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return the objects as brokers read them, each replacing the old one."""
         stem = manifest_key.removesuffix(EXTENSIONS[ObjectKind.LOG])
