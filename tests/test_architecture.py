@@ -52,14 +52,14 @@ DOORS: Final = {
     "Crypto": "storage/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",
-    "matplotlib": "scheduler/jobs/plots.py",
+    "matplotlib": "scheduler/verbs/plots.py",
     "mmh3": "tiering/quota/stores.py",
     "rbloom": "tiering/quota/stores.py",
     "opentelemetry": "scheduler/telemetry/traces.py",
     "prometheus_client": "scheduler/telemetry/*.py",
     "sqlite3": "scheduler/runs/*.py scheduler/state/*.py",
     "structlog": "scheduler/telemetry/*.py",
-    "typer": "scheduler/cli/*.py scheduler/commands/*.py scheduler/jobs/**/*.py",
+    "typer": "scheduler/cli/*.py scheduler/commands/*.py scheduler/verbs/**/*.py",
 }
 """The only modules that may import a library, as globs."""
 CLOCKS: Final = {"scheduler/clock.py", "storage/stores/memory.py"}
@@ -155,8 +155,8 @@ def test_only_clocks_ask_what_time_it_is() -> None:
 
 
 def test_the_service_runs_exactly_the_jobs_that_declare_it_as_a_caller() -> None:
-    names = [path.stem for path in (ROOT / "scheduler" / "jobs").glob("*.py")]
-    jobs = {name: import_module(f"resnap.scheduler.jobs.{name}") for name in names}
+    names = [path.stem for path in (ROOT / "scheduler" / "verbs").glob("*.py")]
+    jobs = {name: import_module(f"resnap.scheduler.verbs.{name}") for name in names}
     callers = {name: job.CALLERS for name, job in jobs.items() if hasattr(job, "CALLERS")}
     assert {"tier", "install"} <= callers.keys()
     assert {name for name, one in callers.items() if one >= {"api", "schedule"}} == {kind.value for kind in RunKind}

@@ -26,7 +26,7 @@ class CommandRow(NamedTuple):
 
 
 _COMMANDS: Final = "resnap.scheduler.commands"
-_JOBS: Final = "resnap.scheduler.jobs"
+_JOBS: Final = "resnap.scheduler.verbs"
 COMMANDS: Final[dict[str, CommandRow]] = {
     "check": CommandRow(
         f"{_JOBS}.check:check",

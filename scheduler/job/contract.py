@@ -1,6 +1,6 @@
 """What the verbs of Resnap have in common: the shell, the API, schedules and tests run each of them as one job.
 
-A job is a module of ``scheduler/jobs/`` with
+A job is a module of ``scheduler/verbs/`` with
 
 - ``CALLERS``: who may ask for it;
 - ``Request``: a frozen dataclass with what is asked for beside the settings;

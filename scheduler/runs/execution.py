@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from resnap.scheduler.job.contract import Observer, Result
 from resnap.scheduler.job.sources import Scope, is_of
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs import census, regenerate, replicas, scan, tier, verify
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome, RunKind
+from resnap.scheduler.verbs import census, regenerate, replicas, scan, tier, verify
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.stores.urls import is_store_url

@@ -11,7 +11,7 @@ from resnap.replay.evidence import segment_spans
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.reports import explanation_rows, producer_row
 from resnap.scheduler.job.sources import Scope, select
-from resnap.scheduler.jobs.explain import Request, explanations
+from resnap.scheduler.verbs.explain import Request, explanations
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot

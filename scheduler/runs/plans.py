@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.wiring import rules_of
-from resnap.scheduler.jobs.planned import plan_row, totals_of
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.verbs.planned import plan_row, totals_of
 from resnap.tiering.planning import read_saved_plan, write_saved_plan
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.scheduler.job.reports import SIZES
-from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.runs.scan_history import keep_day
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.readiness import Judgement, Readiness, Repair, judge
 

@@ -13,7 +13,6 @@ from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.job.wiring import engine_of
-from resnap.scheduler.jobs.verify import UNFIT
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
 from resnap.scheduler.runs.history import History, RunFilter
@@ -34,6 +33,7 @@ from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
+from resnap.scheduler.verbs.verify import UNFIT
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.properties import read_properties

@@ -15,8 +15,8 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
 from tests.kafka.brokers import DRIVER, Broker, eventually

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.jobs.check import _Judge
-from resnap.scheduler.jobs.scan import facts_in
+from resnap.scheduler.verbs.check import _Judge
+from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.errors import StoreAccessError
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.tiering.readiness import judge

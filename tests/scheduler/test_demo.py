@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import resnap.scheduler.jobs.demo.acts as demonstration
+import resnap.scheduler.verbs.demo.acts as demonstration
 from resnap.scheduler import cli
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.store_check import store_check
 from resnap.scheduler.job.wiring import engine_of
-from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
-from resnap.scheduler.jobs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
-from resnap.scheduler.jobs.demo.proof import Outcome, Proof, prove
 from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs.demo.acts import Demo, Tiered, rules_at, workplace
+from resnap.scheduler.verbs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
+from resnap.scheduler.verbs.demo.proof import Outcome, Proof, prove
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.urls import open_store
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from resnap.scheduler.jobs.demo.log import DemoPartition
-    from resnap.scheduler.jobs.demo.proof import BoundaryProof
+    from resnap.scheduler.verbs.demo.log import DemoPartition
+    from resnap.scheduler.verbs.demo.proof import BoundaryProof
     from tests.scheduler.conftest import Resnap
 
 NOW_MS = 1_700_000_000_000

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.jobs.doctor import examine
-from resnap.scheduler.jobs.findings import Finding, Health
-from resnap.scheduler.jobs.store_probe import probe_store
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs.doctor import examine
+from resnap.scheduler.verbs.findings import Finding, Health
+from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.storage.errors import StoreError
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.stores.local import LocalObjectStore
@@ -101,7 +101,7 @@ def test_a_sound_machine_has_nothing_to_fail() -> None:
 
 
 def test_scans_without_machine_code_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resnap.scheduler.jobs.doctor.why_no_kernel", lambda: "ImportError: no such library")
+    monkeypatch.setattr("resnap.scheduler.verbs.doctor.why_no_kernel", lambda: "ImportError: no such library")
     slow = next(finding for finding in findings() if finding.check == "numba")
     assert slow.health is Health.WARN
     assert "no such library" in slow.detail

@@ -13,7 +13,7 @@ import json, os, signal
 from contextlib import suppress
 from pathlib import Path
 from tests.clocks import FixedClock
-from resnap.scheduler.jobs.regenerate import Request, run
+from resnap.scheduler.verbs.regenerate import Request, run
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import engine_of

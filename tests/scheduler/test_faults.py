@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from resnap.scheduler.jobs.verify import chain_gaps, chain_overlaps
+from resnap.scheduler.verbs.verify import chain_gaps, chain_overlaps
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.jobs.inspect.file import Entry, InspectView, Opened, Request, run
-from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.verbs.inspect.file import Entry, InspectView, Opened, Request, run
+from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes

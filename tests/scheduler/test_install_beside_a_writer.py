@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.scheduler.job.engines import Engine
-from resnap.scheduler.jobs.regenerate import REPLANS
+from resnap.scheduler.verbs.regenerate import REPLANS
 from resnap.storage.log.checkpoints import write_offset_checkpoint
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes

@@ -16,8 +16,8 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings
@@ -32,7 +32,7 @@ from tests.scheduler.installed import SET, check_install, copied, look, regenera
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.scheduler.jobs.install_staged import Installed
+    from resnap.scheduler.verbs.install_staged import Installed
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.install_staged import Request, install_staged
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace

@@ -10,8 +10,8 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.restore import Request, restored
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.metadata.log_files import read_checkpoint
 from resnap.tiering.controller.metadata.records import (

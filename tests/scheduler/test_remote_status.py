@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs.remote_status import read_status
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs.remote_status import read_status
 from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition

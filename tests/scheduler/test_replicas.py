@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.jobs import replicas as job
-from resnap.scheduler.jobs.replicas import ReplicasView, results
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs import replicas as job
+from resnap.scheduler.verbs.replicas import ReplicasView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.producers import ActiveProducer
 from resnap.tiering.cluster.replica_comparison import Loss, LostProducer, ReplicaFinding, ReplicaState

@@ -18,8 +18,8 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.restore import Request, restored
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.restore import Request, restored
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring.file_copies import Copier, FileTask

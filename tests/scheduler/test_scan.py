@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.jobs.scan import facts_in
+from resnap.scheduler.verbs.scan import facts_in
 from resnap.tiering.readiness import Readiness, judge
 from tests.cases import mostly_slow
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree

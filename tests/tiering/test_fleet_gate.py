@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.jobs.fleet_gate import GateView, results
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs.fleet_gate import GateView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
 from resnap.tiering.fleet.gate import GateAnswer, GateFacts, GateReason, Obstacle, gate

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.jobs.scan import facts_in
 from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
+from resnap.scheduler.verbs.scan import facts_in
 from resnap.tiering.readiness import Readiness, Repair, Verdict, judge
 from tests.cases import each
 

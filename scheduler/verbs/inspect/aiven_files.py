@@ -17,8 +17,8 @@ from resnap.storage.log.producer_snapshot import read_snapshot_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
-    from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.verbs.inspect.opened_file import OpenedFile
     from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {

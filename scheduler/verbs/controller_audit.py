@@ -14,9 +14,9 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.sources import nothing_in
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
-from resnap.scheduler.jobs.controller import about_blocks, block_row
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row, human_count, some
+from resnap.scheduler.verbs.controller import about_blocks, block_row
 from resnap.storage.errors import VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import producer_row, show_time
-from resnap.scheduler.jobs.inspect import aiven_files
-from resnap.scheduler.jobs.inspect.file_kinds import Kind
-from resnap.scheduler.jobs.inspect.segments import SegmentInspection
-from resnap.scheduler.jobs.inspect.transaction_state import inspect_transaction_state
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import Answer, Column, Row, bytes_text
+from resnap.scheduler.verbs.inspect import aiven_files
+from resnap.scheduler.verbs.inspect.file_kinds import Kind
+from resnap.scheduler.verbs.inspect.segments import SegmentInspection
+from resnap.scheduler.verbs.inspect.transaction_state import inspect_transaction_state
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import struct
     from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
+    from resnap.scheduler.verbs.inspect.opened_file import OpenedFile
 
 
 _TIME: Final = Column(key="timestamp", show=show_time)

@@ -22,11 +22,11 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock, instant
 from resnap.scheduler.job.contract import Caller, Context, View
-from resnap.scheduler.jobs.findings import Finding, Health, fail, failed, ok, warn
-from resnap.scheduler.jobs.store_probe import probe_store
 from resnap.scheduler.output.rendering import Row, some
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.verbs.findings import Finding, Health, fail, failed, ok, warn
+from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir_lock import lock_holder

@@ -20,10 +20,10 @@ from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.store_check import store_check
 from resnap.scheduler.job.tier_run import TierRun, Uploading
-from resnap.scheduler.jobs.demo.log import lose_snapshots, write_demo_log
-from resnap.scheduler.jobs.demo.proof import Proof, prove
-from resnap.scheduler.jobs.scan import Scanned, scanned
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.demo.log import lose_snapshots, write_demo_log
+from resnap.scheduler.verbs.demo.proof import Proof, prove
+from resnap.scheduler.verbs.scan import Scanned, scanned
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.verifying.verification_journal import VerificationJournal
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.work_items import PartitionScan
-    from resnap.scheduler.jobs.demo.log import DemoPartition
+    from resnap.scheduler.verbs.demo.log import DemoPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 

@@ -24,8 +24,8 @@ from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
 from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.job.work_items import cost_of
-from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import PARTITION, Column, counted, some
+from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import LockedError, ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part

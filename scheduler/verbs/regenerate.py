@@ -21,8 +21,8 @@ from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job.contract import Caller, Unread, View, unread
 from resnap.scheduler.job.sources import Scope, lies_beside
 from resnap.scheduler.job.wiring import planner_of, scope_of
-from resnap.scheduler.jobs.planned import DryRunView, WouldReplay, note_selection
-from resnap.scheduler.jobs.replayed import Rebuilt, ReplayView
+from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selection
+from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import print_segment

@@ -15,8 +15,8 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Unread, unread
 from resnap.scheduler.job.wiring import planner_of, rules_of, scope_of
-from resnap.scheduler.jobs.planned import PlanView, WouldReplay, note_selection
-from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt
+from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
+from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
 from resnap.tiering.planning import write_saved_plan

@@ -15,9 +15,10 @@ from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs.plots import check_plot, draw_simulation
-from resnap.scheduler.jobs.quota import number, quota_origins
-from resnap.scheduler.jobs.quota_uses import (
+from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
+from resnap.scheduler.verbs.plots import check_plot, draw_simulation
+from resnap.scheduler.verbs.quota import number, quota_origins
+from resnap.scheduler.verbs.quota_uses import (
     PrincipalFile,
     Profile,
     Samples,
@@ -26,7 +27,6 @@ from resnap.scheduler.jobs.quota_uses import (
     rules_of,
     uses_of,
 )
-from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.producer_activity import LogUses, Uses

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.jobs.demo.log import surviving
 from resnap.scheduler.output.rendering import PARTITION, Column, some
+from resnap.scheduler.verbs.demo.log import surviving
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from resnap.scheduler.jobs.demo.log import DemoPartition
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.verbs.demo.log import DemoPartition
     from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.stores.protocol import ObjectStore

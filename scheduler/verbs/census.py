@@ -22,10 +22,10 @@ from resnap.scheduler.job.contract import Caller, Unread, View, unread
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.wiring import planner_of, scope_of
-from resnap.scheduler.jobs.census_count import Counted, ProducerCounter
-from resnap.scheduler.jobs.plots import check_plot, draw_census
-from resnap.scheduler.jobs.quota_uses import PrincipalFile, principals_in
 from resnap.scheduler.output.rendering import Column, bytes_text, human_bytes, human_count, some
+from resnap.scheduler.verbs.census_count import Counted, ProducerCounter
+from resnap.scheduler.verbs.plots import check_plot, draw_census
+from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import UsageError
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 

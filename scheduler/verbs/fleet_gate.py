@@ -15,8 +15,8 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.jobs.replicas import check_of
 from resnap.scheduler.output.rendering import Column
+from resnap.scheduler.verbs.replicas import check_of
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.fleet.gate import HINTS, GateFacts, gate

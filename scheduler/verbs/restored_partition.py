@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.open_transactions import OpenTransaction
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.jobs.new_cluster import NewCluster
 from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.verbs.new_cluster import NewCluster
 from resnap.storage.errors import VerificationError
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.restoring.restorer import Restored

@@ -17,9 +17,9 @@ from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.jobs.install_staged import Installed, Request, install_staged, preview
-from resnap.scheduler.jobs.planned import AND_DO_IT
 from resnap.scheduler.output.rendering import PARTITION, Column, Row, agreeing, human_count, some
+from resnap.scheduler.verbs.install_staged import Installed, Request, install_staged, preview
+from resnap.scheduler.verbs.planned import AND_DO_IT
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind

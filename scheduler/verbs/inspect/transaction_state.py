@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.job.reports import show_time
-from resnap.scheduler.jobs.inspect.segments import SegmentInspection
 from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
+from resnap.scheduler.verbs.inspect.segments import SegmentInspection
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import check_crc, read_header
 from resnap.tiering.controller.transactions.state_log import (
@@ -19,7 +19,7 @@ from resnap.tiering.controller.transactions.state_log import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.jobs.inspect.opened_file import OpenedFile
+    from resnap.scheduler.verbs.inspect.opened_file import OpenedFile
 
 
 def inspect_transaction_state(file: OpenedFile) -> Answer:

@@ -14,10 +14,10 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.jobs.quota import number
-from resnap.scheduler.jobs.quota_simulate import shown_duration
-from resnap.scheduler.jobs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
 from resnap.scheduler.output.rendering import Column, Row
+from resnap.scheduler.verbs.quota import number
+from resnap.scheduler.verbs.quota_simulate import shown_duration
+from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
 from resnap.tiering.quota.client_quotas import user_name
 from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit

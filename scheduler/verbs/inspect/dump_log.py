@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.jobs.inspect.file_kinds import Kind
+from resnap.scheduler.verbs.inspect.file_kinds import Kind
 from resnap.storage.errors import FormatError, UsageError
 
 if TYPE_CHECKING:

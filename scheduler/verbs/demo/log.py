@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.replay.producer_state import DataBatch, Event, Marker, ProducerStates
 from resnap.replay.window import DEFAULT_EXPIRY
-from resnap.scheduler.jobs.demo.producers import Traffic, write_traffic
+from resnap.scheduler.verbs.demo.producers import Traffic, write_traffic
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.checkpoints import write_offset_checkpoint
 from resnap.storage.log.control_record import COMMIT, read_control_record

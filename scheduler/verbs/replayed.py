@@ -11,8 +11,8 @@ from resnap.replay.results import Outcome
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import count_of, identity, left_out_warning, unread_warning
-from resnap.scheduler.jobs.planned import beginnings_gone
 from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
+from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import DataError
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.inventory import SnapshotState

@@ -11,11 +11,11 @@ from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
-from resnap.scheduler.jobs.inspect.dump_log import check_dump, dump_lines
-from resnap.scheduler.jobs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
-from resnap.scheduler.jobs.inspect.files import INSPECTORS
-from resnap.scheduler.jobs.inspect.opened_file import opened_file
 from resnap.scheduler.output.rendering import Answer, Row
+from resnap.scheduler.verbs.inspect.dump_log import check_dump, dump_lines
+from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
+from resnap.scheduler.verbs.inspect.files import INSPECTORS
+from resnap.scheduler.verbs.inspect.opened_file import opened_file
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.sources.files import Sources
 

@@ -14,11 +14,6 @@ from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import engine_of, uploading_of
-from resnap.scheduler.jobs.demo.acts import Demo, Tiered, rules_at, workplace
-from resnap.scheduler.jobs.demo.log import DemoPartition
-from resnap.scheduler.jobs.demo.proof import LEGEND, TIMELINE, Proof
-from resnap.scheduler.jobs.scan import scan_row
-from resnap.scheduler.jobs.tier import shipment_row
 from resnap.scheduler.output.rendering import (
     BYTES,
     PARTITION,
@@ -31,6 +26,11 @@ from resnap.scheduler.output.rendering import (
     partition_name,
     some,
 )
+from resnap.scheduler.verbs.demo.acts import Demo, Tiered, rules_at, workplace
+from resnap.scheduler.verbs.demo.log import DemoPartition
+from resnap.scheduler.verbs.demo.proof import LEGEND, TIMELINE, Proof
+from resnap.scheduler.verbs.scan import scan_row
+from resnap.scheduler.verbs.tier import shipment_row
 from resnap.storage.errors import ResnapError
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})

@@ -6,8 +6,8 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import instant
-from resnap.scheduler.jobs.findings import fail, failed, ok, warn
 from resnap.scheduler.output.rendering import human_duration
+from resnap.scheduler.verbs.findings import fail, failed, ok, warn
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.stores.probe import (
     BODY_BYTES,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.jobs.findings import Finding
+    from resnap.scheduler.verbs.findings import Finding
     from resnap.storage.stores.protocol import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000

@@ -27,10 +27,10 @@ from resnap.scheduler.job.staged import check_staged
 from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
 from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
-from resnap.scheduler.jobs.planned import note_selection
-from resnap.scheduler.jobs.replayed import JudgedView, Rebuilt, Staged
 from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_moment
+from resnap.scheduler.verbs.planned import note_selection
+from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt, Staged
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.planning import can_be_tiered

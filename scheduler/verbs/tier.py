@@ -38,9 +38,9 @@ from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusa
 from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
-from resnap.scheduler.jobs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.scheduler.output.progress import CountedProgress
 from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
+from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store

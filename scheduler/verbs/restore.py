@@ -19,11 +19,11 @@ from resnap.scheduler.job.contract import Caller, Context, Result, Unread
 from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, select
 from resnap.scheduler.job.wiring import cluster_of, planner_of
-from resnap.scheduler.jobs.new_cluster import Beginning, begin_cluster, low_producer_ids
-from resnap.scheduler.jobs.replaced_snapshots import replaced_snapshots
-from resnap.scheduler.jobs.restored_partition import RestoredPartition, RestoreView, passed_over, warnings_of
-from resnap.scheduler.jobs.restoring_copier import restoring_copier
 from resnap.scheduler.output.progress import Progress
+from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, low_producer_ids
+from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
+from resnap.scheduler.verbs.restored_partition import RestoredPartition, RestoreView, passed_over, warnings_of
+from resnap.scheduler.verbs.restoring_copier import restoring_copier
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered

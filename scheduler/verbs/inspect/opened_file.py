@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.jobs.inspect.file_kinds import leading_offset
+from resnap.scheduler.verbs.inspect.file_kinds import leading_offset
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.inner_files import MARK, meant_inner, stem_of
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
