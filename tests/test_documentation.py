@@ -97,6 +97,7 @@ def test_the_table_of_folders_has_every_folder_and_no_other() -> None:
         "docs/performance.md",
         "docs/reference.md",
         "docs/controller.md",
+        "docs/kafka-faults.md",
         "docs/kafka-versions.md",
         "docs/quota.md",
         "docs/python.md",

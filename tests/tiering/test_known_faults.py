@@ -1,0 +1,127 @@
+"""Which faults of Kafka's a release has, and that each is described for operators."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
+from resnap.tiering.known_faults import (
+    KNOWN_FAULTS,
+    LOCAL_LOG_COUNTED_TWICE,
+    SNAPSHOT_TOO_LARGE,
+    STATE_LOST_BY_DISK_MOVE,
+    Certainty,
+    Facts,
+    met_fault,
+    met_faults,
+)
+from tests.cases import each
+
+PAGE: Final = (Path(__file__).parent.parent.parent / "docs" / "kafka-faults.md").read_text(encoding="utf-8")
+BY_NAME: Final = {fault.name: fault for fault in KNOWN_FAULTS}
+TOO_MANY: Final = Facts(entries=1_000_001)
+
+
+def release(text: str) -> Release:
+    found = parse_release(text)
+    assert found is not None
+    return found
+
+
+@each(
+    "version, local_log_twice, too_large",
+    [
+        ("3.5.1", "no", "no"),
+        ("3.6.0", "yes", "no"),
+        ("3.9.2", "yes", "no"),
+        ("3.9.3", "maybe", "maybe"),
+        ("4.2.1", "yes", "no"),
+        ("4.2.2", "yes", "yes"),
+        ("4.2.x", "yes", "maybe"),
+        ("4.2.3", "maybe", "maybe"),
+        ("4.3.1", "yes", "no"),
+        ("4.3.2", "maybe", "maybe"),
+        ("4.4.0", "no", "yes"),
+        ("4.4", "no", "yes"),
+        ("4.4.1", "no", "maybe"),
+        ("4.5.0", "no", "maybe"),
+        ("3.9.1-ccs", "yes", "no"),
+        ("4.4.0.redhat-00003", "no", "yes"),
+        ("7.9.1-ccs", "yes", "no"),
+    ],
+)
+def test_a_release_has_what_was_seen_in_it(version: str, local_log_twice: str, too_large: str) -> None:
+    assert BY_NAME[LOCAL_LOG_COUNTED_TWICE].is_in(release(version)) == local_log_twice
+    assert BY_NAME[SNAPSHOT_TOO_LARGE].is_in(release(version)) == too_large
+
+
+@each(
+    "version", ["", "x", "3.6.0.1", "3.7.x.kraft", "2.8.2.tiered", "7.9.1-ce", "4.5.0-SNAPSHOT", "4.4.0-rc1", "9.9.9"]
+)
+def test_nothing_is_said_of_a_version_whose_base_is_not_certain(version: str) -> None:
+    assert parse_release(version) is None
+
+
+@each("level, line", [(20, (3, 8)), (21, (3, 9)), (25, (4, 0)), (27, (4, 1)), (33, (4, 4)), (99, None), (None, None)])
+def test_a_level_of_metadata_version_shows_the_line(level: int | None, line: tuple[int, int] | None) -> None:
+    found = release_of_level(level)
+    assert (None if found is None else (*found.line, found.patch)) == (None if line is None else (*line, None))
+
+
+def test_a_given_version_says_the_patch_release_of_its_own_line_alone() -> None:
+    lines = [Release(4, 2), Release(4, 1)]
+    assert refined(lines, release("4.2.1")) == (release("4.2.1"), Release(4, 1))
+    assert refined([], release("4.2.1")) == (release("4.2.1"),)
+    assert refined(lines, None) == tuple(lines)
+
+
+@each(
+    "facts, is_met",
+    [
+        (Facts(), False),
+        (Facts(retention_bytes=-1, largest_bytes=100), False),
+        (Facts(retention_bytes=270_000), True),
+        (Facts(retention_bytes=270_000, largest_bytes=183_733), True),
+        (Facts(retention_bytes=367_466, largest_bytes=183_733), False),
+    ],
+)
+def test_a_size_limit_is_safe_above_both_parts(facts: Facts, is_met: bool) -> None:
+    assert (met_fault(LOCAL_LOG_COUNTED_TWICE, [release("3.9.1")], facts) is not None) is is_met
+    assert met_fault(LOCAL_LOG_COUNTED_TWICE, [release("4.4.0")], facts) is None
+
+
+def test_a_fault_is_met_by_what_meets_it_and_by_a_release_that_has_it() -> None:
+    at_limit, above = Facts(entries=1_000_000), TOO_MANY
+    assert met_fault(SNAPSHOT_TOO_LARGE, [release("4.4.0")], at_limit) is None
+    assert met_fault(SNAPSHOT_TOO_LARGE, [release("4.3.1")], above) is None
+    met = met_fault(SNAPSHOT_TOO_LARGE, [release("4.3.1"), release("4.4.0")], above)
+    assert met is not None
+    assert met.is_certain
+    assert met.releases == (release("4.4.0"),)
+    assert met.detail.startswith("4.4.0 has this fault of Kafka's: ")
+    assert "1,000,001 producers" in met.detail
+    perhaps = met_fault(SNAPSHOT_TOO_LARGE, [release("4.2.x")], above)
+    assert perhaps is not None
+    assert not perhaps.is_certain
+    assert "4.2.2" in perhaps.detail
+
+
+def test_a_fault_that_any_tiered_topic_may_meet_needs_no_fact() -> None:
+    assert {one.fault.name for one in met_faults([release("4.4.0")], Facts())} == {
+        fault.name for fault in KNOWN_FAULTS if fault.meets is None and fault.is_in(release("4.4.0")) is Certainty.YES
+    }
+    assert STATE_LOST_BY_DISK_MOVE in {one.fault.name for one in met_faults([release("4.4.0")], Facts(log_dirs=2))}
+
+
+def test_every_fault_is_on_the_page_with_its_releases_and_sources() -> None:
+    sections = {part.splitlines()[0].casefold(): re.sub(r"\s+", " ", part) for part in PAGE.split("\n## ")}
+    for fault in KNOWN_FAULTS:
+        section = sections[fault.title.casefold()]
+        for text in (f"Code `{fault.name}`.", fault.releases_text, *fault.sources):
+            assert text in section, f"{fault.name}: {text}"
+
+
+def test_no_two_faults_have_one_name() -> None:
+    assert len(BY_NAME) == len(KNOWN_FAULTS)

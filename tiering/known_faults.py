@@ -1,0 +1,392 @@
+"""Kafka's own known faults that meet tiered topics and producer state: one entry each, and which a release has.
+
+An entry goes in once it was seen on a real broker, or in the classes or sources of the releases that it names. To add
+one, add it to ``KNOWN_FAULTS``, its section to ``docs/kafka-faults.md``, and its case to the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from resnap.tiering.kafka_release import Release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MOST_READABLE_ENTRIES: Final = 1_000_000
+"""With more producers than this in a snapshot, releases with ``SNAPSHOT_TOO_LARGE`` delete it."""
+MANY_ENTRIES: Final = 800_000
+"""From here on partitions are named before the limit is reached."""
+PAGE: Final = "docs/kafka-faults.md"
+_ANY_PATCH: Final = ".999"
+_NEWEST_PATCH: Final = {
+    (3, 6): 2, (3, 7): 2, (3, 8): 1, (3, 9): 2, (4, 0): 2, (4, 1): 2, (4, 2): 2, (4, 3): 1, (4, 4): 0,
+}  # fmt: skip
+"""The newest patch release of each line with tiered storage that was examined."""
+
+
+class Severity(StrEnum):
+    """What a fault that is met means for a verdict."""
+
+    WARNING = "warning"
+    """It is to be known."""
+    BLOCKS = "blocks"
+    """To go on as Resnap says would do harm."""
+
+
+class Certainty(StrEnum):
+    """Whether a release has a fault."""
+
+    YES = "yes"
+    MAYBE = "maybe"
+    """Only some patch releases of its line have it, or the release is newer than those that were examined."""
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a topic, its cluster or what is done to it; None where it is not known.
+
+    Attributes:
+        retention_bytes: of the topic; -1 for no limit.
+        largest_bytes: size of its largest partition, local segments and remote ones together.
+        is_copying_paused: whether ``remote.log.copy.disable`` is set, or is to be set.
+        log_dirs: the most log dirs that a broker has.
+        entries: the most producers in the state of one partition.
+        lacks_snapshots: whether a closed segment has no snapshot.
+
+    """
+
+    retention_bytes: int | None = None
+    largest_bytes: int | None = None
+    is_copying_paused: bool | None = None
+    log_dirs: int | None = None
+    entries: int | None = None
+    lacks_snapshots: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Releases from ``first`` to ``last``, both included; ``last`` None for all that follow."""
+
+    first: str
+    last: str | None = None
+
+    def has(self, release: Release) -> bool:
+        """Return whether a release, with its patch release, is one of them."""
+        return _number(self.first) <= release.number and (self.last is None or release.number <= _number(self.last))
+
+    def __str__(self) -> str:
+        if self.last is None or self.last.endswith(_ANY_PATCH):
+            return f"{self.first} and later{'' if self.last is None else ' patch releases'}"
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFault:
+    """A fault of Kafka's.
+
+    Attributes:
+        name: its code, which users and programs see, and which never changes.
+        title: one line.
+        releases: those that have it.
+        expected: those that are said to have it, and were not examined.
+        known_by: how it is known which releases have it.
+        met_by: what of a topic, a cluster or a workflow meets it.
+        effect: what it does.
+        remedy: what to do.
+        sources: reports and changes by name.
+        severity: what it means for a verdict.
+        meets: return what of the facts meets it; None for a fault that any tiered topic may meet.
+
+    """
+
+    name: str
+    title: str
+    releases: tuple[Span, ...]
+    known_by: str
+    met_by: str
+    effect: str
+    remedy: str
+    sources: tuple[str, ...] = ()
+    expected: tuple[Span, ...] = ()
+    severity: Severity = Severity.WARNING
+    meets: Callable[[Facts], str | None] | None = field(default=None, compare=False)
+
+    @property
+    def releases_text(self) -> str:
+        """The releases that have it, in words."""
+        known = ", ".join(map(str, self.releases))
+        expected = ", ".join(map(str, self.expected))
+        return "; ".join(filter(None, (known, expected and f"not examined, but expected: {expected}")))
+
+    def is_in(self, release: Release) -> Certainty:
+        """Return whether ``release`` has it; of a line without a patch release, whether all that were examined have."""
+        newest = _NEWEST_PATCH.get(release.line)
+        if release.patch is None and newest is not None:
+            found = {self._is_in(Release(*release.line, patch)) for patch in range(newest + 1)}
+            return found.pop() if len(found) == 1 else Certainty.MAYBE
+        return self._is_in(release)
+
+    def _is_in(self, release: Release) -> Certainty:
+        line = release.line if release.line in _NEWEST_PATCH else max(_NEWEST_PATCH)
+        newest = Release(*line, _NEWEST_PATCH[line])
+        is_examined = release.number <= newest.number
+        if is_examined and any(span.has(release) for span in self.releases):
+            return Certainty.YES
+        may_have = not is_examined and any(span.has(newest) for span in self.releases)
+        return Certainty.MAYBE if may_have or any(span.has(release) for span in self.expected) else Certainty.NO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetFault:
+    """A fault that releases have, and what meets it."""
+
+    fault: KnownFault
+    releases: tuple[Release, ...]
+    is_certain: bool
+    """Whether one of the releases has it for certain."""
+    met: str
+    """What of the facts meets it; empty for one that any tiered topic may meet."""
+
+    @property
+    def detail(self) -> str:
+        """The fault, the releases and the facts as one line."""
+        has = "have" if len(self.releases) > 1 else "has"
+        word = (
+            f"{has} this fault of Kafka's"
+            if self.is_certain
+            else f"may have this fault of Kafka's (it is in {self.fault.releases_text})"
+        )
+        met = f": {self.met}" if self.met else ""
+        return f"{', '.join(map(str, self.releases))} {word}: {self.fault.title}{met}"
+
+    @property
+    def hint(self) -> str:
+        """What to do."""
+        return f"{self.fault.remedy} (see {self.fault.name} in {PAGE})"
+
+
+def met_faults(releases: Iterable[Release], facts: Facts) -> tuple[MetFault, ...]:
+    """Return the faults that brokers of ``releases`` have or may have, and that the facts meet."""
+    known = tuple(dict.fromkeys(releases))
+    return tuple(chain.from_iterable(_met(fault, known, facts) for fault in KNOWN_FAULTS))
+
+
+def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault | None:
+    """Return what ``met_faults`` does of the fault ``name`` alone; None if it is not met."""
+    return next((one for one in met_faults(releases, facts) if one.fault.name == name), None)
+
+
+def _met(fault: KnownFault, releases: Iterable[Release], facts: Facts) -> Iterator[MetFault]:
+    met = "" if fault.meets is None else fault.meets(facts)
+    answers = {release: fault.is_in(release) for release in releases}
+    having = tuple(release for release, answer in answers.items() if answer is not Certainty.NO)
+    if met is not None and having:
+        yield MetFault(fault=fault, releases=having, is_certain=Certainty.YES in answers.values(), met=met)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _limited_by_size(facts: Facts) -> str | None:
+    """A size limit that the local log, counted twice, exceeds; a limit that no size is known against counts."""
+    limit = facts.retention_bytes
+    if limit is None or limit < 0 or (facts.largest_bytes is not None and 2 * facts.largest_bytes <= limit):
+        return None
+    risk = "" if facts.largest_bytes is None else f", and the largest partition has {facts.largest_bytes} bytes"
+    return f"retention.bytes is {limit}{risk}"
+
+
+def _large_state(facts: Facts) -> str | None:
+    if facts.entries is None or facts.entries <= MOST_READABLE_ENTRIES:
+        return None
+    return f"a partition has {facts.entries:,} producers, and a snapshot is read up to {MOST_READABLE_ENTRIES:,}"
+
+
+def _without_snapshots(facts: Facts) -> str | None:
+    return "closed segments have no snapshot" if facts.lacks_snapshots else None
+
+
+def _several_disks(facts: Facts) -> str | None:
+    return f"a broker has {facts.log_dirs} log dirs" if facts.log_dirs is not None and facts.log_dirs > 1 else None
+
+
+def _failing_copies(facts: Facts) -> str | None:
+    is_limited = facts.retention_bytes is not None and facts.retention_bytes >= 0
+    return f"retention.bytes is {facts.retention_bytes}" if is_limited else None
+
+
+SEGMENT_WITHOUT_SNAPSHOT: Final = "segment-without-snapshot"
+STATE_LOST_FROM_REMOTE: Final = "state-lost-from-remote"
+STATE_LOST_BY_DISK_MOVE: Final = "state-lost-by-disk-move"
+SNAPSHOT_TOO_LARGE: Final = "snapshot-too-large"
+LOCAL_LOG_COUNTED_TWICE: Final = "local-log-counted-twice"
+COPY_NEVER_RESUMED: Final = "copy-never-resumed"
+COMMIT_MARKER_MISSED: Final = "commit-marker-missed"
+FIRST_SEQUENCE_REFUSED: Final = "first-sequence-refused"
+OTHER_ERROR_FOR_STALE_EPOCH: Final = "other-error-for-stale-epoch"
+FAILED_COPIES_COUNTED: Final = "failed-copies-counted"
+LOCAL_START_NOT_UPDATED: Final = "local-start-not-updated"
+METADATA_READ_TOO_LATE: Final = "metadata-read-too-late"
+OVERLAPS_NEVER_DELETED: Final = "overlaps-never-deleted"
+
+KNOWN_FAULTS: Final = (
+    KnownFault(
+        name=SEGMENT_WITHOUT_SNAPSHOT,
+        title="nothing of a partition is tiered from its first segment without a producer snapshot on",
+        releases=(Span("3.6.0", "4.4.0"),),
+        known_by="run on 3.9.1, 4.1.1 and 4.4.0; by the sources of 3.6 to 4.3",
+        met_by="logs that brokers before 2.8 have written, and snapshots that were deleted",
+        effect="NullPointerException in every round of copying; local retention deletes nothing, and the disk fills",
+        remedy="make the snapshots with `resnap regenerate` and put them in with `resnap install`",
+        sources=("KAFKA-15195", "KIP-952", "KIP-1026"),
+        severity=Severity.BLOCKS,
+        meets=_without_snapshots,
+    ),
+    KnownFault(
+        name=STATE_LOST_FROM_REMOTE,
+        title="a replica that starts from remote storage deletes the producer snapshot that it has fetched",
+        releases=(Span("3.6.0", "4.4.0"),),
+        known_by="run on 3.6.2, 3.9.1 and 4.4.0; by the classes of 3.9.2, 4.0.2, 4.1.2, 4.2.2 and 4.3.1",
+        met_by="a new replica of a tiered partition, a replaced disk, a broker that was down for long",
+        effect="once it leads, aborted records are served as committed, and retried batches are appended again",
+        remedy="run `resnap replicas` after every such start, before an election, and heal what it names",
+        sources=("apache/kafka#14242 (comment of 2023-10-25)", "apache/kafka#14652 (comment of 2023-11-01)"),
+    ),
+    KnownFault(
+        name=STATE_LOST_BY_DISK_MOVE,
+        title="a move of a tiered replica between two disks of one broker loses its producer state at once",
+        releases=(Span("3.9.0", "4.4.0"),),
+        known_by="run on 3.9.1 and 4.4.0; 3.9 is the first release with tiered storage on several disks",
+        met_by="alterReplicaLogDirs: kafka-reassign-partitions.sh with log dirs, Cruise Control, Strimzi",
+        effect="the leader itself has lost the state, with replication factor 1, too, and without an election",
+        remedy="move no replica whose producers are unexpired below the local log start",
+        sources=("apache/kafka#14242", "apache/kafka#14652", "KAFKA-20770 touches the path"),
+        meets=_several_disks,
+    ),
+    KnownFault(
+        name=SNAPSHOT_TOO_LARGE,
+        title=f"a producer snapshot of more than {MOST_READABLE_ENTRIES:,} producers cannot be read, and is deleted",
+        releases=(Span("4.2.2", "4.2.2"), Span("4.4.0", "4.4.0")),
+        expected=tuple(
+            Span(f"{line}.{patch}", f"{line}{_ANY_PATCH}")
+            for line, patch in (("3.9", 3), ("4.0", 3), ("4.1", 3), ("4.3", 2))
+        ),
+        known_by="run on 4.4.0 and with the classes of 4.2.2; by the classes of 3.9.2, 4.0.2, 4.1.2 and 4.3.1, which do"
+        " not have it; the advisory of the repair that brought it names 4.3.2, too",
+        met_by="partitions with more than 1,000,000 unexpired producers",
+        effect="CorruptSnapshotException; state and open transactions below the log start are lost; 4.4.0 writes such"
+        " files itself",
+        remedy="lower producer.id.expiration.ms until fewer producers are unexpired, and stop the clients that make"
+        " them",
+        sources=("CVE-2026-111108",),
+        severity=Severity.BLOCKS,
+        meets=_large_state,
+    ),
+    KnownFault(
+        name=LOCAL_LOG_COUNTED_TWICE,
+        title="size retention counts the local log twice on a leader that has copied nothing since its election",
+        releases=(Span("3.6.0", "4.3.1"),),
+        known_by="run on 3.9.1 and 4.1.1, and on 4.4.0, which has the guard; by the classes of 3.9.2, 4.1.2, 4.2.2 and"
+        " 4.3.1, which do not",
+        met_by="topics with retention.bytes after an election, and always while copying is paused",
+        effect="records within retention are deleted, in remote storage and on the disks of all replicas",
+        remedy="set retention.bytes=-1 while copying is paused, and before brokers restart or leaders change;"
+        " or upgrade to 4.4.0",
+        sources=("KAFKA-20732", "apache/kafka#22661"),
+        severity=Severity.WARNING,
+        meets=_limited_by_size,
+    ),
+    KnownFault(
+        name=COPY_NEVER_RESUMED,
+        title="a copy task that ends by an Error, or hangs in the plugin, never copies its partition again",
+        releases=(Span("3.6.0", "4.4.0"),),
+        known_by="reports of users of Aiven's plugin with 3.6 to 4.1.1; RLMTask.run of 3.6.0, 3.9.0, 4.1.2, 4.2.2,"
+        " 4.3.1 and 4.4.0 catches Exception, and no Error",
+        met_by="any tiered topic; an OutOfMemoryError in the plugin, an upload that never returns",
+        effect="the disk fills without an error; __remote_log_metadata has a copy that began and never ended",
+        remedy="watch the age of the oldest closed segment that is not in remote storage, and restart the broker",
+        sources=("Aiven-Open/tiered-storage-for-apache-kafka#820", "#481", "#562"),
+    ),
+    KnownFault(
+        name=COMMIT_MARKER_MISSED,
+        title="a replica that was down misses a COMMIT marker that the leader has compacted away",
+        releases=(),
+        expected=(Span("3.9.0", "4.2.2"),),
+        known_by="a report for 3.9 to 4.2; not run",
+        met_by="transactions; compacted topics, an unclean election, a power cut",
+        effect="its last stable offset does not advance; to abort that transaction hides committed records for ever",
+        remedy="compare the replicas, and take the partition from one that has the marker; do not abort",
+        sources=("Redpanda's report of 2026-06-25",),
+    ),
+    KnownFault(
+        name=FIRST_SEQUENCE_REFUSED,
+        title="a first batch whose sequence is not 0 is refused where the log never had a record",
+        releases=(),
+        expected=(Span("4.5.0"),),
+        known_by="the merged change; 4.4.0 does not have it",
+        met_by="idempotent producers after DeleteRecords, and logs whose head is in remote storage",
+        effect="OutOfOrderSequenceException",
+        remedy="none is needed up to 4.4",
+        sources=("KAFKA-15591", "apache/kafka#23234"),
+    ),
+    KnownFault(
+        name=OTHER_ERROR_FOR_STALE_EPOCH,
+        title="a stale producer epoch is answered INVALID_PRODUCER_EPOCH (47) before INVALID_TXN_STATE (48)",
+        releases=(Span("3.9.1", "4.4.0"),),
+        known_by="run on 3.9.1; UnifiedLog.analyzeAndValidateProducerState of 4.1.1, 4.2 and 4.4",
+        met_by="transactions of a fenced producer",
+        effect="clients see another error; no record is lost",
+        remedy="nothing is to be done",
+        sources=("KAFKA-19690", "apache/kafka#20534"),
+    ),
+    KnownFault(
+        name=FAILED_COPIES_COUNTED,
+        title="size retention counts segments whose copies failed",
+        releases=(Span("3.6.0", "3.8.0"),),
+        known_by="RemoteLogManager.buildRetentionSizeData of 3.6.0, 3.6.2, 3.7.0, 3.7.1 and 3.8.0, which asks for no"
+        " state; 3.8.1 and 3.9.0 do",
+        met_by="topics with retention.bytes whose copies fail, as they do at a segment without a snapshot",
+        effect="remote segments within retention are deleted, more with each failed copy",
+        remedy="upgrade to 3.8.1 or later, or set retention.bytes=-1 until copies succeed",
+        sources=("KAFKA-17062", "apache/kafka#16959"),
+        meets=_failing_copies,
+    ),
+    KnownFault(
+        name=LOCAL_START_NOT_UPDATED,
+        title="a replica that starts from remote storage keeps its old local log start offset",
+        releases=(Span("3.6.0", "3.6.2"),),
+        known_by="UnifiedLog.truncateFullyAndStartAt of 3.6.0, 3.6.1 and 3.6.2, which does not set it; 3.7.0 does",
+        met_by="a new replica of a tiered partition that becomes leader",
+        effect="reads of offsets between the two starts go to the local log, which lacks them, and never succeed",
+        remedy="upgrade to 3.7 or later",
+        sources=("KAFKA-15695", "apache/kafka#14649"),
+    ),
+    KnownFault(
+        name=METADATA_READ_TOO_LATE,
+        title="a broker that gets a tiered partition reads its remote metadata from too late an offset",
+        releases=(Span("3.6.0", "3.7.0"),),
+        known_by="ConsumerTask.maybeWaitForPartitionAssignments of 3.6.0 to 3.6.2 and 3.7.0, which keeps the offset"
+        " that it has read to; 3.7.1 forgets it",
+        met_by="reassignment of tiered partitions",
+        effect='replicas never get in sync: "Couldn\'t build the state from remote store"',
+        remedy="upgrade to 3.7.1 or later, or restart the broker",
+        sources=("KAFKA-16105", "apache/kafka#15165"),
+    ),
+    KnownFault(
+        name=OVERLAPS_NEVER_DELETED,
+        title="remote segments that overlap others are never deleted",
+        releases=(Span("3.6.0", "3.7.0"),),
+        known_by="RemoteLogManager.isRemoteSegmentWithinLeaderEpochs of 3.6.2 and 3.7.0; 3.7.1 and 3.8.0 are repaired",
+        met_by="segments that two leaders have copied",
+        effect="retention stops at them, and remote storage grows",
+        remedy="upgrade to 3.7.1 or later, or raise the log start with kafka-delete-records.sh",
+        sources=("KAFKA-16511", "apache/kafka#15817"),
+    ),
+)
+"""All known faults."""
