@@ -90,8 +90,7 @@ HINTS: Final = {
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
     Reason.LINEAGE_CONFLICT: (
-        "see `resnap verify --store URL`; continue with the log dir that shipped the other segments, or use another "
-        "prefix"
+        "see `resnap verify URL`; continue with the log dir that shipped the other segments, or use another prefix"
     ),
     Reason.SEGMENT_CHANGED: "run again: the next run reads the current segment",
     Reason.TOPIC_ID_UNKNOWN: "give --metadata-log, or a log dir whose partitions have partition.metadata",

@@ -182,7 +182,7 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.StoreError: Kind("store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
     errors.StoreAccessError: Kind(
         "store-denied", 502, "The store denies access",
-        "check credentials, permissions and bucket; `resnap doctor --store URL` probes them",
+        "check credentials, permissions and bucket; `resnap doctor URL` probes them",
     ),
     errors.VerificationError: Kind(
         "verification-failed", 502, "What was read back differs from what was written",

@@ -54,7 +54,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     "verify": CommandRow(
         f"{_JOBS}.verify:verify",
         "Compare snapshots with a replay, or read a store back.",
-        "resnap verify --store s3://tiered/cluster-1 --since 7d",
+        "resnap verify s3://tiered/cluster-1 --since 7d",
     ),
     "repair": CommandRow(
         f"{_JOBS}.repair:repair",
@@ -94,7 +94,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     "doctor": CommandRow(
         f"{_JOBS}.doctor:doctor",
         "Check what a run needs: Java, log dirs, store, clock.",
-        "resnap doctor /var/lib/kafka --store s3://tiered/cluster-1",
+        "resnap doctor /var/lib/kafka s3://tiered/cluster-1",
     ),
     "version": CommandRow(
         f"{_COMMANDS}.about:show_version",

@@ -133,7 +133,7 @@ class HeldCheck:
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
         return (
             f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
-            f" this log dir ends there: `resnap verify --store {order.store_url} {_flags(self.rules)}` shows it"
+            f" this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}` shows it"
         )
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:

@@ -406,5 +406,5 @@ _AS_FAR_AS_KNOWN = (
     "with their first stored batch"
 )
 _GAP = "what lies above the gap is repaired as a log that begins there; ship the gap from a replica that still has it"
-_LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify --store URL` names the producers"
+_LEFT_OUT = "`resnap repair --full` reads the whole log; `resnap verify URL` names the producers"
 _LOCKED = "objects that a retention of the store locks can be replaced once that has ended; run again then"

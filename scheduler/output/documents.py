@@ -212,7 +212,7 @@ class ShipmentRow(Identity):
 
 
 class VerifiedRow(TypedDict):
-    """One segment of `resnap verify --store`."""
+    """One segment of `resnap verify URL`."""
 
     manifest: str
     topic: str | None

@@ -97,7 +97,7 @@ class Execution:
                 ship = tier.Request(scope=scope, to=_destination(run), saved=saved)
                 return context.keep(tier.run(ship, context), tier.view_of(ship, context))
             case RunKind.VERIFY:
-                store = verify.StoreRequest(scope=replace(scope, sources=(_destination(run),)))
+                store = verify.StoreRequest(scope=scope)
                 return context.keep(verify.run_store(store, context), verify.StoreView())
             case RunKind.REPLICAS:
                 compare = replicas.Request(scope=scope)
@@ -113,7 +113,7 @@ class Execution:
 
 
 def _destination(run: Run) -> str:
-    """Return where the run writes to, or what it reads back; raises UsageError where the request names nothing."""
+    """Return where the run writes to; raises UsageError where the request names nothing."""
     if run.request.destination is None:
         raise UsageError(f"a run of kind {run.kind} needs a destination", hint="give `destination`, a URL")
     return run.request.destination

@@ -69,9 +69,9 @@ class RunRequest:
 
     Attributes:
         kind: what to do.
-        sources: log dirs, partitions' directories or URLs; ``log.dirs`` if there are none.
+        sources: log dirs, partitions' directories or URLs; ``log.dirs`` if there are none. Of a verification, a store.
         partitions: directories' names, such as ``payments-0``, if not all that ``settings`` let through are meant.
-        destination: where snapshots or segments go, or what is read back; None for a scan.
+        destination: where snapshots or segments go; None where nothing is written.
         settings: by name of the setting, over those of the configuration, such as ``{"as_of": "roll"}``.
         plan: id of a kept plan to carry out, which then names sources and partitions.
 
@@ -92,11 +92,14 @@ class RunRequest:
 
 def request_from(kept: Mapping[str, Any]) -> RunRequest:
     """Return a request from what ``records.plain`` made of it."""
+    kind, sources, destination = RunKind(kept["kind"]), tuple(kept["sources"]), kept["destination"]
+    if kind is RunKind.VERIFY and destination is not None:  # as earlier releases kept the store
+        sources, destination = (destination,), None
     return RunRequest(
-        kind=RunKind(kept["kind"]),
-        sources=tuple(kept["sources"]),
+        kind=kind,
+        sources=sources,
         partitions=tuple(kept["partitions"]),
-        destination=kept["destination"],
+        destination=destination,
         settings=kept["settings"],
         plan=kept["plan"],
     )

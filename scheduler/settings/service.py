@@ -48,11 +48,11 @@ class ScheduleSpec(BaseModel):
     timezone: str = "UTC"
     """Time zone of ``cron``, by its IANA name."""
     sources: Listed = ()
-    """``log.dirs`` unless given."""
+    """``log.dirs`` unless given; of a verification, the store."""
     topics: Listed = ()
     """Globs; all topics unless given."""
     to: str | None = None
-    """Where snapshots or segments go, or what is read back."""
+    """Where snapshots or segments go; of a verification, another spelling of its source."""
     settings: Mapping[str, Any] = Field(default_factory=dict)
     """For these runs alone, by name of the setting."""
 
@@ -82,6 +82,13 @@ class ScheduleSpec(BaseModel):
             )
         return named
 
+    @model_validator(mode="before")
+    @classmethod
+    def _verifies_a_source(cls, value: Any) -> Any:  # noqa: ANN401 - as it was written
+        if isinstance(value, dict) and value.get("run") == "verify" and value.get("to") and not value.get("sources"):
+            return {**value, "sources": [value["to"]], "to": None}
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.every is None) == (self.cron is None):
@@ -90,7 +97,9 @@ class ScheduleSpec(BaseModel):
             raise ValueError(f"schedule {self.name}: `every` must be a second or more")
         if self.run == "replicas" and self.sources:
             raise ValueError(f"schedule {self.name}: replicas takes no `sources`: bootstrap-server counts")
-        only_reads = self.run in {"scan", "census", "replicas"}
+        if self.run == "verify" and len(self.sources) != 1:
+            raise ValueError(f"schedule {self.name}: a verify needs `sources` with one URL, of the store")
+        only_reads = self.run in {"scan", "census", "replicas", "verify"}
         if only_reads and self.to is not None:
             raise ValueError(f"schedule {self.name}: a {self.run} takes no `to`: it writes nothing")
         if not only_reads and self.to is None:

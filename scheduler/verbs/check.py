@@ -189,7 +189,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     warn_unmatched(scope, selection, context)
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
-        hint = f"give a broker's log dir; `resnap verify --store {shlex.quote(store)}` reads back what was tiered"
+        hint = f"give a broker's log dir; `resnap verify {shlex.quote(store)}` reads back what was tiered"
         raise UsageError(f"{store} holds tiered segments, and is not a log dir", hint=hint)
     unanswered += [broker.error for broker in brokers if broker.error is not None]
     known = [broker.values for broker in brokers if broker.error is None] or known

@@ -32,8 +32,8 @@ from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import open_source
-from resnap.storage.stores.urls import local_path, open_store
+from resnap.storage.sources.log_dirs import layout_at, open_source
+from resnap.storage.stores.urls import is_store_url, local_path, open_store
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 MIN_PYTHON: Final = (3, 11)
@@ -44,20 +44,20 @@ TOLERATED_SKEW_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to examine besides this machine: log dirs, and the URL of a store."""
+    """What to examine besides this machine: log dirs and stores, and the URL of what is a store whatever it holds."""
 
-    log_dirs: tuple[str, ...]
+    places: tuple[str, ...]
     store: str | None = None
 
 
 def run(request: Request, context: Context) -> Iterator[Finding]:
     """Yield the findings, one at a time, as they are made."""
     environment = process_environment()
-    return examine(context.settings, environment, context.clock, log_dirs=request.log_dirs, store_url=request.store)
+    return examine(context.settings, environment, context.clock, places=request.places, store_url=request.store)
 
 
 def examine(
-    settings: Settings, environment: Mapping[str, str], clock: Clock, *, log_dirs: Sequence[str], store_url: str | None
+    settings: Settings, environment: Mapping[str, str], clock: Clock, *, places: Sequence[str], store_url: str | None
 ) -> Iterator[Finding]:
     """Yield what ``run`` does."""
     needs_spark = settings.engine == "spark"
@@ -68,8 +68,8 @@ def examine(
     yield _unless_needed(_java(environment), needed=needs_spark)
     yield _clock(clock)
     yield _expiration(settings)
-    for place in log_dirs:
-        yield from _log_dir(place, Sources(s3=settings.s3()), clock)
+    for place in places:
+        yield from _place(place, settings, clock)
     if store_url is not None:
         yield from _store(store_url, settings, clock)
 
@@ -137,6 +137,17 @@ def _expiration(settings: Settings) -> Finding:
         return warn("expiration", f"{settings.expiration_ms} ms is assumed",
                     "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
     return ok("expiration", f"{settings.expiration_ms} ms ({settings.origin(name)})")
+
+
+def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
+    """Return the findings on a log dir, or on a store: a URL at which no copy of a log dir is."""
+    sources = Sources(s3=settings.s3())
+    try:
+        layout = layout_at(place, sources) if is_store_url(place) else None
+    except ResnapError as error:
+        return iter((failed("store", error),))
+    is_log_dir = not is_store_url(place) if layout is None else layout.is_plain_copy
+    return _log_dir(place, sources, clock) if is_log_dir else _store(place, settings, clock)
 
 
 def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
@@ -233,13 +244,17 @@ def doctor(
     context: Invocation,
     places: Annotated[
         list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs to check; the default is log.dirs."),
+        typer.Argument(
+            metavar="LOG_DIR|STORE",
+            help="Log dirs to check, and stores to test by writing, reading and deleting a small object; the default is"
+            " log.dirs.",
+        ),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="URL", help="A store to test: a small object is written, read and deleted."),
+        typer.Option("--store", metavar="URL", help="A store to test, as the argument."),
     ] = None,
 ) -> int:
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    log_dirs = tuple(places or map(str, context.settings.log_dirs))
-    return context.show(run(Request(log_dirs=log_dirs, store=store), context), DoctorView())
+    request = Request(places=tuple(places or map(str, context.settings.log_dirs)), store=store)
+    return context.show(run(request, context), DoctorView())

@@ -1,6 +1,6 @@
 """Finds the wrong snapshots of a store without digests, and rebuilds them for a restore.
 
-No manifest there has a digest of them, and brokers wrote them: a snapshot that ``verify --store`` refuses would make a
+No manifest there has a digest of them, and brokers wrote them: a snapshot that ``verify URL`` refuses would make a
 broker refuse good producers, or serve aborted records. A replay of the stored segments rebuilds it.
 """
 
@@ -62,7 +62,7 @@ def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path
 
 def _replaced(check: SnapshotCheck, directory: Path) -> Replaced:
     made = None if check.rebuilt is None else directory / check.rebuilt
-    hint = "see `resnap verify --store URL`"
+    hint = "see `resnap verify URL`"
     if made is None or not made.exists():
         why = f"{check.problem}; it was not restored: the broker makes it again when it loads the log"
         return Replaced(None, VerificationError(why, hint=hint))

@@ -40,7 +40,7 @@ from resnap.tiering.shipping.retained import RetentionNote, note_retained, retai
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "
-    "them would leave a gap: `resnap doctor --store URL` tests the store"
+    "them would leave a gap: `resnap doctor URL` tests the store"
 )
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
@@ -150,7 +150,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
             with in_file(key):
                 found = listing.read(key)
         except (FormatError, ObjectNotFoundError) as error:
-            hint = "see `resnap verify --store URL`; nothing of this partition is deleted until it is repaired"
+            hint = "see `resnap verify URL`; nothing of this partition is deleted until it is repaired"
             faults.append(VerificationError(str(error), hint=hint))
             broken.add(listing.folder(key))
         else:

@@ -1,4 +1,4 @@
-"""The findings of `resnap doctor --store`: does a store do what shipping needs, and how does Resnap handle the rest?"""
+"""The findings of `resnap doctor URL`: does a store do what shipping needs, and how does Resnap handle the rest?"""
 
 from __future__ import annotations
 

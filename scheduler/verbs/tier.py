@@ -374,7 +374,7 @@ class TierView(View[Result]):
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
         if self._totals["shipped"] and not self._unfinished and not self._to.startswith("memory:"):
-            yield f"Next: `resnap verify --store {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
+            yield f"Next: `resnap verify {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], self._totals["already"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE, LogDirs
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
@@ -28,11 +28,14 @@ from resnap.scheduler.job.store_check import chains_together, fault_of, store_ch
 from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.verbs.planned import note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt, Staged
 from resnap.storage.errors import StoreError, UsageError, VerificationError
-from resnap.storage.stores.urls import open_store
+from resnap.storage.sources.files import Sources
+from resnap.storage.sources.log_dirs import layout_at
+from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.tiering.planning import can_be_tiered
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 
@@ -413,7 +416,13 @@ class StoreView(View[Result]):
 @with_settings(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE)
 def verify(
     context: Invocation,
-    sources: LogDirs = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG_DIR|STORE",
+            help="Log dirs, partition directories, or the URL of a store; the default is log.dirs.",
+        ),
+    ] = None,
     snapshots: Annotated[
         str | None,
         typer.Option(
@@ -422,31 +431,47 @@ def verify(
             help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
         ),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Read back everything in this store.")
-    ] = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="A store, as the argument.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME|DURATION", help="With --store: only segments shipped since then."),
+        typer.Option("--since", metavar="TIME|DURATION", help="Of a store: only segments shipped since then."),
     ] = None,
 ) -> int:
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
 
-    With --store every object is compared with its manifest, and every snapshot with a replay of what is stored.
+    In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored.
     """
     if (sources or snapshots) and store:
         raise UsageError("either LOG_DIR or --store is to be verified", hint="`resnap verify --help` shows both forms")
-    if store and context.flags.get("remote") is not None:
-        hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; `--store` reads what was tiered"
-        raise UsageError("--remote needs a log dir, and cannot be combined with --store", hint=hint)
+    store = store or (_store_in(sources or [], context) if snapshots is None else None)
+    of_a_log = next((name for name in ("remote", "partitions", "high_watermark") if context.flags.get(name)), None)
+    if store and of_a_log:
+        hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; a store is read back by topic"
+        raise UsageError(f"{DECLARED[of_a_log].flag} needs a log dir, and {store} is a store", hint=hint)
     if since and not store:
-        raise UsageError("--since needs --store", hint="add --store URL")
+        raise UsageError("--since needs a store", hint="give the URL of a store in the place of the log dir")
     if store is None:
         request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
         return context.show(run(request, context), JudgedView(request.scope, snapshots))
     scope = Scope(sources=(store,), topics=context.settings.topics)
     asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
     return context.show(run_store(asked, context), StoreView())
+
+
+def _store_in(sources: Sequence[str], context: Context) -> str | None:
+    """Return the store of shipped segments among ``sources``; None where all of them are logs.
+
+    Raises:
+        UsageError: there is more than it.
+        StoreError: the store failed.
+
+    """
+    reading = Sources(s3=context.settings.s3())
+    found = ((one, layout_at(one, reading)) for one in sources if is_store_url(one))
+    store = next((one for one, layout in found if layout is not None and not layout.is_plain_copy), None)
+    if store is not None and len(sources) > 1:
+        raise UsageError(f"{store} is a store: it is verified by itself", hint="run `resnap verify` once for each")
+    return store
 
 
 def _moment(since: str, context: Context) -> int:

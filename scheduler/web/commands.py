@@ -35,7 +35,6 @@ STAGED: Final = "staged"
 _DESTINATIONS: Final[Mapping[RunKind, str]] = {
     RunKind.REGENERATE: "--into",
     RunKind.TIER: "--to",
-    RunKind.VERIFY: "--store",
 }
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
@@ -101,8 +100,7 @@ class Shell:
         settings = request.settings
         if request.plan is not None:
             return self.line(request.kind, "--plan", plan_file(request.plan), *to, settings=settings)
-        is_of_log_dirs = request.kind not in (RunKind.VERIFY, RunKind.REPLICAS)
-        sources = [*(request.sources or self.log_dirs)] if is_of_log_dirs else []
+        sources = [] if request.kind is RunKind.REPLICAS else [*(request.sources or self.log_dirs)]
         verb = "producer census" if request.kind is RunKind.CENSUS else request.kind
         return self.line(verb, *sources, *to, settings=_scoped(request, settings))
 
@@ -131,7 +129,7 @@ class Shell:
 
     def repair(self, verified: RunRequest, topics: Sequence[str]) -> str:
         """Return the command that repairs these topics, globs, in the store that a run has verified."""
-        return self.line("repair", str(verified.destination), settings={**verified.settings, "topics": list(topics)})
+        return self.line("repair", *verified.sources, settings={**verified.settings, "topics": list(topics)})
 
 
 @cache

@@ -190,6 +190,22 @@ def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
     return sorted(parts, key=lambda part: not part.layout.tells_digests)
 
 
+def layout_at(url: str, sources: Sources) -> Stored | None:
+    """Return the layout in which ``open_source`` reads the content of ``url``; None if there is nothing of any.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    store = sources.store(without_slash(url))
+    for layouts in (READABLE, READABLE_BY_KEYS_ALONE):
+        found = (_match(store.url, info.key, layouts)[0] for info in store.list())
+        layout = next((one for one in found if one is not None), None)
+        if layout is not None:
+            return layout
+    return None
+
+
 def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
     """Return the layout of ``key`` below ``url``, and how many folders above ``url`` it begins.
 

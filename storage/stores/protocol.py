@@ -320,7 +320,7 @@ def check_order(where: str, last: str, key: str) -> str:
     """
     if key <= last:
         raise StoreError(f"{where}: a listing is out of order, {key!r} follows {last!r}",
-                         hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
+                         hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
     return key
 
 

@@ -203,7 +203,7 @@ class S3ObjectStore:
                 where = self._caller.where(key)
                 found = said.get(name, "nothing")
                 raise StoreError(f"{where}: the store reports for its copy {name} {found}, expected {value}", key=key,
-                                 hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
+                                 hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
 
     def _copy(self, source: StoredBody, key: str) -> None:
         options: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._caller.sends_checksums else {}
@@ -331,7 +331,7 @@ class S3ObjectStore:
                 return
             if not token or token == options.get("ContinuationToken"):
                 raise StoreError(f"{self.url}: the store ends a listing early, without a token to continue it",
-                                 hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
+                                 hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
             options["ContinuationToken"] = token
 
     def delete(self, key: str) -> None:

@@ -180,7 +180,7 @@ class S3Caller:
         """
         if name not in answer:
             raise StoreError(f"{self.where(key)}: the store answers without {name}", key=key,
-                             hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
+                             hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
         return answer[name]
 
     def where(self, key: str | None) -> str:

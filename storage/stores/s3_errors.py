@@ -61,7 +61,7 @@ _UNSUPPORTED_HINT: Final = (
     "where it does not know checksums, give --s3-request-checksum-calculation when_required and"
     " --s3-response-checksum-validation when_required"
 )
-_REFUSED_HINT: Final = "`resnap doctor --store URL` shows what this store keeps"
+_REFUSED_HINT: Final = "`resnap doctor URL` shows what this store keeps"
 _RETRY_HINT: Final = "try again later; if it stays so, check the store"
 
 

@@ -53,7 +53,7 @@ def another_process_holding(path: Path, call: str) -> Iterator[int]:
 
 
 def findings(settings: Settings | None = None, **options: Any) -> list[Finding]:
-    usual: dict[str, Any] = {"log_dirs": (), "store_url": None}
+    usual: dict[str, Any] = {"places": (), "store_url": None}
     clock = options.pop("clock", SystemClock())
     environment = options.pop("environment", dict(os.environ))
     return list(examine(settings or Settings(), environment, clock, **usual | options))
@@ -120,7 +120,7 @@ def test_java_that_does_not_run_fails_unless_spark_is_not_wanted(tmp_path: Path)
 
 
 def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
-    found = findings(clock=FixedClock(86_400_000), log_dirs=[str(log_dir)])
+    found = findings(clock=FixedClock(86_400_000), places=[str(log_dir)])
     first, second = (finding for finding in found if finding.check == "clock")
     assert first.health is Health.FAIL
     assert "in the future" in second.detail
@@ -128,7 +128,7 @@ def test_a_clock_in_the_past_fails(log_dir: Path) -> None:
 
 def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
     with another_process_holding(log_dir / ".lock", RECORD_LOCK) as process_id:
-        finding = the(findings(log_dirs=[str(log_dir)]), "broker")
+        finding = the(findings(places=[str(log_dir)]), "broker")
     assert finding.health is Health.OK
     assert f"process {process_id}" in finding.detail
 
@@ -136,16 +136,16 @@ def test_a_running_broker_is_well_and_named(log_dir: Path) -> None:
 def test_a_stopped_broker_must_have_stopped_in_order(log_dir: Path) -> None:
     marker = log_dir / ".kafka_cleanshutdown"
     marker.touch()
-    assert the(findings(log_dirs=[str(log_dir)]), "broker").health is Health.OK
+    assert the(findings(places=[str(log_dir)]), "broker").health is Health.OK
     marker.unlink()
-    finding = the(findings(log_dirs=[str(log_dir)]), "broker")
+    finding = the(findings(places=[str(log_dir)]), "broker")
     assert finding.health is Health.WARN
     assert "stop it once" in str(finding.remedy)
 
 
 def test_what_cannot_be_read_fails_and_the_rest_is_still_examined(log_dir: Path, tmp_path: Path) -> None:
     (log_dir / "replication-offset-checkpoint").write_bytes(b"7\n")
-    found = findings(log_dirs=[str(tmp_path / "nowhere"), str(log_dir)])
+    found = findings(places=[str(tmp_path / "nowhere"), str(log_dir)])
     details = [(finding.health, finding.detail) for finding in found if finding.check == "log dir"]
     assert [health for health, _ in details] == [Health.FAIL, Health.OK, Health.FAIL]
     assert "replication-offset-checkpoint" in details[2][1]

@@ -114,7 +114,7 @@ def test_what_was_deleted_is_shipped_again_under_other_keys_and_its_tombstone_go
 
 @pytest.mark.parametrize(
     "command_line",
-    ["gc {} --delete", "retain {} --retention 1ms --delete", "verify --store {} --engine local"],
+    ["gc {} --delete", "retain {} --retention 1ms --delete", "verify {} --engine local"],
     ids=lambda one: one.split()[0],
 )
 def test_links_in_a_store_are_reported_and_nothing_is_read_or_deleted_through_them(

@@ -1,4 +1,4 @@
-"""Brokers that lead a partition in turn ship to one store: one chain, read back, reported by ``verify --store``."""
+"""Brokers that lead a partition in turn ship to one store: one chain, read back, reported by ``verify URL``."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_comp
         assert ran.code == 0, ran.err
         assert ran.err.count(f"warning: payments-1: what {store.as_uri()} holds of the offsets [{bases[12]}, ") == 1
         assert f"made from a log that began at offset {bases[12]}, and here it begins at 0; whether" in ran.err
-        assert f"`resnap verify --store {store.as_uri()} {' '.join(WIDE_FLAGS)} --as-of roll` shows it" in ran.err
+        assert f"`resnap verify {store.as_uri()} {' '.join(WIDE_FLAGS)} --as-of roll` shows it" in ran.err
     caught_up = tier(*WIDE)
     assert caught_up.code == 13
     assert f"at {bases[13]} it lacks producers" in caught_up.error["message"]

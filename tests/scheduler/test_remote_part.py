@@ -273,7 +273,7 @@ def test_a_place_where_nothing_was_tiered_is_distinguished_from_a_log_dir(
         assert "--key-prefix" in text
     text = refused(command("check", remote))
     assert "holds tiered segments, and is not a log dir" in text
-    assert f"`resnap verify --store {remote}`" in text
+    assert f"`resnap verify {remote}`" in text
 
 
 def without_segments_of_both(data: Path, copy: Path) -> Path:

@@ -215,6 +215,23 @@ def test_each_change_to_each_object_is_found(command: Resnap, store: Path, suffi
     assert ran.error["hint"]
 
 
+@pytest.mark.parametrize("suffix", ["log", "index", "timeindex"])
+def test_a_store_as_argument_is_read_back_as_with_the_flag(command: Resnap, store: Path, suffix: str) -> None:
+    path = next(path for path in sorted(store.rglob(f"*.{suffix}")) if path.stat().st_size)
+    flip(path, path.stat().st_size // 2)
+    how = ("--engine", "local", "--output", "json")
+    ran = command("verify", store.as_uri(), *how)
+    assert (ran.code, path.name in ran.err) == (13, True)
+    assert ran.document == command("verify", "--store", store.as_uri(), *how).document
+    assert command("verify", store.as_uri(), *how, "--since", "1s").document["summary"]["segments"] == 0
+
+
+def test_what_is_of_logs_alone_is_refused_beside_a_store(command: Resnap, store: Path, broker_log: Path) -> None:
+    for more in ((broker_log,), ("--partition", "payments-0"), ("--remote", store.as_uri())):
+        ran = command("verify", store.as_uri(), *more)
+        assert (ran.code, ran.out, store.as_uri() in ran.err) == (2, "", True), more
+
+
 def test_a_manifest_under_the_key_of_another_segment_is_found(command: Resnap, store: Path) -> None:
     path = min(store.rglob("*.manifest"))
     name = path.name[:21] + "00000000-0000-5000-8000-000000000000.manifest"
@@ -269,4 +286,4 @@ def test_an_empty_remote_is_not_the_current_directory(command: Resnap, broker_lo
 
 def test_nothing_is_to_be_verified_in_a_store_that_ended_with_the_command(command: Resnap, broker_log: Path) -> None:
     ran = command("tier", broker_log, "--topic", "orders", "--to", "memory://there", *LOCAL)
-    assert (ran.code, "segments shipped" in ran.out, "verify --store" in ran.out) == (0, True, False)
+    assert (ran.code, "segments shipped" in ran.out, "resnap verify" in ran.out) == (0, True, False)

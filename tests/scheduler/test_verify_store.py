@@ -1,4 +1,4 @@
-"""``resnap verify --store``: what a replay and the chain of manifests show that no checksum does, and going on."""
+"""``resnap verify URL``: what a replay and the chain of manifests show that no checksum does, and going on."""
 
 from __future__ import annotations
 

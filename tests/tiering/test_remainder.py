@@ -104,7 +104,7 @@ def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidat
     assert left.already == 0
     assert left.candidates.blocking is not None
     assert "bytes of the same offsets" in left.candidates.blocking.detail
-    assert "verify --store" in left.candidates.blocking.hint
+    assert "resnap verify" in left.candidates.blocking.hint
     assert left.candidates.segments == tuple(others)
 
 

@@ -116,7 +116,7 @@ class Announcer:
                 with in_file(key):
                     found = self._listing.read(key)
             except (FormatError, ObjectNotFoundError) as error:
-                self.problems.append(VerificationError(str(error), hint="see `resnap verify --store URL`"))
+                self.problems.append(VerificationError(str(error), hint="see `resnap verify URL`"))
                 continue
             misplaced = self._layout.misplaced(key, found, key_prefix=self.key_prefix)
             of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
@@ -178,7 +178,7 @@ class Announcer:
         for segment in one.segments:
             problems = reader.verify(segment.manifest_key, reads_objects=True).problems
             if problems:
-                raise VerificationError(problems[0], hint="see `resnap verify --store URL`; nothing was announced")
+                raise VerificationError(problems[0], hint="see `resnap verify URL`; nothing was announced")
             read(1, segment.stored_bytes)
 
     def _publish(self, one: Announcement, facts: ClusterFacts) -> Announcement:

@@ -55,7 +55,7 @@ _HINTS: Final = {
     FindingKind.HOLE: "look for a replica that still has these offsets",
     FindingKind.MISSING_OBJECTS: "bring them back from a backup of the store, under the same keys",
     FindingKind.CONTRADICTED: "brokers read log and indexes at the key in the metadata: bring the objects back from"
-    " a backup, under that key; `resnap verify --store` names the damaged ones",
+    " a backup, under that key; `resnap verify URL` names the damaged ones",
 }
 _NAMED: Final = 5
 """Segments that a finding names: of a store that is another one all are amiss."""

@@ -207,7 +207,7 @@ class Replacer:
         if current(self.store, key).body != body:
             self._torn.add(key)
             raise VerificationError(f"{self.store.url}/{key}: the bytes read back differ from those written",
-                                    hint="`resnap doctor --store URL` shows what this store keeps")  # fmt: skip
+                                    hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
 
 
 def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:

@@ -1,7 +1,7 @@
 """Builds one partition's directory from its stored segments, in any layout, and checks the files.
 
 If manifests have digests, each file must match its digest. If they have none, the written files are checked against
-each other, as ``verify --store`` does with stored objects: every batch with its checksum, the indexes with the batches,
+each other, as ``verify URL`` does with stored objects: every batch with its checksum, the indexes with the batches,
 snapshots and leader epochs by their format. Decryption has already verified every byte of encrypted files.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
 
-HINT: Final = "see `resnap verify --store URL`; restore from another copy, or exclude the topic (--topic)"
+HINT: Final = "see `resnap verify URL`; restore from another copy, or exclude the topic (--topic)"
 
 
 class ShippedFile(NamedTuple):

@@ -181,7 +181,7 @@ class Delivery:
         if (found_size, found) != (size_bytes, checksum):
             raise VerificationError(
                 f"{key}: expected {size_bytes} bytes with CRC-32C {checksum:08x}, read {found_size} with {found:08x}",
-                hint="the store, or something between, changes bytes: `resnap doctor --store URL` tests it",
+                hint="the store, or something between, changes bytes: `resnap doctor URL` tests it",
             )
 
     def pace(self, size_bytes: int) -> None:

@@ -210,7 +210,7 @@ def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogS
             what = "overlap" if above[0] < below[1] else "leave a gap"
             raise VerificationError(
                 f"{topic_partition}: the segments [{below[0]}, {below[1]}) and [{above[0]}, {above[1]}) {what}",
-                hint="see `resnap verify --store URL`",
+                hint="see `resnap verify URL`",
             )
     return [newest[offsets] for offsets in sorted(newest)]
 

@@ -87,7 +87,7 @@ class Flat:
     keeps_snapshots_as_found: bool = False
     tells_digests: bool = True
     remedy_when_verified: str = TIER_AGAIN
-    remedy: str = "see `resnap verify --store URL`; delete the manifest to ship the segment again"
+    remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is a key of this layout."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-_HINT: Final = "see `resnap verify --store URL`; ship what is missing, or delete a manifest, and run again"
+_HINT: Final = "see `resnap verify URL`; ship what is missing, or delete a manifest, and run again"
 _REPLACEABLE: Final = frozenset({ObjectKind.SNAPSHOT, ObjectKind.TXN_INDEX})
 """What `resnap repair` makes again."""
 _URL_OF_ONE: Final = "<URL>/<cluster id>/<topic>/<topic id>"
@@ -119,7 +119,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
                 f"{manifest.topic}-{manifest.partition}: {segment} lacks an object: its manifest {store.url}/{key}"
                 f" names {entry.key} of {entry.size_bytes} bytes, found {size}",
                 hint=f"bring the object back from another copy of the store; or delete the manifest and ship the"
-                f" segment again; `resnap verify --store {store.url}` shows what else is wrong",
+                f" segment again; `resnap verify {store.url}` shows what else is wrong",
             )
 
 

@@ -19,7 +19,7 @@ _SCHEDULE = """
 name = "check"
 run = "verify"
 cron = "0 0 1 1 *"
-to = "{store}"
+sources = ["{store}"]
 """
 
 
@@ -43,7 +43,7 @@ def test_partitions_with_unfit_snapshots_are_named_until_a_verification_finds_th
         assert _unfit(service) == 1
         overview = _page(service, "/")
         assert "1 partition in" in overview
-        for line in (f"verify --store {store.as_uri()}", f"repair {store.as_uri()} --topic payments"):
+        for line in (f"verify {store.as_uri()}", f"repair {store.as_uri()} --topic payments"):
             assert f"resnap {line}" in overview
         page = _page(service, f"/runs/{run['id']}")
         assert "2 snapshots missing, damaged, or not what a replay gives" in page

@@ -216,7 +216,7 @@ def test_version_names_what_it_runs_on(resnap: Resnap) -> None:
 
 
 def test_doctor_ends_with_1_if_anything_fails(command: Resnap, tmp_path: Path) -> None:
-    sound = command("doctor", "--engine", "local", "--store", f"file://{tmp_path}/store", "--output", "json")
+    sound = command("doctor", "--engine", "local", f"file://{tmp_path}/store", "--output", "json")
     assert sound.code == 0
     assert {finding["health"] for finding in sound.document["findings"]} == {"ok", "warn"}
     assert list((tmp_path / "store").rglob("*~")) == []
