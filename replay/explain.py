@@ -61,6 +61,8 @@ class Explanation:
     roles: dict[Role, Batch] = field(default_factory=dict)
     last: Batch | None = None
     """The last one of either kind, which gives epoch and timestamp."""
+    markers: int = 0
+    """Markers of the last epoch."""
     ended_at: int | None = None
     """Offset of the marker that ends the open transaction further on in the log, where ``find_ends`` has found one."""
 
@@ -75,8 +77,10 @@ class Explanation:
         self.roles.setdefault(Role.FIRST_SEEN, batch)
         if self.last is not None and self.last.producer_epoch != batch.producer_epoch:
             self.roles.pop(Role.LAST_BATCH, None)
+            self.markers = 0
         self.last = batch
         if batch.is_marker:
+            self.markers += 1
             self.roles[Role.LAST_MARKER] = batch
             self.roles.pop(Role.TRANSACTION_START, None)
             return

@@ -21,7 +21,8 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.storage.sources.files import GONE
-from resnap.tiering.controller.transactions.state_log import transactional_ids
+from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
+from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
 from resnap.tiering.refusal import HINTS, Reason, Refusal, refuse
 
@@ -67,6 +68,8 @@ class HangingTransaction(NamedTuple):
 
     first_offset: int
     detail: str
+    hint: str | None = None
+    """None for the usual one."""
 
 
 def broker_blockers(
@@ -175,13 +178,17 @@ def _in_newest_snapshot(
     if not hanging:
         return None
     first = min(hanging, key=attrgetter("current_txn_first_offset"))
-    name = transactional_ids(inventory.partition.path.parent).get(first.producer_id)
-    held = "" if name is None else f" (transactional id {name!r})"
+    states = known_states(inventory.partition.path.parent, [first.producer_id])
+    one = OpenTransaction.of_entry(inventory.partition.topic_partition, first, states)
+    held = "" if one.transactional_id is None else f" (transactional id {one.transactional_id!r})"
+    is_committed = one.ending is Ending.COMMITTED
+    committed = "; its coordinator has committed it, and its marker is missing here" if is_committed else ""
     return HangingTransaction(
         first.current_txn_first_offset,
         f"a transaction of producer {first.producer_id}{held} has been open since offset"
         f" {first.current_txn_first_offset}: other producers wrote for another {last_ms - first.timestamp} ms, and "
-        f"transaction.max.timeout.ms is {transaction_max_timeout_ms}",
+        f"transaction.max.timeout.ms is {transaction_max_timeout_ms}{committed}",
+        one.advice() if is_committed else None,
     )
 
 
@@ -211,7 +218,7 @@ def _refusals(
     """Yield everything that stops a broker at a segment, in the order of the broker's checks, copied damage last."""
     segment, epochs = boundary.segment, inventory.leader_epochs
     if hanging is not None and hanging.first_offset < boundary.offset:
-        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail)
+        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail, hint=hanging.hint)
     if segment.base_offset < epochs.unknown_below or epochs.checkpointed_from is None:
         detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
         hint = None

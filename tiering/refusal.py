@@ -78,7 +78,7 @@ HINTS: Final = {
     Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
     Reason.ABOVE_LAST_STABLE_OFFSET: (
         "run again when the transaction has ended; `resnap explain LOG_DIR TOPIC-PARTITION OFFSET` names who holds it,"
-        " and the command that ends one that hangs"
+        " whether its marker is missing here, and what ends one that hangs"
     ),
     Reason.DAMAGED: _ANOTHER_REPLICA,
     Reason.UNREADABLE: "give the user who runs resnap read access; if it has that, check the disk",

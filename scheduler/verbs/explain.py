@@ -15,7 +15,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.lost_leader import LostLeader, lost_leader
-from resnap.scheduler.job.open_transactions import Holders, Led, OpenTransaction, holders_of
+from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows
 from resnap.scheduler.job.sources import Scope, SelectedPartition, select
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -23,6 +23,7 @@ from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
+from resnap.tiering.controller.transactions.open_transaction import Markers, OpenTransaction
 from resnap.tiering.lost_producer_state import state_of_replica
 from resnap.tiering.planning import load_facts
 
@@ -133,8 +134,9 @@ def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) ->
         coordinator_epoch=-1 if marker is None else marker.coordinator_epoch,
         first_offset=start.base_offset,
         since_ms=start.timestamp,
-        holder=holders.by_producer_id.get(one.producer_id),
-        is_holder_known=holders.is_complete,
+        owner=holders.by_producer_id.get(one.producer_id),
+        history=holders.states.history_of(one.producer_id),
+        markers=Markers(one.markers, -1 if marker is None else marker.timestamp),
     )
 
 
@@ -164,7 +166,7 @@ class ExplainView(View["Explained | LostItsState"]):
         still_open, more = result.open_transaction, {}
         if still_open is not None:
             self._open.append(still_open)
-            more = {"openTransaction": still_open.row(self._bootstrap_server)}
+            more = {"openTransaction": transaction_row(still_open, self._bootstrap_server)}
         return [
             {
                 **row,
@@ -192,7 +194,7 @@ class ExplainView(View["Explained | LostItsState"]):
             nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset}"
             hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
             yield f"{nothing} in the existing segments of {asked.topic_partition}: {hint}"
-        yield from (one.text(self._bootstrap_server) for one in self._open)
+        yield from (transaction_text(one, self._bootstrap_server) for one in self._open)
         if self._lost is not None:
             yield from self._lost.lines(self._bootstrap_server, self._command_config)
 

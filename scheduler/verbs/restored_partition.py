@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.job.contract import Result, View
-from resnap.scheduler.job.open_transactions import OpenTransaction
+from resnap.scheduler.job.open_transactions import what_is_open
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
 from resnap.scheduler.verbs.new_cluster import NewCluster
 from resnap.storage.errors import VerificationError
-from resnap.tiering.controller.transactions.state_log import transactional_ids
+from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
+from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.restoring.restorer import Restored
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def warnings_of(restoration: Restoration, log_dir: Path) -> Iterator[str]:
             " broker with ZooKeeper makes that, one without sets the directory aside as stray; for that one give"
             " --topic-id"
         )
-    names = transactional_ids(log_dir) if restoration.open_transactions else {}
+    producer_ids = [entry.producer_id for entry in restoration.open_transactions]
+    states = known_states(log_dir, producer_ids)
     for entry in restoration.open_transactions:
-        one = OpenTransaction.of_entry(restoration.topic_partition, entry)
-        held = f", held by transactional id {names[entry.producer_id]!r}" if entry.producer_id in names else ""
+        one = OpenTransaction.of_entry(restoration.topic_partition, entry, states)
+        held = "" if one.transactional_id is None else f", held by transactional id {one.transactional_id!r}"
         yield (
-            f"{one.what}{held}, and its end was not shipped: consumers with read_committed stop there, and the"
-            " producer's next commit would commit these records, too. End it before the producer comes back:"
-            f" {one.abort_command(None)} ({one.instead_of_offset})"
+            f"{what_is_open(one)}{held}, and its end was not shipped: consumers with read_committed stop there, and the"
+            f" producer's next commit would commit these records, too. {one.advice()}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -127,7 +128,8 @@ def test_removed_records_stay_removed_and_what_is_open_at_the_end_is_ended_by_th
     assert (ran.code, row["logStartOffset"]) == (0, start), ran.err
     (hanging,) = row["openTransactions"]
     assert hanging["firstOffset"] < row["endOffset"]
-    named = ran.err.split("kafka-transactions.sh ")[1].split(" (")[0].replace("HOST:PORT", broker.address)
+    (named,) = re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", ran.err)
+    named = named.replace("HOST:PORT", broker.address)
     with broker.running():
         before = _said(broker, 1)
         assert (before["start"], before["end"]) == (str(start), str(hanging["firstOffset"]))

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from resnap.storage.log.internal_topic import partitions_of, read_partition
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.record_batch import read_header
+from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.state_log import (
     TRANSACTION_TOPIC,
@@ -24,7 +27,9 @@ from resnap.tiering.controller.transactions.state_log import (
 from tests.kafka.brokers import Broker, eventually
 from tests.kafka.raw_client import RawClient
 from tests.kafka.releases import HERE
+from tests.kafka.test_cluster_from_a_bucket import IdleProducer
 from tests.logs.transaction_log import encode_record
+from tests.scheduler.files import batch_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,12 +155,67 @@ def test_who_holds_a_hanging_transaction_is_named_and_the_command_as_printed_end
             assert (row["transactionalId"], row["openTransaction"]["hanging"]) == ("ledger", True)
             assert row["openTransaction"]["since"] == row["timestamp"]
         said = command("explain", data, hung, 1, *live).out
-        assert "It hangs: transactional id 'ledger', which held it, is Empty" in said
+        assert "It hangs, and was not committed: transactional id 'ledger', which held it, is Empty" in said
         copy = tmp_path / "copy"
         shutil.copytree(data, copy)
-        (typed,) = re.findall(r"kafka-transactions\.sh ([^(]*) \(", said)
+        (typed,) = re.findall(r"kafka-transactions\.sh (\S+ \S+ abort [^(]*) \(", said)
         assert typed in row["openTransaction"]["abortCommand"]
         release("3.9.1").script("org.apache.kafka.tools.TransactionsCommand", *typed.split())
         eventually(lambda: "openTransaction" not in explained(data, hung), "the transaction is open still")
         assert "openTransaction" in explained(copy, hung)
         assert "openTransaction" not in explained(copy, hung, *live)
+
+
+def test_a_replica_without_a_commit_marker_is_repaired_as_explain_says_and_no_record_is_lost(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    kafka, partition = release("3.9.1"), TopicPartition(TOPIC, 0)
+    both = {"transaction.state.log.replication.factor": 2, "transaction.state.log.num.partitions": 1}
+    good = Broker(kafka, [tmp_path / "good" / "data"], both)
+    bad = Broker(kafka, [tmp_path / "bad" / "data"], both, node=2, joins=good)
+    for broker in (good, bad):
+        broker.root.mkdir()
+    path = bad.log_dirs[0] / str(partition) / f"{0:020d}.log"
+
+    def leads() -> bool:
+        """Return whether the replica that lacks the marker, or has lacked it, leads; let it, if it may already."""
+        if load_image(good.log_dirs[0]).topics[TOPIC].partitions[0].leader == bad.node:
+            return True
+        with suppress(AssertionError):  # it is not in sync yet
+            good.drive("elect", TOPIC, 0)
+        return False
+
+    def is_copied() -> bool:
+        return path.exists() and path.read_bytes() == (good.log_dirs[0] / str(partition) / path.name).read_bytes()
+
+    with good.running():
+        with bad.running():
+            good.drive("assign", TOPIC, "2,1")
+            good.drive("append", TOPIC, 0, 1)
+            IdleProducer(good.port).send([good, bad], 0)
+            eventually(is_copied, "the replicas are not equal")
+            everything = good.drive("read", TOPIC, 0)
+        log, (*_, marker, last) = path.read_bytes(), batch_positions(path)
+        assert read_header(log, marker).is_control
+        path.write_bytes(log[:marker] + log[last:])
+        for other in (one for one in path.parent.iterdir() if one.suffix in {".index", ".timeindex", ".snapshot"}):
+            other.unlink()
+        with bad.running():
+            eventually(leads, "the leader is another one")
+            assert "records 0" in good.drive("read", TOPIC, 0)
+            for asked in ((), ("--bootstrap-server", good.address)):
+                explained = command("explain", bad.log_dirs[0], partition, 100, *asked)
+                assert ("It is committed, and its marker is missing here" in explained.out, " abort --topic" in
+                        explained.out) == (True, False), explained.out  # fmt: skip
+            (asked,) = re.findall(r"kafka-transactions\.sh (\S+ \S+ describe-producers .*?) for each", explained.out)
+            shown = {
+                node: kafka.script("org.apache.kafka.tools.TransactionsCommand", *asked.replace("N", node).split())
+                for node in "12"
+            }
+            start = re.compile(r"^\d+\s+\d+\s+-?\d+\s+\d+\s+\d+\s+0\s*$", re.MULTILINE)
+            assert {node: bool(start.search(text)) for node, text in shown.items()} == {"1": False, "2": True}, shown
+        shutil.move(path.parent, tmp_path / "aside")
+        with bad.running():
+            eventually(is_copied, "the directory does not come back")
+            eventually(leads, "the leader is another one")
+            assert good.drive("read", TOPIC, 0) == everything

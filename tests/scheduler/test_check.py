@@ -11,10 +11,13 @@ import pytest
 from resnap.scheduler.verbs.check import _Judge
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.errors import StoreAccessError
+from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.tiering.controller.transactions.metadata import TransactionState as Step
 from resnap.tiering.readiness import judge
 from tests.cases import each
 from tests.kafka.brokers import free_port
+from tests.logs.transaction_log import step, write_segment
 from tests.scheduler.files import bases, batch_positions, file_at, lost_boundaries
 
 if TYPE_CHECKING:
@@ -145,7 +148,7 @@ def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_lo
     def entry(producer_id: int, timestamp: int, first_offset: int) -> ProducerEntry:
         return ProducerEntry(
             producer_id=producer_id, producer_epoch=0, last_sequence=0, last_offset=third, offset_delta=0,
-            timestamp=timestamp, coordinator_epoch=0, current_txn_first_offset=first_offset,
+            timestamp=timestamp, coordinator_epoch=-1, current_txn_first_offset=first_offset,
         )  # fmt: skip
 
     newest = file_at(partition, max(bases(partition, "snapshot")), "snapshot")
@@ -158,6 +161,12 @@ def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_lo
     [blocker] = row["blockers"]
     assert blocker["baseOffset"] == third
     assert 0 < row["tierableBytes"] < row["freeableBytes"]
+    states = [step(1, one, TopicPartition("payments", 0)) for one in (Step.ONGOING, Step.PREPARE_COMMIT)]
+    steps = enumerate([*states, step(1, Step.COMPLETE_COMMIT)])
+    write_segment(ready_log, 0, [(at, "ledger", one) for at, one in steps])
+    said = command("check", ready_log, "--topic", "payments", "--transaction-max-timeout-ms", "1000").out
+    assert "its coordinator has committed it, and its marker is missing here" in said
+    assert ("Do not abort it" in said, " abort --topic" in said) == (True, False)
 
 
 def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_blocked(command: Resnap, ready_log: Path) -> None:

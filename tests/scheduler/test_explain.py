@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from resnap.tiering.controller.transactions.state_log import TransactionLogValue
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -119,15 +120,74 @@ def test_a_transaction_that_stays_open_has_its_holder_and_the_command_that_ends_
         1: ("ledger", False), 2: ("audit", True), 3: (None, None),
     }  # fmt: skip
     abort = "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic payments --partition 0 --start-offset"
-    assert [found[number]["abortCommand"] for number in (1, 2, 3)] == [None, f"{abort} 1", f"{abort} 2"]
+    assert [found[number]["abortCommand"] for number in (1, 2, 3)] == [None, f"{abort} 1", None]
     said = command(*explain).out
     assert "transactional id 'ledger' holds it, and is Ongoing since 2023-11-14T22:13:20.000Z; its coordinator" in said
-    assert "It hangs: transactional id 'audit', which held it, is Ongoing" in said
-    assert (
-        f"Its owner is not known; --bootstrap-server gets it from the cluster. If it hangs, end it: {abort} 2" in said
-    )
+    assert "It hangs, and was not committed: transactional id 'audit', which held it, is Ongoing" in said
+    assert "describe --transactional-id audit still shows Ongoing in epoch 0, end it: " in said
+    assert "has this producer; --bootstrap-server gets it from the cluster. Find out before any abort: " in said
+    assert f"Only if it was not committed, and no replica has its marker, end it: {abort} 2" in said
 
     path = write_segment(data, 0, [(0, "ledger", going_on)])
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     damaged = command(*explain)
     assert (damaged.code, "who holds transactions is not known" in damaged.err) == (0, True)
+
+
+def test_an_abort_is_advised_only_where_the_coordinator_has_not_committed(command: Resnap, tmp_path: Path) -> None:
+    data, payments = tmp_path / "data", TopicPartition("payments", 0)
+    begun, ended, done = TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+
+    def committed(producer_id: int, at_ms: int, **more: int) -> list[TransactionLogValue]:
+        at = {"transaction_last_update_timestamp_ms": at_ms, "transaction_start_timestamp_ms": at_ms}
+        last = step(producer_id, done, **(at | more))
+        return [step(producer_id, begun, payments, **at), step(producer_id, ended, payments, **(at | more)), last]
+
+    v2 = {"producer_epoch": 1, "client_transaction_version": 2}
+    aborted = step(5, TransactionState.PREPARE_ABORT, payments), step(5, TransactionState.COMPLETE_ABORT)
+    whole = [
+        *committed(1, NOW_MS),
+        *committed(2, NOW_MS),
+        *committed(3, NOW_MS), *committed(3, NOW_MS + 9),
+        *committed(4, NOW_MS, **v2),
+        step(5, begun, payments), *aborted,
+        *committed(6, NOW_MS), step(6, begun, payments, producer_epoch=1),
+        step(7, begun, payments), step(7, ended, payments),
+        *committed(8, NOW_MS), *committed(8, NOW_MS + 9),
+        *committed(9, NOW_MS), None,
+    ]  # fmt: skip
+    write_segment(data, 0, [(at, "9" if one is None else f"{one.producer_id}", one) for at, one in enumerate(whole)])
+    compacted = step(11, done), step(12, TransactionState.EMPTY)
+    write_segment(data, 5, [(at, f"{one.producer_id}", one) for at, one in enumerate(compacted, 5)], number=1)
+    markers = {2: [NOW_MS + 1], 3: [NOW_MS + 1], 8: [NOW_MS + 1, NOW_MS + 1]}
+    with PartitionWriter(data / "payments-0") as log:
+        for producer_id in range(1, 13):
+            for sequence, at_ms in enumerate([*markers.get(producer_id, []), None]):
+                log.append_data(timestamps=NOW_MS, producer_id=producer_id, producer_epoch=0, base_sequence=sequence,
+                                transactional=True)  # fmt: skip
+                if at_ms is not None:
+                    log.append_marker(timestamp=at_ms, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0,
+                                      commit=True)  # fmt: skip
+    ran = command("explain", data, "payments-0", 1000, "--output", "json")
+    found = {row["producerId"]: row["openTransaction"] for row in ran.document["batches"] if "openTransaction" in row}
+    assert {producer_id: one["ending"] for producer_id, one in found.items()} == {
+        1: "committed",
+        2: "hanging",  # what came late, after the marker
+        3: "committed",
+        4: "committed",
+        5: "hanging",
+        6: "committed",
+        7: "going-on",
+        8: "unknown",  # one marker was written twice, perhaps
+        9: "unknown",  # its coordinator has forgotten it
+        10: "unknown",
+        11: "unknown",  # compacted: which partitions were in it is not known
+        12: "hanging",  # no transaction of this epoch has ended
+    }
+    assert {producer_id for producer_id, one in found.items() if one["abortCommand"]} == {2, 5, 12}
+    said = {
+        line.partition(" (epoch")[0]: line for line in command("explain", data, "payments-0", 1000).out.splitlines()
+    }
+    for producer_id in (1, 3, 4, 6):
+        line = said[f"payments-0: producer {producer_id}"]
+        assert ("marker is missing here" in line, " abort --topic" in line) == (True, False)

@@ -39,7 +39,7 @@ from resnap.storage.messages.wire import Cursor
 from resnap.tiering.controller.transactions.metadata import PREPARED, TransactionMetadata, TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.partition_dir import PartitionDir, Place
@@ -157,6 +157,15 @@ def _decode_key(cursor: Cursor) -> str | None:
     return read_whole(TransactionLogKey, cursor, version).transactional_id
 
 
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The steps of a transactional id, without a gap up to the last."""
+
+    steps: list[TransactionMetadata] = field(default_factory=list)
+    is_whole: bool = True
+    """Whether they are all that there were: compaction has removed nothing below them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionStates:
     """The state of all transactional ids, as their coordinators know it."""
@@ -164,6 +173,8 @@ class TransactionStates:
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
     unknown: int = 0
     """Records of versions that came after this release, which are skipped."""
+    histories: Mapping[str, History] = field(default_factory=dict)
+    """The records that are left of each transactional id whose steps were asked for."""
 
     def by_producer_id(self) -> dict[int, TransactionMetadata]:
         """Return the transaction of each producer id, including a previous and a next id."""
@@ -174,9 +185,16 @@ class TransactionStates:
                     found.setdefault(producer_id, one)
         return found | {one.producer_id: one for one in self.transactions.values()}
 
+    def history_of(self, producer_id: int) -> History:
+        """Return the steps of the transactional id that has a producer id; none if they were not asked for."""
+        owner = self.by_producer_id().get(producer_id)
+        return self.histories.get("" if owner is None else owner.transactional_id, History(is_whole=False))
 
-def read_transaction_states(log_dirs: Iterable[Path]) -> TransactionStates:
+
+def read_transaction_states(log_dirs: Iterable[Path], *, steps_of: Collection[int] = ()) -> TransactionStates:
     """Return the content of the partitions of ``__transaction_state`` in ``log_dirs``; empty if there are none.
+
+    With the steps of the transactional ids that have one of the producer ids ``steps_of``.
 
     Raises:
         UsageError: a partition is in two of them, or one is not a directory.
@@ -185,38 +203,53 @@ def read_transaction_states(log_dirs: Iterable[Path]) -> TransactionStates:
     """
     listed = [load_log_dir(path, topics=lambda one: one.topic == TRANSACTION_TOPIC) for path in log_dirs]
     found: dict[str, TransactionMetadata] = {}
+    histories: dict[str, History] = {}
     unknown = 0
     for partition in partitions_of(TRANSACTION_TOPIC, listed).values():
-        unknown += _fold(partition, found)
-    return TransactionStates(transactions=found, unknown=unknown)
+        unknown += _fold(partition, found, histories, steps_of)
+    return TransactionStates(transactions=found, unknown=unknown, histories=histories)
+
+
+def known_states(log_dir: Place, steps_of: Collection[int] = ()) -> TransactionStates:
+    """Return what ``__transaction_state`` beside a partition has; nothing if it does not exist or cannot be read."""
+    with suppress(ResnapError):
+        return read_transaction_states([log_dir] if isinstance(log_dir, Path) else [], steps_of=steps_of)
+    return TransactionStates()
 
 
 def transactional_ids(log_dir: Place) -> dict[int, str]:
-    """Return the transactional id of each producer id, if ``__transaction_state`` beside the partition has it.
-
-    Empty if it does not exist or cannot be read, or the log dir is in a store: the names are only informative.
-    """
-    if not isinstance(log_dir, Path):
-        return {}
-    with suppress(ResnapError):
-        states = read_transaction_states([log_dir])
-        return {number: one.transactional_id for number, one in states.by_producer_id().items()}
-    return {}
+    """Return the transactional id of each producer id, if ``__transaction_state`` beside the partition has it."""
+    return {number: one.transactional_id for number, one in known_states(log_dir).by_producer_id().items()}
 
 
-def _fold(partition: PartitionDir, into: dict[str, TransactionMetadata]) -> int:
+def _fold(
+    partition: PartitionDir,
+    into: dict[str, TransactionMetadata],
+    histories: dict[str, History],
+    steps_of: Collection[int],
+) -> int:
     """Apply the last record of each transactional id, and return how many could not be parsed."""
-    unknown = 0
+    unknown = next_offset = 0
+    here: dict[str, History] = {}
+    is_whole = True
     with in_file(str(partition.path)):
         for placed in read_partition(partition):
             record, at = placed.record, placed.position
             decoded = decode_record(
                 record.key, record.value, key_at=at + record.key_position, value_at=at + record.value_position
             )
+            if placed.offset != next_offset or decoded.is_unknown:  # any id may have had a step there
+                is_whole = False
+                here.clear()
+            next_offset = placed.offset + 1
             if decoded.is_unknown or decoded.transactional_id is None:
                 unknown += 1
             elif decoded.value is None:
                 into.pop(decoded.transactional_id, None)
             else:
-                into[decoded.transactional_id] = transaction_of(decoded.transactional_id, decoded.value)
+                step = transaction_of(decoded.transactional_id, decoded.value)
+                into[decoded.transactional_id] = step
+                if not {step.producer_id, step.previous_producer_id, step.next_producer_id}.isdisjoint(steps_of):
+                    here.setdefault(decoded.transactional_id, History(is_whole=is_whole)).steps.append(step)
+    histories |= here
     return unknown
