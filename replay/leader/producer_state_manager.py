@@ -173,10 +173,9 @@ class ProducerStateManager:
             RefusedError: from 4.1 on, INVALID_PRODUCER_EPOCH if the epoch is below the known one.
 
         """
-        known, rules = self.producers.get(producer_id), self.settings.rules
-        if known and rules.checks_transactions_v2_early and epoch < known.entry.producer_epoch:
-            why = f"producer {producer_id}: epoch {epoch} is below {known.entry.producer_epoch}, the last seen"
-            raise RefusedError(KafkaError.INVALID_PRODUCER_EPOCH, why)
+        rules = self.settings.rules
+        if rules.checks_transactions_v2_early:
+            self._check_epoch(producer_id, epoch)
         if self._is_in_transaction(producer_id, epoch):
             return None
         return self.verify(
@@ -266,19 +265,29 @@ class ProducerStateManager:
         return known.duplicate_of(batch) if known and isinstance(batch, DataBatch) else None
 
     def _check_verified(self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None) -> None:
-        """Refuse the first batch of a transaction that its coordinator does not know."""
+        """Refuse the first batch of a transaction that its coordinator does not know, and before that a stale epoch.
+
+        Brokers before 4.1 leave the epoch to the coordinator, whose answer is the same (KAFKA-19690).
+        """
         if origin not in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) or not self._verifies():
             return
         if not isinstance(batch, DataBatch) or not batch.transactional:
             return
         if self._is_in_transaction(batch.producer_id, batch.producer_epoch):
             return
+        self._check_epoch(batch.producer_id, batch.producer_epoch)
         verification = self.verifications.get(batch.producer_id)
         if guard is None or verification is None or verification.guard is not guard:
             why = (
                 f"producer {batch.producer_id} at offset {batch.base_offset} of {self._where}: not verified as part of"
             )
             raise RefusedError(KafkaError.INVALID_TXN_STATE, f"{why} an open transaction")
+
+    def _check_epoch(self, producer_id: int, epoch: int) -> None:
+        known = self.producers.get(producer_id)
+        if known and epoch < known.entry.producer_epoch:
+            why = f"producer {producer_id}: epoch {epoch} is below {known.entry.producer_epoch}, the last seen"
+            raise RefusedError(KafkaError.INVALID_PRODUCER_EPOCH, why)
 
     def _verifies(self) -> bool:
         return self.settings.rules.verifies_transactions and self.settings.verification_enabled

@@ -39,6 +39,19 @@ def test_what_may_come_first_depends_on_the_release(command: Resnap) -> None:
     assert verdicts["4.4"] == ("accepted", "refused")
 
 
+def test_a_stale_epoch_is_refused_before_its_transaction_is_found_unknown(command: Resnap) -> None:
+    script = command.directory / "script.jsonl"
+    steps = (
+        '"append", "producerId": 1, "records": 3, "transactional": true', '"end", "producerId": 1, "epoch": 1',
+        '"append", "producerId": 1, "epoch": 0, "sequence": 3, "transactional": true, "verified": false',
+        '"append", "producerId": 1, "epoch": 1, "sequence": 0, "transactional": true, "verified": false',
+    )  # fmt: skip
+    for release in ("3.9", "4.0", "4.1", "4.4"):
+        script.write_text("\n".join(f'{{"do": {step}}}' for step in (f'"settings", "kafka": "{release}"', *steps)))
+        *_, stale, unknown = command("producer", "simulate", script, "--output", "json").document["steps"]
+        assert (stale["error"], unknown["error"]) == ("INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE"), release
+
+
 def test_people_see_a_table(command: Resnap) -> None:
     ran = command("producer", "simulate", EXAMPLE)
     assert ran.code == 0
