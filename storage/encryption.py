@@ -2,7 +2,7 @@
 
 Each segment has a fresh data key (AES-256) and 32 fresh bytes that are authenticated with each piece. The manifest
 holds the data key, encrypted under the public key of a pair of RSA keys: OAEP with SHA3-512 for the hash and for MGF1,
-which PyCryptodome (the optional extra ``encryption``) supports and OpenSSL's bindings refuse. Key pairs have names, so
+which PyCryptodome supports and OpenSSL's bindings refuse. Key pairs have names, so
 that they can be rotated.
 
 Nothing here that holds a key shows it: not in ``repr``, not in a message.
@@ -21,7 +21,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.errors import ConfigurationError, FormatError
-from resnap.storage.extras import install_hint
 
 if TYPE_CHECKING:
     from resnap.storage.key_file import KeyFile
@@ -66,7 +65,7 @@ class KeyRing:
         """Return the cipher that decrypts the pieces of a segment.
 
         Raises:
-            ConfigurationError: no private key has that name, or PyCryptodome is not installed.
+            ConfigurationError: no private key has that name.
             DataKeyError: the private key does not match the data key, or the data key is damaged.
 
         """
@@ -143,7 +142,7 @@ def new_cipher(public: RsaKey) -> tuple[SegmentCipher, WrappedKey]:
     """Return a cipher with a fresh data key, and that key wrapped as a manifest holds it.
 
     Raises:
-        ConfigurationError: ``public`` is not a public key, or PyCryptodome is not installed.
+        ConfigurationError: ``public`` is not a public key.
 
     """
     data_key = os.urandom(DATA_KEY_BYTES)
@@ -189,13 +188,8 @@ class _Library(NamedTuple):
 
 @cache
 def _library() -> _Library:
-    try:
-        from Crypto.Cipher import AES, PKCS1_OAEP  # noqa: PLC0415 - optional, and asked for by encrypted stores only
-        from Crypto.Hash import SHA3_512  # noqa: PLC0415
-        from Crypto.PublicKey import RSA  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(
-            "encrypted segments need PyCryptodome, which is not installed",
-            hint=f"{install_hint('encryption', 'pycryptodome')}; on executors, too",
-        ) from error
+    from Crypto.Cipher import AES, PKCS1_OAEP  # noqa: PLC0415 - asked for by encrypted stores only
+    from Crypto.Hash import SHA3_512  # noqa: PLC0415
+    from Crypto.PublicKey import RSA  # noqa: PLC0415
+
     return _Library(AES, PKCS1_OAEP, SHA3_512, RSA)

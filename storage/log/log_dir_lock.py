@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shlex
 import stat
 import struct
 import threading
@@ -103,19 +104,19 @@ def refuse_root(log_dir: Path) -> None:
 
 
 def _not_for_root(directory: Path, status: os.stat_result) -> LogDirError:
-    name = _user_name(status.st_uid)
-    whose = f"belongs to {name}" if status.st_uid else f"may be written to by others (mode {status.st_mode & 0o777:o})"
-    who = f"as {name}: sudo -u {name} resnap ..." if status.st_uid else "as the user that the broker runs as"
+    whose = f"may be written to by others (mode {status.st_mode & 0o777:o})"
+    hint = "run the same command as the user that the broker runs as"
+    if status.st_uid:
+        try:
+            name = pwd.getpwuid(status.st_uid).pw_name
+            command = f"sudo -u {shlex.quote(name)}"
+        except KeyError:  # sudo takes no user without an account
+            name = f"user {status.st_uid}"
+            command = f"setpriv --reuid {status.st_uid} --regid {status.st_gid} --clear-groups"
+        whose, hint = f"belongs to {name}", f"run the same command as {name}: {command} resnap ..."
     return LogDirError(
-        f"{directory} {whose}, and root does not work where other users could redirect it by links",
-        hint=f"run the same command {who}",
+        f"{directory} {whose}, and root does not work where other users could redirect it by links", hint=hint
     )
-
-
-def _user_name(user_id: int) -> str:
-    with suppress(KeyError):
-        return pwd.getpwuid(user_id).pw_name
-    return f"#{user_id}"
 
 
 @contextmanager

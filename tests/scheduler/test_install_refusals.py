@@ -320,6 +320,6 @@ def test_root_installs_nothing_where_others_may_write(command: Resnap, broker_lo
     for dry_run in ((), ("--dry-run",)):
         ran = command("install", staged, broker_log, *dry_run, "--output", "json")
         assert "root does not work" in ran.err
-        assert "sudo -u #1234" in ran.err
+        assert "setpriv --reuid 1234 --regid" in ran.err
         assert look(broker_log) == before
     assert command("install", staged, broker_log).code == 1

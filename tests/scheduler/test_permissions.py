@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.scheduler.conftest import Resnap
+    from tests.scheduler.conftest import Ran, Resnap
 
 LOCAL = ("--engine", "local")
 ROLL = ("--as-of", "roll", *LOCAL)
@@ -32,24 +33,43 @@ def closed_log(open_folder: Path, broker_log: Path) -> Path:
     return data
 
 
-@pytest.fixture
-def unprivileged(command: Resnap, closed_log: Path, tmp_path: Path) -> Iterator[Resnap]:
-    """The command as a user without powers.
+class Unprivileged:
+    """Runs the command as a user without powers, in a process of its own.
 
-    Modules are loaded before, since Python itself may lie where only root may go.
+    The process is forked from this one, whose modules are loaded: Python itself may be where only root may go.
     """
+
+    def __init__(self, command: Resnap) -> None:
+        self._command = command
+
+    def __call__(self, *arguments: object) -> Ran:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.chdir(self._command.directory)  # where that user may return to
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                with open(writer, "wb") as answer:  # noqa: PTH123 - a descriptor
+                    pickle.dump(self._command(*arguments), answer)
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as answer:  # noqa: PTH123
+            ran = answer.read()
+        os.waitpid(child, 0)
+        return pickle.loads(ran)  # type: ignore[no-any-return]  # noqa: S301 - of our own child
+
+
+@pytest.fixture
+def unprivileged(command: Resnap, closed_log: Path, tmp_path: Path) -> Unprivileged:
     for arguments in (["plan"], ["regenerate", "--into", tmp_path / "warm"], ["tier", "--to", f"file://{tmp_path}/w"]):
         assert command(*arguments, closed_log, "--topic", "orders", *LOCAL).code == 0
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield replace(command, directory=closed_log.parent)  # type: ignore[type-var]
-    if root:
-        os.seteuid(0)
+    return Unprivileged(replace(command, directory=closed_log.parent))  # type: ignore[type-var]
 
 
 def test_a_partition_without_permission_is_reported_and_the_others_are_done(
-    unprivileged: Resnap, closed_log: Path
+    unprivileged: Unprivileged, closed_log: Path
 ) -> None:
     out, store = closed_log.parent / "out", closed_log.parent / "store"
     with _closed(closed_log / "payments-1"):
@@ -72,7 +92,7 @@ def test_a_partition_without_permission_is_reported_and_the_others_are_done(
 
 @pytest.mark.parametrize("suffix", ["log", "snapshot", "txnindex"])
 def test_a_file_without_permission_is_reported_and_the_others_are_done(
-    unprivileged: Resnap, closed_log: Path, suffix: str
+    unprivileged: Unprivileged, closed_log: Path, suffix: str
 ) -> None:
     partition = closed_log / "payments-1"
     offset = next(base for base in bases(partition)[1:] if file_at(partition, base, suffix).exists())
@@ -88,14 +108,16 @@ def test_a_file_without_permission_is_reported_and_the_others_are_done(
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_what_follows_from_the_log_need_not_be_readable(unprivileged: Resnap, closed_log: Path, suffix: str) -> None:
+def test_what_follows_from_the_log_need_not_be_readable(
+    unprivileged: Unprivileged, closed_log: Path, suffix: str
+) -> None:
     store = closed_log.parent / "store"
     with _closed(file_at(closed_log / "payments-1", bases(closed_log / "payments-1")[1], suffix)):
         assert unprivileged("tier", closed_log, *ROLL, "--to", store.as_uri()).code == 0
     assert check_store(files_of(store)) == eligible(closed_log)
 
 
-def test_a_log_dir_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
+def test_a_log_dir_without_permission_is_reported(unprivileged: Unprivileged, closed_log: Path) -> None:
     with _closed(closed_log):
         ran = unprivileged("scan", closed_log)
     assert (ran.code, ran.out) == (1, "")
@@ -103,7 +125,7 @@ def test_a_log_dir_without_permission_is_reported(unprivileged: Resnap, closed_l
     assert "hint: run as the user that the broker runs as" in ran.err
 
 
-def test_a_destination_without_permission_is_reported(unprivileged: Resnap, closed_log: Path) -> None:
+def test_a_destination_without_permission_is_reported(unprivileged: Unprivileged, closed_log: Path) -> None:
     (closed_log.parent / "out").mkdir()
     with _closed(closed_log.parent / "out") as out:
         made = unprivileged("regenerate", closed_log, *ROLL, "--into", out / "x")
@@ -116,7 +138,7 @@ def test_a_destination_without_permission_is_reported(unprivileged: Resnap, clos
 
 
 def test_stored_objects_without_permission_are_named_and_the_others_are_verified(
-    unprivileged: Resnap, closed_log: Path
+    unprivileged: Unprivileged, closed_log: Path
 ) -> None:
     store = closed_log.parent / "tiered"
     assert unprivileged("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
@@ -137,24 +159,16 @@ def test_stored_objects_without_permission_are_named_and_the_others_are_verified
 @contextmanager
 def _closed(path: Path) -> Iterator[Path]:
     """Deny ``path`` to every user but root, and open it to all afterwards."""
-    caller = os.geteuid()
-    _chmod(path, 0, caller)
+    path.chmod(0)
     try:
         yield path
     finally:
-        _chmod(path, 0o777, caller)
-
-
-def _chmod(path: Path, mode: int, caller: int) -> None:
-    if os.getuid() == 0:
-        os.seteuid(0)
-    path.chmod(mode)
-    os.seteuid(caller)
+        path.chmod(0o777)
 
 
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
 def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
-    unprivileged: Resnap, closed_log: Path, command_line: str
+    unprivileged: Unprivileged, closed_log: Path, command_line: str
 ) -> None:
     (name, flag), place = command_line.split(), closed_log.parent / "shut"
     place.mkdir(mode=0o555)

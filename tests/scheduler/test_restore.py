@@ -471,5 +471,5 @@ def test_root_restores_nothing_where_others_may_write(
     os.chown(log_dir, 1234, 2345)
     ran = command("restore", store.as_uri(), "--into", log_dir, *dry_run, *JSON)
     assert (ran.code, ran.error["type"]) == (1, "LogDirError")
-    assert "sudo -u #1234" in ran.error["hint"]
+    assert "setpriv --reuid 1234 --regid" in ran.error["hint"]
     assert not list(log_dir.glob("payments-*"))

