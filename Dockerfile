@@ -1,6 +1,6 @@
 # Resnap in a container: Python, a Java run time that comes as a wheel, and nothing of the system's.
 #
-#   docker build -t resnap .
+#   docker build -t resnap .            # with extras: --build-arg EXTRAS=otel,plot
 #   docker run --rm --read-only --tmpfs /tmp:exec,mode=1777 --user "$(id -u):$(id -g)" \
 #     -v /var/lib/kafka/data:/data:ro resnap scan /data
 #
@@ -24,8 +24,9 @@ COPY tiering tiering
 COPY scheduler scheduler
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # From those wheels alone, and of them only what runs: the lock file also has the tools of development.
+ARG EXTRAS=
 RUN python -m venv --without-pip /opt/resnap \
- && pip --python /opt/resnap/bin/python install --no-cache-dir --no-index --find-links /wheels kafka-resnap
+ && pip --python /opt/resnap/bin/python install --no-cache-dir --no-index --find-links /wheels "kafka-resnap[$EXTRAS]"
 # Does it run? This also leaves the launcher script of the Java run time in the cache, which is read-only later, and the
 # second demo an archive of Spark's classes, from which every container starts faster.
 RUN XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap doctor \
@@ -33,10 +34,16 @@ RUN XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap doctor \
  && XDG_CACHE_HOME=/opt/resnap/cache /opt/resnap/bin/resnap demo
 
 FROM python:${PYTHON}-slim
+# Of a release: its version and commit.
+ARG VERSION=
+ARG REVISION=
 LABEL org.opencontainers.image.title="Resnap" \
       org.opencontainers.image.description="Rebuilds missing Kafka producer snapshots and ships segments with them to tiered storage" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version=$VERSION \
+      org.opencontainers.image.revision=$REVISION
 COPY --from=build /opt/resnap /opt/resnap
+COPY docs/deploy/healthcheck.py /opt/resnap/
 ENV PATH=/opt/resnap/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/opt/resnap/cache RESNAP_STATE_DIR=/var/lib/resnap
 # What the service keeps, and what runs leave to each other; as open as /tmp, since any user may be the one below.
 RUN install -d -m 1777 /var/lib/resnap
@@ -46,9 +53,8 @@ EXPOSE 8936
 # Any other user will do as well, such as the broker's, who may read its log dir.
 USER 1000:1000
 WORKDIR /tmp
-# Of `resnap serve`: is the process alive? No shell, no other program, no proxy.
-HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
-  CMD ["python", "-c", "from http.client import HTTPConnection as C; c = C('127.0.0.1', 8936, timeout=4); c.request('GET', '/livez'); exit(c.getresponse().status != 200)"]
+# Of `resnap serve`, wherever it listens: is the process alive? Other commands are healthy as long as they run.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/opt/resnap/healthcheck.py"]
 # Python as the first process of a container ignores SIGTERM, but not this; it ends with 130.
 STOPSIGNAL SIGINT
 ENTRYPOINT ["resnap"]

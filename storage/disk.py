@@ -54,6 +54,17 @@ class FileDigest:
     """In hexadecimal."""
 
 
+def _give(target: int | Path, dress: Dress) -> None:
+    """Set the owner of a file or directory; a group that its owner may not give away does not matter to a broker."""
+    status = os.stat(target)  # noqa: PTH116 - a descriptor, too
+    if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
+        try:
+            os.chown(target, dress.user_id, dress.group_id)
+        except PermissionError:
+            if status.st_uid != dress.user_id:
+                raise
+
+
 class Disk:
     """The file system of this machine; each method is one step, and raises ``OSError``."""
 
@@ -76,9 +87,7 @@ class Disk:
 
     def dress(self, descriptor: int, dress: Dress) -> None:
         """Set the file's owner, unless we own it already, its mode and its times."""
-        status = os.fstat(descriptor)
-        if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
-            os.fchown(descriptor, dress.user_id, dress.group_id)
+        _give(descriptor, dress)
         os.fchmod(descriptor, dress.mode)
         if dress.mtime_ns is not None:
             os.utime(descriptor, ns=(dress.mtime_ns, dress.mtime_ns))
@@ -109,9 +118,7 @@ class Disk:
 
     def dress_directory(self, path: Path, dress: Dress) -> None:
         """Set the directory's owner, unless we own it already, and its mode."""
-        status = path.stat()
-        if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
-            os.chown(path, dress.user_id, dress.group_id)
+        _give(path, dress)
         path.chmod(dress.mode)
 
     def set_directory_time(self, path: Path, mtime_ns: int) -> None:

@@ -8,9 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -163,48 +161,54 @@ def test_the_port_is_the_one_that_the_service_listens_at(image: Dockerfile) -> N
     assert image.stages()[-1].one("EXPOSE") == str(PORT)
 
 
-class Answers(BaseHTTPRequestHandler):
-    status = 200
+SERVICE: Final = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
-    def do_GET(self) -> None:
-        self.send_response(self.status if self.path == "/livez" else 404)
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(sys.argv[2]) if self.path == "/livez" else 404)
         self.end_headers()
 
-    def log_message(self, format: str, *arguments: object) -> None: ...  # noqa: A002 - its name there
+    def log_message(self, *arguments): ...
+
+server = HTTPServer((sys.argv[3], 0), Answers)
+print("ready", flush=True)
+server.serve_forever()
+"""
 
 
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    with HTTPServer(("127.0.0.1", 0), Answers) as found:
-        thread = threading.Thread(target=found.serve_forever)
-        thread.start()
-        yield found
-        found.shutdown()
-        thread.join()
-
-
-def health_check(image: Dockerfile, port: int) -> int:
-    command = image.stages()[-1].health_check()
-    program, *arguments = [word.replace(str(PORT), str(port)) for word in command]
-    assert program == "python"
-    assert str(port) in " ".join(arguments)
-    proxied = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
-    return subprocess.run([sys.executable, *arguments], env=proxied, check=False, capture_output=True).returncode
-
-
-@pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False), (404, False)])
-def test_the_health_check_asks_whether_the_service_lives(
-    image: Dockerfile, server: HTTPServer, monkeypatch: pytest.MonkeyPatch, status: int, is_healthy: bool
+@pytest.mark.parametrize(
+    ("command", "status", "host", "is_healthy"),
+    [
+        ("serve", 200, "127.0.0.1", True),
+        ("serve", 200, "0.0.0.0", True),  # noqa: S104
+        ("serve", 503, "127.0.0.1", False),
+        ("serve", 404, "127.0.0.1", False),
+        ("scan", 503, "127.0.0.1", True),
+    ],
+)
+def test_the_health_check_asks_the_service_wherever_it_listens(
+    image: Dockerfile, command: str, status: int, host: str, is_healthy: bool
 ) -> None:
-    monkeypatch.setattr(Answers, "status", status)
-    assert (health_check(image, server.server_port) == 0) is is_healthy
+    program, script = image.stages()[-1].health_check()
+    assert (program, script) == ("python", "/opt/resnap/healthcheck.py")
+    proxied = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    service = [sys.executable, "-c", SERVICE, command, str(status), host]
+    with subprocess.Popen(service, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        check = [sys.executable, DEPLOY / "healthcheck.py", str(running.pid)]
+        found = subprocess.run(check, env=proxied, check=False, capture_output=True)
+        running.kill()
+    assert (found.returncode == 0, found.stderr) == (is_healthy, b"")
 
 
-def test_the_health_check_fails_where_no_service_answers(image: Dockerfile, server: HTTPServer) -> None:
-    port = server.server_port
-    server.shutdown()
-    server.server_close()
-    assert health_check(image, port) != 0
+def test_a_service_that_listens_nowhere_is_not_healthy() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()", "serve"], stdin=subprocess.PIPE) as running:
+        check = [sys.executable, DEPLOY / "healthcheck.py", str(running.pid)]
+        assert subprocess.run(check, check=False).returncode == 1
+        running.kill()
 
 
 # ---- systemd
