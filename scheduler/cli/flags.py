@@ -32,7 +32,8 @@ PARTITIONS: Final = ("topics", "partitions", "high_watermark")
 KEY_PREFIX: Final = ("key_prefix",)
 REMOTE: Final = ("remote", *KEY_PREFIX)
 SOURCE: Final = (*names_in(replay.SelectionSettings), *KEY_PREFIX)
-CLUSTER: Final = names_in(replay.ClusterSettings)
+CLUSTER: Final = ("bootstrap_server", "command_config")
+COPYING_IN_TIME: Final = ("copy_overdue_after",)
 METADATA: Final = ("metadata_log",)
 SERVER: Final = ("server_properties",)
 RULES: Final = (*names_in(replay.BrokerSettings), "as_of", "max_reach_back", "full")
@@ -52,7 +53,7 @@ STORE: Final = names_in(StoreSettings)
 S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
 """For commands that open no segment."""
 SERVE: Final = names_in(ServiceSettings)
-ALL: Final = (*SOURCE, *CLUSTER, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
+ALL: Final = (*SOURCE, *CLUSTER, *COPYING_IN_TIME, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
 
 LogDirs: TypeAlias = Annotated[
     list[str] | None,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from resnap.tiering.eligibility import Candidates, Eligibility
     from resnap.tiering.lost_producer_state import LostState
     from resnap.tiering.readiness import TieringSizes
+    from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
@@ -45,6 +46,8 @@ class PartitionScan:
     sizes: TieringSizes
     lost_state: LostState | None = None
     """What shows that the replica has lost its producer state."""
+    waiting: Waiting | None = None
+    """Closed segments that are not in remote storage, where the running cluster says that the topic is tiered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,15 @@ class LiveRow(TypedDict):
     remoteLogCopyDisable: bool
 
 
+class WaitingRow(TypedDict):
+    """Closed segments of a tiered topic that are not in remote storage; the oldest was closed at `sinceMs`."""
+
+    offset: int
+    sinceMs: int
+    segments: int
+    bytes: int
+
+
 class ScanRow(Identity, SizesRow):
     """One partition of `resnap scan`."""
 
@@ -98,6 +107,7 @@ class ScanRow(Identity, SizesRow):
     blocking: RefusalRow | None
     brokerStops: RefusalRow | None
     lostProducerState: LostStateRow | None
+    waiting: WaitingRow | None
     brokerShipsUnread: list[RefusalRow]
 
 

@@ -239,6 +239,18 @@ class Scans:
             found = connection.execute(query, (Readiness.EXCLUDED.value,))
             return {row["source"]: row["missing"] for row in found}
 
+    def waiting_by_source(self) -> dict[str, int]:
+        """Return how many milliseconds the oldest segment of each source had waited to be copied when it was seen."""
+        query = f"SELECT source, MAX({_WAITED}) AS waited FROM partitions GROUP BY source"  # noqa: S608
+        with self.database.read() as connection:
+            return {row["source"]: row["waited"] for row in connection.execute(query) if row["waited"] is not None}
+
+    def overdue(self, after_ms: int, *, limit: int) -> list[ScannedPartition]:
+        """Return up to ``limit`` partitions in which a segment had waited to be copied for longer than ``after_ms``."""
+        query = f"SELECT * FROM partitions WHERE {_WAITED} > ? ORDER BY {_WAITED} DESC, topic, partition LIMIT ?"  # noqa: S608
+        with self.database.read() as connection:
+            return _seen(connection, connection.execute(query, (after_ms, limit)).fetchall())
+
     def find(self, topic: str, partition: int, source: str | None = None) -> list[ScannedPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""
         query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
@@ -302,6 +314,7 @@ _ORDERS = {
     TopicOrder.PARTITIONS: "COUNT(*)",
 }
 """Of the partitions of a topic; the largest come first."""
+_WAITED = "scanned_ms - json_extract(row, '$.waiting.sinceMs')"
 _Place: TypeAlias = tuple[str, str, int]
 """Source, topic, partition."""
 _PLACE = "WHERE source = ? AND topic = ? AND partition = ?"

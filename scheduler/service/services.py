@@ -196,6 +196,7 @@ class Services:
         metrics.partitions.of("ready").set(ready)
         metrics.partitions.of("not_ready").set(sum(counts.values()) - ready)
         metrics.segments_missing(self.scans.missing_by_source())
+        metrics.segments_waiting(self.scans.waiting_by_source())
         metrics.remote_partitions_unfit.set(sum(unfit for _, unfit in self.unfit_stores()))
 
     def unfit_stores(self) -> list[tuple[Run, int]]:

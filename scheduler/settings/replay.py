@@ -74,6 +74,15 @@ class ClusterSettings(SettingGroup):
     command_config: Annotated[
         Path | None, Setting("Client properties for the connection, in the format of Kafka's own tools.", "FILE")
     ] = None
+    copy_overdue_after: Annotated[
+        Duration,
+        Setting("How long a closed segment may wait to be copied to remote storage before it is an error.", "DURATION"),
+    ] = timedelta(hours=1)
+
+    @property
+    def copy_overdue_after_ms(self) -> int:
+        """``copy_overdue_after`` in milliseconds."""
+        return self.copy_overdue_after // timedelta(milliseconds=1)
 
 
 class BrokerSettings(SettingGroup):

@@ -68,11 +68,13 @@ class Metrics(Series):
             before, self.watched = self.watched, watched
             for gone in set(before.sources) - set(watched.sources):
                 self.segments_missing_snapshot.remove(*_shown(gone))
+                self.oldest_segment_not_in_remote_seconds.remove(*_shown(gone))
             for schedule in set(before.schedules) - set(watched.schedules):
                 self.schedule_last_success.remove(schedule)
         for source in watched.sources:
             self.segments_scanned.labels(*_shown(source))
             self.segments_missing_snapshot.labels(*_shown(source))
+            self.oldest_segment_not_in_remote_seconds.labels(*_shown(source))
         for schedule in watched.schedules:
             self.schedule_last_success.labels(schedule)
         for cluster in (*watched.clusters, OTHER):
@@ -105,6 +107,13 @@ class Metrics(Series):
         with self._guard:
             for source in self.watched.sources:
                 self.segments_missing_snapshot.labels(*_shown(source)).set(by_log_dir.get(source[1], 0))
+
+    def segments_waiting(self, by_log_dir: Mapping[str, int]) -> None:
+        """Note for how many milliseconds the oldest segment of each watched source has waited to be copied."""
+        with self._guard:
+            for source in self.watched.sources:
+                seconds = by_log_dir.get(source[1], 0) / 1000
+                self.oldest_segment_not_in_remote_seconds.labels(*_shown(source)).set(seconds)
 
     def snapshots(self, cluster: str, result: str, count: int) -> None:
         """Count snapshots of a cluster that were written, could not be, or needed not be (``RESULTS``)."""

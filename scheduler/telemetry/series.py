@@ -74,6 +74,10 @@ class Series:
         self.segments_missing_snapshot = gauge(
             "segments_missing_snapshot", "Segments without a usable producer snapshot, by the last scan.", *_SOURCE
         )
+        meaning = (
+            "How long the oldest closed segment that is not in remote storage had waited, by the last scan; 0 for none."
+        )
+        self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
         meaning = "Partitions by whether tiering could be turned on now."
         self.partitions = gauges("partitions", meaning, state=("ready", "not_ready"))
         self.last_scan_success = gauge("last_scan_success", "Whether the last scan succeeded.")

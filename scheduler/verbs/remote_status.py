@@ -2,29 +2,41 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Final
 
 import typer
 
 from resnap.scheduler.cli.failures import OK
-from resnap.scheduler.cli.flags import CLUSTER, S3, TOPIC
+from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Caller, Context, Result, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, scope_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import (
+    BYTES,
+    PARTITION,
+    Column,
+    Row,
+    human_bytes,
+    human_count,
+    human_duration,
+    some,
+)
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import LogDir
+from resnap.storage.messages.wire import ZERO_UUID
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.facts import ClusterFacts
+from resnap.tiering.inventory import NEVER_TIERED
 from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
 from resnap.tiering.remote_log.known_segments import events_of
@@ -33,9 +45,12 @@ from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadataCache,
     RemoteSegment,
     fold_events,
+    nothing_copied,
 )
-from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
+from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState, TopicIdPartition, metadata_partition
 from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_custom_metadata, stored_segments
+from resnap.tiering.remote_log.waiting import Waiting
+from resnap.tiering.remote_log.waiting_on_leaders import waiting_on_leaders
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _NO_METADATA: Final = (
@@ -63,6 +78,8 @@ class RemoteStatus:
     """Those whose first records retention has deleted: what these said is not known."""
     problems: tuple[ResnapError, ...]
     """What could not be read in the log dirs."""
+    now_ms: int
+    """When it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +106,9 @@ def run(request: Request, context: Context) -> Iterator[Read]:
             scope,
             None if request.store is None else open_store(request.store, settings.s3()),
             cluster,
+            now_ms=context.clock.now_ms(),
+            overdue_ms=settings.copy_overdue_after_ms,
+            warn=context.warn,
         )
     harmful = tuple(
         VerificationError(f"{one.place}: {one.kind.value}: {one.detail}", hint=one.hint)
@@ -99,7 +119,14 @@ def run(request: Request, context: Context) -> Iterator[Read]:
 
 
 def read_status(
-    survey: Callable[[], Sequence[LogDir]], scope: Scope, store: ObjectStore | None, cluster: Cluster | None = None
+    survey: Callable[[], Sequence[LogDir]],
+    scope: Scope,
+    store: ObjectStore | None,
+    cluster: Cluster | None = None,
+    *,
+    now_ms: int,
+    overdue_ms: int,
+    warn: Callable[[str], None],
 ) -> RemoteStatus:
     """Return what the metadata topic says of the partitions of ``scope``, compared with log dirs and ``store``.
 
@@ -111,14 +138,19 @@ def read_status(
         ResnapError: it, or the store, cannot be read.
 
     """
-    read = _read(survey(), scope, cluster)
+
+    def reading() -> _Reading:
+        read = _read(survey(), scope, cluster, now_ms, overdue_ms)
+        return read if cluster is None else _with_leaders(read, scope, cluster, warn)
+
+    read = reading()
     if store is None:
         return read.status(None)
     stored = stored_segments(store.list())
     status = read.status(stored)
     if not status.comparison.asks_for_another_reading:
         return status
-    return _read(survey(), scope, cluster).status(stored, before=read.metadata)
+    return reading().status(stored, before=read.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,20 +161,32 @@ class _Reading:
     log_dirs: Sequence[LogDir]
     firsts: Mapping[int, int | None]
     """Offset of the first record of each metadata partition."""
+    now_ms: int
+    overdue_from_ms: int
+    on_leaders: Mapping[TopicIdPartition, Waiting] = field(default_factory=dict)
+    """What the leaders have not copied yet, where a cluster was asked."""
 
     def status(
         self, stored: dict[SegmentPlace, StoredSegment] | None, before: RemoteLogMetadata | None = None
     ) -> RemoteStatus:
         local = chain.from_iterable(one.partitions for one in self.log_dirs)
         return RemoteStatus(
-            comparison=compare(self.metadata, local, stored, before),
+            comparison=compare(
+                self.metadata,
+                local,
+                stored,
+                before,
+                on_leaders=self.on_leaders,
+                overdue_from_ms=self.overdue_from_ms,
+            ),
             metadata_partitions=tuple(self.firsts),
             cut=tuple(number for number, first in self.firsts.items() if first),
             problems=tuple(problem.error for one in self.log_dirs for problem in one.problems),
+            now_ms=self.now_ms,
         )
 
 
-def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> _Reading:
+def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now_ms: int, overdue_ms: int) -> _Reading:
     events = _events_in(log_dirs) if cluster is None else events_of(cluster)
     firsts: dict[int, int | None] = dict.fromkeys(events)
     metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
@@ -151,7 +195,40 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None) -> 
     if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
         what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
         raise UsageError(what, hint="without --topic all topics that it names are shown")
-    return _Reading(metadata=replace(metadata, partitions=wanted), log_dirs=log_dirs, firsts=firsts)
+    return _Reading(
+        metadata=replace(metadata, partitions=wanted),
+        log_dirs=log_dirs,
+        firsts=firsts,
+        overdue_from_ms=now_ms - overdue_ms,
+        now_ms=now_ms,
+    )
+
+
+def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable[[str], None]) -> _Reading:
+    """Return the reading with what leaders have not copied, and with tiered partitions that the topic does not name."""
+    facts = cluster.facts(lambda name: name == METADATA_TOPIC or (scope.wants(name) and name not in NEVER_TIERED))
+    count = len(facts.topics[METADATA_TOPIC].partitions)
+    tiered = [topic for topic in facts.topics.values() if topic.is_tiered and topic.name != METADATA_TOPIC]
+    known = {one.partition: one for one in read.metadata.partitions}
+    for topic in tiered:
+        for number in topic.partitions:
+            partition = TopicIdPartition(name=topic.name, id=topic.topic_id or ZERO_UUID, partition=number)
+            if partition not in known:
+                known[partition] = nothing_copied(partition, metadata_partition(partition, count))
+    caches = {partition.topic_partition: cache for partition, cache in known.items() if _is_now(partition, facts)}
+    waiting = waiting_on_leaders(cluster, tiered, caches, read.now_ms, warn)
+    found = sorted(known.values(), key=lambda one: (one.partition.topic_partition, one.partition.id))
+    return replace(
+        read,
+        metadata=replace(read.metadata, partitions=tuple(found)),
+        on_leaders={cache.partition: waiting[name] for name, cache in caches.items() if name in waiting},
+    )
+
+
+def _is_now(partition: TopicIdPartition, facts: ClusterFacts) -> bool:
+    """Whether the cluster's topic of this name has this id: an older one was deleted."""
+    topic = facts.topics.get(partition.name)
+    return topic is not None and topic.topic_id == partition.id
 
 
 def _with_firsts(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:
@@ -174,6 +251,13 @@ def _span(row: Row) -> str:
     return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
 
 
+def _waiting_text(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return "-"
+    about = "about " if value["isEstimate"] else ""
+    return f"{about}{human_bytes(value['bytes'])} for {human_duration(value['seconds'])}"
+
+
 class RemoteStatusView(View[Read]):
     """A row per partition, with all its segments where ``whole``; then the findings."""
 
@@ -188,6 +272,7 @@ class RemoteStatusView(View[Read]):
         Column(key="replaced", title="REPLACED", right=True),
         Column(key="localStartOffset", title="ON DISK FROM", show=lambda value: "-" if value is None else str(value)),
         Column(key="told", title="LAST RECORD"),
+        Column(key="waiting", title="WAITING", right=True, show=_waiting_text),
     )
 
     exit_code = OK
@@ -202,7 +287,7 @@ class RemoteStatusView(View[Read]):
         if any(one.kind in HARMFUL for one in result.status.comparison.findings):
             self.exit_code = VerificationError.exit_code
         for one in result.status.comparison.partitions:
-            row = _row(one)
+            row = _row(one, self._status.now_ms)
             if self._whole:
                 row["segments"] = [_segment_row(segment, one.cache) for segment in one.cache.segments]
             yield row
@@ -244,7 +329,18 @@ def finding_row(finding: Finding) -> Row:
     }
 
 
-def _row(one: PartitionComparison) -> dict[str, object]:
+def _waiting_row(waiting: Waiting, now_ms: int) -> Row:
+    return {
+        "offset": waiting.offset,
+        "since": instant(waiting.since_ms),
+        "seconds": max(now_ms - waiting.since_ms, 0) // 1000,
+        "segments": waiting.segments,
+        "bytes": waiting.size_bytes,
+        "isEstimate": waiting.is_estimate,
+    }
+
+
+def _row(one: PartitionComparison, now_ms: int) -> dict[str, object]:
     cache = one.cache
     readable = cache.readable
     newest_ms = max((segment.event_timestamp_ms for segment in cache.segments), default=None)
@@ -261,6 +357,7 @@ def _row(one: PartitionComparison) -> dict[str, object]:
         "orphans": len(cache.orphans),
         "replaced": len(cache.replaced),
         "copying": None if cache.copying is None else cache.copying.id,
+        "waiting": None if one.waiting is None else _waiting_row(one.waiting, now_ms),
         "deleteState": None if cache.delete_state is None else cache.delete_state.name,
         "localStartOffset": one.local_start,
         "told": None if newest_ms is None else instant(newest_ms),
@@ -302,7 +399,7 @@ def _custom_metadata(data: bytes | None) -> Row | None:
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
-@with_settings(TOPIC, CLUSTER, S3)
+@with_settings(TOPIC, CLUSTER, COPYING_IN_TIME, S3)
 def show_status(
     context: Invocation,
     log_dirs: Annotated[
@@ -319,6 +416,8 @@ def show_status(
     """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 
     By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR is optional.
+    WAITING shows the closed segments that are not in remote storage, and for how long the oldest has waited. Exits with
+    13 if that is longer than --copy-overdue-after: tiering has stopped, whatever the cause.
     """
     places = tuple(log_dirs or map(str, context.settings.log_dirs))
     view = RemoteStatusView(whole=context.output.form != "table")

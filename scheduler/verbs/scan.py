@@ -28,16 +28,18 @@ from resnap.storage.errors import CancelledError, ResnapError
 from resnap.tiering.inventory import Compaction, SnapshotState
 from resnap.tiering.readiness import ScanFacts, Stop, exclusion
 from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.remote_log.waiting import waiting_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition, Selection
-    from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow
+    from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.refusal import Refusal
+    from resnap.tiering.remote_log.waiting import Waiting
 
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
@@ -127,7 +129,18 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         cost_roll=cost_roll,
         sizes=judged.sizes(None if selected.live_facts is None else selected.live_facts.remote_end_offset),
         lost_state=judged.lost_state,
+        waiting=_waiting(selected),
     )
+
+
+def _waiting(selected: SelectedPartition) -> Waiting | None:
+    """Return what waits to be copied; a leader whose copying is paused may not know what is remote already."""
+    topic, facts = selected.live, selected.live_facts
+    if topic is None or not topic.is_tiered or facts is None or facts.remote_end_offset is None:
+        return None
+    if topic.is_copying_paused and not facts.remote_end_offset:
+        return None
+    return waiting_segments(selected.inventory.partition, max(facts.remote_end_offset, facts.local_start_offset or 0))
 
 
 def scan_row(scan: PartitionScan) -> ScanRow:
@@ -160,6 +173,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "blocking": refusal_row_if(scan.candidates.blocking),
         "brokerStops": refusal_row_if(scan.blockers.stop),
         "lostProducerState": _lost_state_row(scan),
+        "waiting": _waiting_row(scan.waiting),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
     }
 
@@ -178,6 +192,17 @@ def _lost_state_row(scan: PartitionScan) -> LostStateRow | None:
         "producersCount": len(lost.producers),
         "detail": lost.detail,
         "hint": HINTS[reason],
+    }
+
+
+def _waiting_row(waiting: Waiting | None) -> WaitingRow | None:
+    if waiting is None:
+        return None
+    return {
+        "offset": waiting.offset,
+        "sinceMs": waiting.since_ms,
+        "segments": waiting.segments,
+        "bytes": waiting.size_bytes,
     }
 
 

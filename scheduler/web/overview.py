@@ -22,7 +22,7 @@ from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrde
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.answer import answer_of, way_of
 from resnap.scheduler.web.commands import STAGED, Command, Shell
-from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, turned
+from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
 from resnap.scheduler.web.svg import LINE_PX, SIZES, Box, Part, bar, element, picture, rect, treemap
 from resnap.scheduler.web.words import READINESS
 from resnap.tiering.readiness import Readiness
@@ -32,7 +32,7 @@ Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
 _LAST_RUNS = 5
 _MOST_NAMED = 10
-"""Partitions with unfit snapshots in one store."""
+"""Partitions with unfit snapshots in one store, or whose tiering has stopped."""
 MOST_BOXES: Final = 60
 """Topics in the treemap; what is smaller could not be seen."""
 MOST_DAYS: Final = 90
@@ -91,6 +91,8 @@ def show_overview(
         "days": days_picture(scanned_days(services.database, now_ms, MOST_DAYS)),
         "sources": sources,
         "unfit": unfit,
+        "partition_path": partition_path,
+        "overdue": scans.overdue(services.settings.copy_overdue_after_ms, limit=_MOST_NAMED),
         "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
         "runs": _runs(services),
         "commands": [

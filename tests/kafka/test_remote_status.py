@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.scheduler.output.rendering import human_bytes
 from tests.kafka.brokers import DRIVER, SMALL, Broker, eventually, tiering
+from tests.scheduler.api.whole import whole
 from tests.scheduler.files import bases
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kafka.releases import Release
-    from tests.scheduler.conftest import Resnap
+    from tests.scheduler.conftest import Ran, Resnap
 
 pytestmark = pytest.mark.kafka
 
@@ -97,3 +99,62 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
             assert all(halved[0] in finding["detail"] for finding in findings.values())
             assert (partition["orphans"], partition["copying"]) == (1, None)
     assert broker.complaints() == []
+
+
+def test_tiering_that_has_stopped_is_found_on_the_running_cluster_in_its_log_dir_and_by_the_service(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    data, remote = tmp_path / "data", tmp_path / "remote"
+    remote.mkdir()
+    broker = Broker(release("3.9.1"), [data], tiering(remote))
+
+    def status(*more: object) -> Ran:
+        return command("remote", "status", *more, "--output", "json")
+
+    def waiting(*more: object) -> dict[str, list[Any]]:
+        """Return what waits in each topic, and check that this alone decides on the exit code."""
+        ran = status(*more, "--copy-overdue-after", "0s")
+        found = {row["topic"]: row["waiting"] for row in ran.document["partitions"]}
+        assert ran.code == (13 if any(found.values()) else 0), ran.err
+        return found
+
+    with broker.running():
+        by_cluster = ("--bootstrap-server", broker.address)
+        broker.drive("create", TOPIC, 1, *SMALL["3.9.1"], "remote.storage.enable=true")
+        while len(bases(data / f"{TOPIC}-0")) < 3:
+            broker.drive("append", TOPIC, 0, 30)
+        eventually(lambda: waiting(data)[TOPIC] is None, "nothing is copied")
+        assert waiting(*by_cluster)[TOPIC] is None
+        (remote / "kafka-tiered-storage").rename(remote / "away")
+        (remote / "kafka-tiered-storage").write_text("the store fails from now on")
+        copied = status(data).document["partitions"][0]["endOffset"]
+        broker.drive("create", "never", 1, *SMALL["3.9.1"], "remote.storage.enable=true")
+        for topic in (TOPIC, "never"):
+            goal = len(bases(data / f"{topic}-0")) + 3
+            while len(bases(data / f"{topic}-0")) < goal:
+                broker.drive("append", topic, 0, 30)
+        log, live = waiting(data)[TOPIC], waiting(*by_cluster)
+        assert (log["offset"], log["segments"], log["isEstimate"]) == (copied, 3, False)
+        closed = bases(data / f"{TOPIC}-0")[-4:-1]
+        assert closed[0] == copied
+        assert log["bytes"] == sum((data / f"{TOPIC}-0" / f"{base:020d}.log").stat().st_size for base in closed)
+        assert (live[TOPIC]["offset"], live[TOPIC]["isEstimate"], live["never"]["offset"]) == (copied, True, 0)
+        assert log["segments"] - 1 <= live[TOPIC]["segments"] <= log["segments"]
+        assert log["bytes"] <= live[TOPIC]["bytes"] <= log["bytes"] + 16_384
+        assert "tiering has stopped" in status(*by_cluster, "--copy-overdue-after", "0s").error["message"]
+        assert status(*by_cluster).code == 0, "an hour has not passed"
+
+        service = tmp_path / "service"
+        service.mkdir()
+        settings = {"RESNAP_BOOTSTRAP_SERVER": broker.address, "RESNAP_COPY_OVERDUE_AFTER": "0s"}
+        with whole(service, data, environment=settings) as served, served.client() as client:
+            assert served.over(client, client.post("/v1/scans", json={}).headers["Location"])["state"] == "succeeded"
+            (said,) = (
+                line
+                for line in client.get("/metrics").text.splitlines()
+                if line.startswith("resnap_oldest_segment_not_in_remote_seconds{") and "other" not in line
+            )
+            assert float(said.split()[-1]) > 0
+            page = client.get("/").text
+            assert "Tiering has stopped" in page
+            assert f"3 segments, {human_bytes(log['bytes'])}, from offset {copied} on" in page

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from resnap.scheduler.clock import instant
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.remote_status import read_status
@@ -134,7 +135,8 @@ def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_pa
     def survey() -> list[LogDir]:
         return [open_source(str(data), Sources())]
 
-    status = read_status(survey, scope_of(Settings(), [str(data)]), BusyStore(remote, goes_on))
+    scope = scope_of(Settings(), [str(data)])
+    status = read_status(survey, scope, BusyStore(remote, goes_on), now_ms=0, overdue_ms=1, warn=pytest.fail)
     (one,) = status.comparison.partitions
     assert (one.cache.start_offset, one.cache.end_offset, status.comparison.findings) == (10, 30, [])
     assert one.cache.copying is not None
@@ -243,8 +245,63 @@ def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tier
             path.unlink()
     write_metadata_partition(tiered / "data", copied("a", 0, 129))
     ran = command("remote", "status", tiered / "data", *JSON)
-    assert (ran.code, kinds(ran.document)) == (13, {"hole": 1})
+    assert (ran.code, kinds(ran.document)) == (13, {"not-copied": 1, "hole": 1})
     assert "remote segments end at 130, and the log on this disk begins at 386" in ran.error["message"]
+
+
+def without_last_record(log: Path) -> None:
+    """Cut the last batch off a segment of the metadata topic."""
+    data, position, last = log.read_bytes(), 0, 0
+    while position < len(data):
+        last, position = position, position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    log.write_bytes(data[:last])
+
+
+def test_a_copy_that_began_and_never_ended_is_named_with_its_broker_and_fails_beyond_an_age(
+    command: Resnap, tiered: Path
+) -> None:
+    without_last_record(tiered / "data" / "__remote_log_metadata-1" / f"{0:020d}.log")
+    asked = ("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri())
+    ran = command(*asked, *JSON)
+    assert (ran.code, kinds(ran.document)) == (13, {"not-copied": 1})
+    (row,) = (one for one in ran.document["partitions"] if one["waiting"] is not None)
+    assert (row["partition"], row["endOffset"], row["waiting"]["offset"]) == (1, 393, 393)
+    assert (row["waiting"]["segments"], row["waiting"]["isEstimate"]) == (1, False)
+    assert row["waiting"]["bytes"] == (tiered / "data" / "payments-1" / f"{393:020d}.log").stat().st_size
+    (copy,) = (one for one in row["segments"] if one["state"] == "COPY_SEGMENT_STARTED")
+    said = f"broker {copy['brokerId']} began to copy [393, 534) at "
+    assert said in ran.error["message"]
+    assert f"as {row['copying']}, and has not finished" in ran.error["message"]
+    assert row["waiting"]["since"] <= instant(copy["eventTimestampMs"])
+    printed = command(*asked)
+    assert (printed.code, said in printed.out) == (13, True)
+    ran = command(*asked, "--copy-overdue-after", "365000d", *JSON)
+    assert (ran.code, kinds(ran.document)) == (0, {})
+    assert [one["waiting"] is not None for one in ran.document["partitions"]] == [False, True]
+
+
+def test_closed_segments_wait_whatever_the_cause_but_not_above_the_high_watermark(
+    command: Resnap, tiered: Path
+) -> None:
+    for path in (tiered / "data").glob("__remote_log_metadata-*"):
+        shutil.rmtree(path)
+    write_metadata_partition(tiered / "data", copied("a", 0, 129))
+    asked = ("remote", "status", tiered / "data", "--copy-overdue-after", "0s", *JSON)
+
+    def waiting() -> list[int] | None:
+        ran = command(*asked)
+        (row,) = ran.document["partitions"]
+        assert ran.code == (0 if row["waiting"] is None else 13), ran.err
+        return row["waiting"] and [row["waiting"][name] for name in ("offset", "segments", "bytes")]
+
+    closed = [tiered / "data" / "payments-0" / f"{start:020d}.log" for start in (130, 262, 386)]
+    assert waiting() == [130, 3, sum(path.stat().st_size for path in closed)]
+    checkpoint = tiered / "data" / "replication-offset-checkpoint"
+    lines = checkpoint.read_text().splitlines()
+    checkpoint.write_text("".join("payments 0 300\n" if one.startswith("payments 0 ") else f"{one}\n" for one in lines))
+    assert waiting() == [130, 1, closed[0].stat().st_size]
+    (tiered / "data" / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 262\n")
+    assert waiting() is None
 
 
 def test_an_unknown_topic_is_a_usage_error_and_not_a_success(command: Resnap, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The settings of running brokers (DescribeConfigs), and client quotas (DescribeClientQuotas).
+"""The settings of running brokers (DescribeConfigs), sizes of their logs (DescribeLogDirs), and client quotas.
 
 A broker returns the effective values, defaults included. Settings that its release does not have are missing, and so
 are internal ones that were not set.
@@ -8,17 +8,19 @@ Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuot
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ClusterError
+from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import error_name
 from resnap.tiering.controller.expiration import Level
 from resnap.tiering.controller.metadata.image import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.controller.metadata.image import QuotaEntity
@@ -70,6 +72,33 @@ def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, floa
             one.key: one.value for one in entry.values
         }
         for entry in answer.entries or ()
+    }
+
+
+def log_sizes(cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the sizes of a broker's logs of ``partitions``, without those that are on their way to another disk.
+
+    Raises:
+        ClusterError: it does not answer, or refuses.
+
+    """
+    from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
+
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for one in partitions:
+        numbers[one.topic].append(one.partition)
+    asked = [Request.DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
+    what = f"cannot get the log sizes of broker {broker_id}"
+    answer = cluster.ask(what, Request(topics=asked), broker_id)
+    refused = next((one.error_code for one in answer.results if one.error_code), answer.error_code or 0)
+    if refused:
+        raise ClusterError(f"{what}: {error_name(refused)}", hint="grant the user Describe on the Cluster resource")
+    return {
+        TopicPartition(topic.name, one.partition_index): one.partition_size
+        for result in answer.results
+        for topic in result.topics
+        for one in topic.partitions
+        if not one.is_future_key
     }
 
 

@@ -31,6 +31,8 @@ Connect: TypeAlias = Callable[[], AbstractContextManager["Cluster"]]
 _PATIENCE_MS: Final = 30_000
 _POLL_MS: Final = 500
 _NO_EPOCH: Final = -1
+_FETCH_BYTES: Final = 65_536
+"""What a fetch for a single record asks for; a larger batch comes whole."""
 _TRIES: Final = 5
 """How many brokers are tried for a request that any can answer: some may have died since, or hang."""
 _HINT: Final = "check --bootstrap-server and --command-config, and that brokers answer"
@@ -228,6 +230,47 @@ class Cluster:
                 raise TimeoutError(
                     f"no record arrived for {self._patience_ms / 1000:g} s at offset {reached}, before {end}"
                 )
+
+    def timestamps(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the timestamp of the first record from an offset on, by partition; none where no record arrives.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        places = {self._kafka.TopicPartition(of.topic, of.partition): of for of in offsets}
+        found: dict[TopicPartition, int] = {}
+        if not places:
+            return found
+        with _translated("cannot read the timestamps of records"), ExitStack() as closing:
+            consumer = self._kafka.KafkaConsumer(
+                group_id=None, enable_auto_commit=False, max_partition_fetch_bytes=_FETCH_BYTES, **self._config
+            )
+            closing.callback(consumer.close)
+            consumer.assign(list(places))
+            for place, of in places.items():
+                consumer.seek(place, offsets[of])
+            heard_at = time.monotonic()
+            while len(found) < len(places) and time.monotonic() - heard_at < self._patience_ms / 1000:
+                for place, records in consumer.poll(timeout_ms=_POLL_MS).items():
+                    found.setdefault(places[place], records[0].timestamp)
+                    consumer.pause(place)
+                    heard_at = time.monotonic()
+        return found
+
+    def first_since(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return offset and timestamp of the first record at or after a time, by partition; none where there is none.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        places = {self._kafka.TopicPartition(of.topic, of.partition): of for of in times_ms}
+        if not places:
+            return {}
+        with _translated("cannot get offsets by time"):
+            answer = self._admin.list_partition_offsets({place: times_ms[of] for place, of in places.items()})
+        return {places[place]: (one.offset, one.timestamp) for place, one in answer.items() if one.offset >= 0}
 
     def publish(self, topic: str, partition: int, value: bytes) -> int:
         """Append a record without a key, wait for all in-sync replicas, and return its offset.

@@ -1,7 +1,7 @@
 """Compares brokers' metadata of remote storage with the store and the disk, and makes findings for the operator.
 
-Some findings do harm now or at the next read: unreachable records, missing objects, a dead reader of the metadata
-topic. Others only cost space: objects that nothing refers to.
+Some findings do harm now or at the next read: closed segments that wait for too long, unreachable records, missing
+objects, a dead reader of the metadata topic. Others only cost space: objects that nothing refers to.
 
 Brokers continue to work at the same time. They write a record before the first object of a copy exists, and before they
 delete the first one. So if the store was listed between two reads of the metadata topic, an object is missing or
@@ -12,17 +12,20 @@ Objects of partitions that this log dir's metadata do not mention are only count
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.remote_log.records import SegmentState
+from resnap.tiering.remote_log.waiting import Waiting, waiting_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache, RemoteSegment
+    from resnap.tiering.remote_log.records import TopicIdPartition
     from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
 
     _Fault = Callable[[RemoteSegment, StoredSegment | None], str | None]
@@ -32,6 +35,7 @@ class FindingKind(StrEnum):
     """The kind of a finding."""
 
     POISON = "poison"
+    NOT_COPIED = "not-copied"
     GAP = "gap"
     HOLE = "hole"
     MISSING_OBJECTS = "missing-objects"
@@ -45,12 +49,21 @@ class FindingKind(StrEnum):
 
 
 HARMFUL: Final = frozenset(
-    {FindingKind.POISON, FindingKind.GAP, FindingKind.HOLE, FindingKind.MISSING_OBJECTS, FindingKind.CONTRADICTED}
+    {
+        FindingKind.POISON,
+        FindingKind.NOT_COPIED,
+        FindingKind.GAP,
+        FindingKind.HOLE,
+        FindingKind.MISSING_OBJECTS,
+        FindingKind.CONTRADICTED,
+    }
 )
 """Those that lose records, or stop tiering."""
 _HINTS: Final = {
     FindingKind.POISON: "stop what writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
     " let brokers read on, but they forget all records before it",
+    FindingKind.NOT_COPIED: "look for RemoteLogManager in the leader's log, and run `resnap check` on its log dir; a"
+    " copy task that an Error ended runs again after the leader's restart, or under another leader",
     FindingKind.GAP: "brokers never fill it: save what still has these offsets, on a disk of a replica or in a store",
     FindingKind.HOLE: "look for a replica that still has these offsets",
     FindingKind.MISSING_OBJECTS: "bring them back from a backup of the store, under the same keys",
@@ -99,6 +112,10 @@ class PartitionComparison:
     """By segment id; None if no store was listed."""
     before: RemoteLogMetadataCache | None
     """The cache as it was before the store was listed, where ``cache`` is from after it."""
+    waiting: Waiting | None
+    """What is not in remote storage yet, by this log dir, else by the leader, else by the copy that was begun last."""
+    overdue_from_ms: int
+    """A segment that has waited since before this time is overdue."""
 
     @property
     def local_start(self) -> int | None:
@@ -107,6 +124,7 @@ class PartitionComparison:
 
     def findings(self) -> Iterator[Finding]:
         """Yield the problems, the most serious first."""
+        yield from self._not_copied()
         yield from self._unreachable()
         yield from self._faulty_objects()
         yield from self._superfluous()
@@ -115,6 +133,19 @@ class PartitionComparison:
     def _finding(self, kind: FindingKind, count: int, detail: str, size_bytes: int = 0) -> Finding:
         place = str(self.cache.partition.topic_partition)
         return Finding(kind=kind, place=place, count=count, size_bytes=size_bytes, detail=detail)
+
+    def _not_copied(self) -> Iterator[Finding]:
+        one, copying = self.waiting, self.cache.copying
+        if one is None or one.since_ms > self.overdue_from_ms:
+            return
+        said = f"tiering has stopped: the closed segment at offset {one.offset} waits since {_instant(one.since_ms)}"
+        if copying is not None:
+            began = _instant(copying.event_timestamp_ms)
+            said += (
+                f"; broker {copying.broker_id} began to copy [{copying.start_offset}, {copying.end_offset + 1}) at"
+                f" {began}, as {copying.id}, and has not finished"
+            )
+        yield self._finding(FindingKind.NOT_COPIED, one.segments, said, one.size_bytes)
 
     def _unreachable(self) -> Iterator[Finding]:
         cache = self.cache
@@ -191,15 +222,43 @@ class Comparison:
         return any(finding.kind in _OF_OBJECTS for finding in self.findings)
 
 
+def _waiting(cache: RemoteLogMetadataCache, local: PartitionDir | None, on_leader: Waiting | None) -> Waiting | None:
+    """Return what waits to be copied; a copy that was begun shows that its segment was closed by then."""
+    if cache.delete_state is not None:
+        return None
+    copying = cache.copying
+    found = on_leader if local is None else waiting_segments(local, cache.end_offset or 0)
+    if copying is None or (local is not None and found is None):
+        return found
+    if found is None:
+        began_ms, size_bytes = copying.event_timestamp_ms, copying.size_bytes
+        return Waiting(offset=copying.start_offset, since_ms=began_ms, segments=1, size_bytes=size_bytes)
+    return replace(found, since_ms=min(found.since_ms, copying.event_timestamp_ms))
+
+
+def _instant(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def compare(
     metadata: RemoteLogMetadata,
     local: Iterable[PartitionDir],
     stored: dict[SegmentPlace, StoredSegment] | None,
     before: RemoteLogMetadata | None = None,
+    *,
+    on_leaders: Mapping[TopicIdPartition, Waiting] | None = None,
+    overdue_from_ms: int,
 ) -> Comparison:
     """Return ``metadata`` compared with the directories ``local`` and with a store, if one was listed.
 
-    ``before`` is the metadata as read before the store was listed, if ``metadata`` was read after that.
+    Args:
+        metadata: of all partitions.
+        local: directories of the same broker.
+        stored: the segments in the store; None if it was not listed.
+        before: the metadata as read before the store was listed, if ``metadata`` was read after that.
+        on_leaders: what is not in remote storage by the running cluster, if it was asked.
+        overdue_from_ms: a segment that has waited since before this time is overdue.
+
     """
     earlier = {} if before is None else {one.partition: one for one in before.partitions}
     directories = {(one.topic_id, one.topic_partition.partition): one for one in local}
@@ -216,6 +275,8 @@ def compare(
                 local=directories.get(key),
                 stored=None if stored is None else objects,
                 before=earlier.get(one.partition),
+                waiting=_waiting(one, directories.get(key), (on_leaders or {}).get(one.partition)),
+                overdue_from_ms=overdue_from_ms,
             )
         )
     poison = (

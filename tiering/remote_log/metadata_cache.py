@@ -179,6 +179,11 @@ def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
     )
 
 
+def nothing_copied(partition: TopicIdPartition, number: int) -> RemoteLogMetadataCache:
+    """Return the cache of a partition that the metadata partition ``number`` does not name."""
+    return _CacheBuilder(partition, number).result()
+
+
 def begun_since(cache: RemoteLogMetadataCache, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
     """Return the segments whose copy began after that of the first of ``ids``, except ``ids``."""
     first = min((one.begun_at for one in cache.segments if one.id in ids), default=cache.last_begun_at)
