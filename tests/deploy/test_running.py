@@ -211,6 +211,19 @@ def test_a_service_that_listens_nowhere_is_not_healthy() -> None:
         running.kill()
 
 
+# ---- workflows of a public host
+
+
+def test_every_action_is_pinned_by_commit_and_only_a_release_may_write() -> None:
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] == {"contents": "read"}
+        for job in workflow["jobs"].values():
+            assert job.get("environment") == "release" or "permissions" not in job
+            for step in job.get("steps", []):
+                assert re.search(r"@[0-9a-f]{40}$", step.get("uses", f"@{'0' * 40}")), step
+
+
 # ---- systemd
 
 UNIT: Final = (DEPLOY / "resnap.service").read_text(encoding="utf-8")
