@@ -301,19 +301,17 @@ class S3ObjectStore:
         )
 
     def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``."""
+        """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``.
+
+        A store may end a listing early and call it complete: SeaweedFS did up to 4.41. So one more request asks for
+        what follows the last key.
+        """
         if not can_be_below(prefix):
             return
         last, must = "", self._caller.must_say
         options: dict[str, Any] = {"MaxKeys": page_keys}
         while True:
-            asked = dict(options)
-            page = self._caller.call(
-                None,
-                lambda asked=asked: self._client.list_objects_v2(  # type: ignore[misc]
-                    Bucket=self._bucket, Prefix=self._prefix + prefix, **asked
-                ),
-            )
+            page = self._page(prefix, options)
             is_truncated = must(None, page, "IsTruncated")  # without it the answer may be anything but a listing
             for entry in page.get("Contents", ()):
                 name = must(None, entry, "Key")
@@ -328,11 +326,32 @@ class S3ObjectStore:
                     )
             token = page.get("NextContinuationToken")
             if not is_truncated:
-                return
+                if not last or not self._has_above(last, self._page(prefix, {"MaxKeys": 1, "StartAfter": last})):
+                    return
+                again = self._page(prefix, options)
+                if not again["IsTruncated"] and not self._has_above(last, again):
+                    raise StoreError(
+                        f"{self.url}: the store says that its listing ends at {last!r}, and it has objects after that",
+                        hint="nothing that was listed can be relied on: update the server (SeaweedFS up to 4.41 does"
+                        " it), or use another store; `resnap doctor URL` tests its listings",
+                    )
+                options = {"MaxKeys": page_keys, "StartAfter": last}  # an object was written meanwhile
+                continue
             if not token or token == options.get("ContinuationToken"):
                 raise StoreError(f"{self.url}: the store ends a listing early, without a token to continue it",
                                  hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
             options["ContinuationToken"] = token
+
+    def _page(self, prefix: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked = dict(options)
+        return self._caller.call(
+            None,
+            lambda: self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, **asked),
+        )
+
+    def _has_above(self, last: str, page: Mapping[str, Any]) -> bool:
+        """Whether a page has a key after ``last``; where a store ignores ``StartAfter``, other keys show nothing."""
+        return any(self._caller.must_say(None, entry, "Key") > last for entry in page.get("Contents", ()))
 
     def delete(self, key: str) -> None:
         """Remove the object if it exists; see ``ObjectStore.delete``."""

@@ -28,13 +28,16 @@ from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
 from tests.storage.stores.conftest import Answer, CannedServer
 from tests.storage.stores.contract import ObjectStoreContract
+from tests.stores.fault_proxy import Fault, proxying
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mypy_boto3_s3 import S3Client
 
     from resnap.storage.stores.protocol import ObjectStore
+    from tests.stores.fault_proxy import Call, FaultProxy, Reply
 
 pytestmark = pytest.mark.s3
 
@@ -409,3 +412,55 @@ def test_an_upload_whose_completion_is_answered_with_200_and_an_error_has_failed
     with pytest.raises(StoreError, match=code):
         store.put_stream("key", lambda: io.BytesIO(bytes(17 << 20)), size_bytes=17 << 20)
     assert canned_server.requests[-1].method == "DELETE", "it is aborted"
+
+
+def _is_listing(call: Call) -> bool:
+    return call.method == "GET" and "list-type=2" in call.path
+
+
+def _ended_early(call: Call, server: Callable[[Call], Reply]) -> Reply:
+    """Give two keys, and call that all there are."""
+    reply = server(replace(call, path=call.path.replace("max-keys=1000", "max-keys=2")))
+    body = re.sub(rb"<NextContinuationToken>.*?</NextContinuationToken>", b"", reply.body)
+    return replace(reply, body=body.replace(b"<IsTruncated>true", b"<IsTruncated>false"))
+
+
+@pytest.fixture
+def proxied(s3_bucket: str, s3_settings: S3Settings) -> Iterator[tuple[S3ObjectStore, FaultProxy]]:
+    """A store of three objects behind a proxy."""
+    with proxying(str(s3_settings.endpoint_url)) as proxy:
+        store = S3ObjectStore(s3_bucket, "prefix", replace(s3_settings, endpoint_url=proxy.url))
+        for number in range(3):
+            store.put(f"many/{number}", b"")
+        yield store, proxy
+
+
+def test_a_listing_that_ends_early_without_saying_so_is_an_error(proxied: tuple[S3ObjectStore, FaultProxy]) -> None:
+    store, proxy = proxied
+    proxy.set(Fault(name="ends early", harm=_ended_early), _is_listing, times=10**9)
+    with pytest.raises(StoreError, match="its listing ends at 'prefix/many/1'") as raised:
+        list(store.list())
+    assert "update the server" in str(raised.value.hint)
+
+
+def test_a_complete_listing_costs_one_request_more_and_an_empty_one_none(
+    proxied: tuple[S3ObjectStore, FaultProxy],
+) -> None:
+    store, proxy = proxied
+    proxy.set(None)
+    assert len(list(store.list())) == 3
+    assert list(map(_is_listing, proxy.calls)) == [True, True]
+    assert list(store.list("nothing/")) == []
+    assert len(proxy.calls) == 3
+
+
+def test_an_object_written_while_a_listing_ends_makes_it_no_shorter(proxied: tuple[S3ObjectStore, FaultProxy]) -> None:
+    store, proxy = proxied
+
+    def written_first(call: Call, server: Callable[[Call], Reply]) -> Reply:
+        proxy.fault = None
+        store.put("many/3", b"")
+        return server(call)
+
+    proxy.set(Fault(name="another writer", harm=written_first), lambda call: "start-after" in call.path)
+    assert [info.key for info in store.list()] == [f"many/{number}" for number in range(4)]
