@@ -186,6 +186,41 @@ def test_a_replica_with_the_beginning_names_what_one_without_it_has_shipped(
     assert command("verify", "--store", store.as_uri(), *LOCAL).code == 0
 
 
+def test_what_a_replica_with_other_boundaries_has_shipped_is_compared_where_both_have_one(
+    command: Resnap, data: Path, store: Path, tmp_path: Path
+) -> None:
+    bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
+    to = ("--to", store.as_uri(), "--partition", "payments-1", *WIDE)
+    headless = without_its_end(without_its_head(data, tmp_path / "cut", bases[4]), tmp_path / "headless", bases[7])
+    assert command("tier", headless, *to).code == 0
+    other = shutil.copytree(data, tmp_path / "other")
+    for base in bases[2:7]:  # the other replica rolled at none of these offsets
+        _join(other / "payments-1", bases[1], base)
+    for _ in range(2):
+        ran = command("tier", other, *to, "--output", "json")
+        assert ran.code == 13
+        assert "lineage-conflict" in ran.out
+        assert f"made from a log that began at offset {bases[4]}, and here it begins at 0" in ran.error["message"]
+        assert f"at {bases[7]} it lacks producers" in ran.error["message"]
+    assert command("verify", store.as_uri(), *LOCAL).code == 13
+    for path in store.rglob("*.manifest"):
+        if bases[4] <= int(path.name[:20]) < bases[7]:
+            path.unlink()
+    assert command("tier", other, *to).code == 0
+    assert command("verify", store.as_uri(), *LOCAL).code == 0
+
+
+def _join(partition: Path, first: int, base: int) -> None:
+    """Append the segment at ``base`` to the one at ``first``, as a replica has it that rolled at other offsets."""
+    for suffix in ("log", "txnindex"):
+        path = partition / f"{base:020}.{suffix}"
+        with (partition / f"{first:020}.{suffix}").open("ab") as joined:
+            joined.write(path.read_bytes() if path.exists() else b"")
+    of_other_offsets = (partition / f"{first:020}.{suffix}" for suffix in ("index", "timeindex"))
+    for path in (*partition.glob(f"{base:020}.*"), *of_other_offsets):
+        path.unlink(missing_ok=True)
+
+
 def test_retention_between_two_runs_is_daily_use(command: Resnap, data: Path, store: Path, tmp_path: Path) -> None:
     bases = sorted(int(path.stem) for path in (data / "payments-1").glob("*.log"))
     first = without_its_end(data, tmp_path / "first", bases[12])

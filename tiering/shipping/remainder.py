@@ -69,7 +69,7 @@ class Remainder:
     unsettled: tuple[Segment, ...]
     """Those that are left alone for it."""
     held: tuple[ShippedSegment, ...] = ()
-    """What readers of the store take of the offsets of all candidates that have a place there."""
+    """What readers of the store take of the offsets of all candidates that are of its log."""
     apart: frozenset[str] = frozenset()
     """Manifests of another topic of this name, which keys say from this one: one of them has an id, the other none."""
     shown: tuple[SnapshotFile, ...] = ()
@@ -176,14 +176,15 @@ class _Judged(NamedTuple):
         )
 
     def _held(self) -> Iterator[ShippedSegment]:
-        """Yield the store's readable segments, without those that share offsets with a candidate without a place."""
-        out_of_place = [
-            span
-            for span, verdict in zip(self.spans, self.placement.verdicts, strict=True)
-            if verdict not in {Verdict.HELD, Verdict.PLACED}
+        """Yield the store's readable segments, without those that share offsets with a candidate of another log.
+
+        Where the same log has only other boundaries here, they are of it, whether or not the candidate has a place.
+        """
+        foreign = [
+            span for span, verdict in zip(self.spans, self.placement.verdicts, strict=True) if verdict is Verdict.UNFIT
         ]
         for one in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
-            if not any(span.start < one.next_base_offset and one.base_offset < span.end for span in out_of_place):
+            if not any(span.start < one.next_base_offset and one.base_offset < span.end for span in foreign):
                 yield one
 
     def _hint(self, index: int, verdict: Verdict) -> str | None:
