@@ -1,13 +1,16 @@
 """Compares an existing snapshot with the entries that a replay has rebuilt.
 
 A broker's own snapshot may correctly hold producers whose records were deleted, may have dropped producers that its
-periodic check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth). If
-retention has deleted the log's beginning, it may also know the coordinator epoch of a deleted marker, and the deleted
-first offset of a transaction. Everything else is a difference: in a log that was read from offset 0 nothing is deleted,
-nor is any batch that an entry names within the offsets that were read. If batches are missing within these offsets,
-after compaction or a loss, an entry may also come from one of those: only an entry that is behind the remaining batches
-is a difference. What only snapshots show, they do not prove. Only entries that survive at T count, on both sides: an
-entry that a loading broker drops does no harm.
+periodic check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth), or
+the last batch, if markers of the same epoch came later. Entries expire in the periodic check, and whenever a broker
+loads a snapshot, as in a recovery. The log does not show when, so a replay keeps the batch.
+
+If retention has deleted the log's beginning, it may also know the coordinator epoch of a deleted marker, and the
+deleted first offset of a transaction. Everything else is a difference: in a log that was read from offset 0 nothing is
+deleted, nor is any batch that an entry names within the offsets that were read. If batches are missing within these
+offsets, after compaction or a loss, an entry may also come from one of those: only an entry that is behind the
+remaining batches is a difference. What only snapshots show, they do not prove. Only entries that survive at T count, on
+both sides: an entry that a loading broker drops does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from resnap.replay.kernel.summary import Array
 
@@ -77,6 +80,8 @@ class Comparison:
     """Absent there because the broker had found them expired; rebuilt all the same, since that is not certain."""
     coordinator_lost: Producers = NO_PRODUCERS
     """Equal but for a coordinator epoch that the broker had forgotten by expiry."""
+    batch_lost: Producers = NO_PRODUCERS
+    """Equal but for a last batch that the broker had forgotten by expiry, before a marker without data."""
     coordinator_kept: Producers = NO_PRODUCERS
     """Of those that differ: equal except for a coordinator epoch that the broker had forgotten and the snapshot has."""
     older_rules: Producers = NO_PRODUCERS
@@ -117,6 +122,7 @@ def compare(
     left_out: Sequence[int] = (),
     is_empty: bool | None = None,
     lacks_records: bool = False,
+    idle_since: Callable[[Array], IntArray] | None = None,
 ) -> Comparison:
     """Compare ``existing`` with ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
@@ -132,6 +138,8 @@ def compare(
         left_out: producer ids that were not rebuilt because something about them is unknown.
         is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
         lacks_records: as in ``PartitionResult``.
+        idle_since: returns the smallest timestamp that each of some entries of ``rebuilt`` had while it could expire,
+            between its last data batch and its last marker; None if that is not known.
 
     """
     ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
@@ -146,6 +154,12 @@ def compare(
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
     kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
     equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
+    batch_lost = _lacks_batch_alone(ours, matched)
+    if batch_lost.any():
+        batch_lost[batch_lost] = (
+            written_ms - idle_since(ours[batch_lost]) >= expiration_ms if idle_since is not None else False
+        )
+    equal |= batch_lost
     ahead = ~equal & ~_is_behind(matched, ours) if lacks_records else np.zeros(len(ours), dtype=bool)
     absent = rebuilt[~present]
     swept = (_is_idle(absent) | lacks_records) & (written_ms - absent["timestamp"] >= expiration_ms)
@@ -166,6 +180,7 @@ def compare(
         different=_ids(different),
         swept=_ids(absent[swept]),
         coordinator_lost=_ids(ours[lost]),
+        batch_lost=_ids(ours[batch_lost]),
         coordinator_kept=_ids(ours[kept & ~ahead]),
         older_rules=_ids(ours[~equal & ~ahead & _by_older_rules(ours, matched)]),
         unrecorded=_ids(unrecorded),
@@ -179,6 +194,17 @@ def _verdict(missing: int, different: int, *, is_empty: bool) -> Verdict:
     if missing:
         return Verdict.FALSE_EMPTY if is_empty else Verdict.FALSE_PARTIAL
     return Verdict.PROVEN
+
+
+def _lacks_batch_alone(ours: Array, theirs: Array) -> BoolArray:
+    """Return which of ``theirs`` are entries that a marker made, and have all of ``ours`` except the last batch."""
+    lacks: BoolArray = (
+        _is_idle(ours) & _is_idle(theirs) & (theirs["last_offset"] == NONE) & (ours["last_offset"] != NONE)
+    )
+    for name in ("producer_epoch", "timestamp", "coordinator_epoch"):
+        lacks &= ours[name] == theirs[name]
+    lacks &= (theirs["last_sequence"] == NONE) & (theirs["offset_delta"] == 0)
+    return lacks
 
 
 def _equal_values(ours: Array, theirs: Array) -> BoolArray:

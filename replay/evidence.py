@@ -218,7 +218,7 @@ class _Shown(NamedTuple):
 
 def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> _Shown | None:
     try:
-        entries = read_snapshot_array(sources.read(snapshot.path))
+        entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
     except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may lie elsewhere
         return None
     below = np.zeros(0, dtype=SHOWN_DTYPE) if not begins else _below(entries, begins, snapshot.offset)

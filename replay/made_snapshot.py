@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from resnap.replay.boundary_state import BoundaryState, idle_state
 from resnap.replay.comparison import compare
+from resnap.replay.explain import batches_of
 from resnap.replay.results import BoundaryResult, Outcome
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from resnap.replay.ranges import IdRange
     from resnap.replay.results import SnapshotSink
     from resnap.storage.sources.files import Sources
+
+
+IdleTimes: TypeAlias = dict[tuple[int, int, int], int]
+"""When producers began to be idle, by id, last offset and timestamp of their entries."""
+NEVER: Final = np.iinfo(np.int64).max
 
 
 def make_snapshot(
@@ -36,8 +43,12 @@ def make_snapshot(
     ids: IdRange | None = None,
     sources: Sources = PLAIN,
     lacks_records: bool = False,
+    idle_times: IdleTimes | None = None,
 ) -> BoundaryResult:
-    """Write the snapshot of ``boundary``, and compare the existing one with it, within ``ids``."""
+    """Write the snapshot of ``boundary``, and compare the existing one with it, within ``ids``.
+
+    ``idle_times`` has what was read of the batches for boundaries below, and gets what is read for this one.
+    """
     digest = sink.write(plan.topic_partition, boundary.offset, found.entries)
     existing = None if boundary.existing is None else _existing(boundary.existing, ids, sources)
     comparison = None
@@ -55,6 +66,7 @@ def make_snapshot(
             left_out=[producer.producer_id for producer in found.left_out],
             is_empty=existing.is_empty,
             lacks_records=lacks_records,
+            idle_since=partial(_idle_since, plan, boundary, sources, {} if idle_times is None else idle_times),
         )
         comparison = replace(comparison, sha256=existing.sha256)
     return BoundaryResult(
@@ -68,6 +80,33 @@ def make_snapshot(
         left_out=found.left_out,
         comparison=comparison,
     )
+
+
+def _idle_since(
+    plan: PartitionPlan, boundary: Boundary, sources: Sources, known: IdleTimes, entries: Array
+) -> IntArray:
+    """Return when each entry began to be idle, before its last marker; that is read again from the batches.
+
+    An entry with an open transaction does not expire: the timestamp of a transactional batch does not count.
+    """
+    keys = list(zip(*(entries[name].tolist() for name in ("producer_id", "last_offset", "timestamp")), strict=True))
+    unknown = {key[0]: key for key in keys if key not in known}
+    lowest = min((last_offset for _, last_offset, _ in unknown.values()), default=boundary.offset)
+    times: dict[int, list[int]] = {producer_id: [] for producer_id in unknown}
+    try:
+        for segment in plan.segments[: boundary.segment_index + 1]:
+            if segment.next_base_offset is not None and segment.next_base_offset <= lowest:
+                continue
+            for producer_id, batch in batches_of(segment, unknown, sources):
+                if batch.is_marker:
+                    times[producer_id].append(batch.timestamp)
+                else:
+                    times[producer_id] = [] if batch.is_transactional else [batch.timestamp]
+    except (LogDirError, ObjectNotFoundError, FormatError):
+        times = {}  # it has gone since it was read: nothing explains these entries
+    for producer_id, key in unknown.items():
+        known[key] = min(times.get(producer_id, [])[:-1], default=NEVER)
+    return np.array([known[key] for key in keys], dtype=np.int64)
 
 
 class _Existing(NamedTuple):

@@ -134,6 +134,7 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         different=Producers.join([one.different for one in ranges]),
         swept=Producers.join([one.swept for one in ranges]),
         coordinator_lost=Producers.join([one.coordinator_lost for one in ranges]),
+        batch_lost=Producers.join([one.batch_lost for one in ranges]),
         coordinator_kept=Producers.join([one.coordinator_kept for one in ranges]),
         older_rules=Producers.join([one.older_rules for one in ranges]),
         unrecorded=Producers.join([one.unrecorded for one in ranges]),

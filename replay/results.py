@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from resnap.replay.comparison import Verdict
 from resnap.replay.plan import PartitionPlan, reach_back
 from resnap.storage.errors import DataError
 
@@ -109,6 +110,12 @@ class PartitionResult:
     """Offset of the state that the last run began with; everything below it was known from an earlier replay."""
     anchors: tuple[Anchor, ...] = ()
     """States that were kept on the way, for later replays to begin with."""
+
+    def proves_wrong(self, found: BoundaryResult) -> bool:
+        """Whether this proves the snapshot wrong that was compared at a boundary, so that the rebuilt one is better."""
+        if found.comparison is None or found.comparison.is_sound:
+            return False
+        return found.comparison.verdict is Verdict.FALSE_EMPTY or not (found.left_out or self.lacks_records)
 
 
 class SnapshotSink(Protocol):

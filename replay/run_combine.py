@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.kernel.summary import Array
+    from resnap.replay.made_snapshot import IdleTimes
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.ranges import IdRange
     from resnap.replay.results import SnapshotSink
@@ -71,6 +72,7 @@ class RunCombine:
     _kept_places: frozenset[int] = field(init=False)
     _anchors: list[Anchor] = field(default_factory=list)
     _base: Base = NO_BASE
+    _idle_times: IdleTimes = field(default_factory=dict)
     _reached: int = 0
     """Up to this offset everything has been read."""
     _given_up: bool = False
@@ -243,7 +245,7 @@ class RunCombine:
         made = make_snapshot(
             self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._producers_read(),
             window_start_offset=self._start_offset, known_from_offset=self.plan.known_from(self.run), ids=self.ids,
-            sources=self.sources, lacks_records=self._lacks_records,
+            sources=self.sources, lacks_records=self._lacks_records, idle_times=self._idle_times,
         )  # fmt: skip
         unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
         if unread_since_ms is not None and boundary.coverage is Coverage.WINDOW and not self.run.last_chance:

@@ -45,7 +45,7 @@ class SnapshotState(StrEnum):
     MISSING = "missing"
     """There is no file."""
     CORRUPT = "corrupt"
-    """Another version, length or checksum than a broker would load."""
+    """Another version, length or checksum than a broker would load, or entries from above its offset."""
     ZERO_BYTE = "zero-byte"
     """What a crash leaves of a snapshot that was never synced."""
     EMPTY = "empty"
@@ -250,7 +250,7 @@ def _content(sources: Sources, snapshot: SnapshotFile | None) -> SnapshotContent
     if snapshot.size_bytes == 0:
         return SnapshotContent(SnapshotState.ZERO_BYTE)
     try:
-        entries = len(read_snapshot_array(sources.read(snapshot.path)))
+        entries = len(read_snapshot_array(sources.read(snapshot.path), snapshot.offset))
     except GONE:
         return None
     except FormatError as error:

@@ -128,15 +128,6 @@ def _has_all(due: Entries, entries: Entries) -> bool:
     return bool(len(due)) and not lost_producers(due, entries)
 
 
-def lacks(there: Entries, made: Entries) -> list[int]:
-    """Return the producers of which ``there`` lacks something that a replay's ``made``, at the same offset, has."""
-    lost = set(lost_producers(made, there))
-    open_made = made[made["current_txn_first_offset"] != _NONE]
-    began = dict(zip(there["producer_id"].tolist(), there["current_txn_first_offset"].tolist(), strict=True))
-    begun = zip(open_made["producer_id"].tolist(), open_made["current_txn_first_offset"].tolist(), strict=True)
-    return sorted(lost | {producer_id for producer_id, first in begun if began.get(producer_id, _NONE) != first})
-
-
 def _due(
     right: tuple[SnapshotFile, Entries], snapshot: SnapshotFile, silence_ms: int, *, still_open: bool = False
 ) -> Entries:
@@ -162,7 +153,7 @@ def _logs(partition: PartitionDir, start: int, end: int | None) -> set[str]:
 def _entries(snapshot: SnapshotFile, sources: Sources) -> Entries | None:
     """Return the entries of a snapshot; None if no broker could load it, or it cannot be read."""
     try:
-        return read_snapshot_array(sources.read(snapshot.path))
+        return read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
     except (FormatError, LogDirError, ObjectNotFoundError, ConfigurationError):
         return None
 

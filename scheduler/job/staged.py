@@ -61,7 +61,7 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
     for selected in (one for one in selection.partitions if can_be_tiered(one.inventory)):
         paths = staged_snapshots(selected, root, sources)
         found += len(paths)
-        looks = each(partial(_unusable, sources), paths.values(), remote=is_store_url(root))
+        looks = each(partial(_unusable, sources), paths.items(), remote=is_store_url(root))
         broken += [error for error in looks if error is not None]
         absent += len(set(lost_boundaries(selected.inventory)) - paths.keys())
     if not found:
@@ -70,10 +70,11 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
     return StagedCheck(broken=tuple(broken), absent=absent)
 
 
-def _unusable(sources: Sources, locator: str) -> VerificationError | None:
+def _unusable(sources: Sources, staged: tuple[int, str]) -> VerificationError | None:
+    offset, locator = staged
     try:
         with in_file(locator):
-            read_snapshot(sources.read(locator))
+            read_snapshot(sources.read(locator), offset)
     except FormatError as error:
         return VerificationError(str(error), hint="`resnap regenerate` makes it again")
     except (LogDirError, ObjectNotFoundError) as error:

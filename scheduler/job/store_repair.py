@@ -307,16 +307,16 @@ class StoreRepair:
             )
         comparison, left_out = replayed.result.comparison, replayed.result.left_out
         if comparison is None:
-            return None if self._is_corrupt(found.key) else found.problem
+            return None if self._is_corrupt(found.key, replayed.result.boundary.offset) else found.problem
         if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
             what = f"{found.problem}; it is not repaired, since the replay excluded {some(len(left_out), 'producer')}"
             return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)
         return None
 
-    def _is_corrupt(self, locator: str) -> bool:
+    def _is_corrupt(self, locator: str, offset: int) -> bool:
         """Whether no broker could load a snapshot, because it is damaged or was never shipped."""
         try:
-            read_snapshot_array(self.check.engine.reading.sources.read(locator))
+            read_snapshot_array(self.check.engine.reading.sources.read(locator), offset)
         except (FormatError, *GONE):
             return True
         return False

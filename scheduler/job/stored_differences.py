@@ -29,8 +29,7 @@ def lacking(
     snapshot that Resnap made. Beyond the window it was made from evidence alone, so producers may be missing whose
     transaction was committed later.
     """
-    is_own = origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
-    lacks = comparison.missing if is_own else Producers.join((comparison.missing, comparison.swept))
+    lacks = comparison.missing if _is_brokers(origin) else Producers.join((comparison.missing, comparison.swept))
     excused = set()
     if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
         excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
@@ -45,7 +44,8 @@ def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOri
     """Return the producers whose entries in a stored snapshot differ.
 
     A log without its beginning may not show that a broker had forgotten a producer in between: then the coordinator
-    epoch is kept, which is harmless. So are the differences in snapshots that older brokers wrote.
+    epoch is kept, which is harmless. So are the differences in snapshots that older brokers wrote. No broker has
+    expired the entries of a snapshot that Resnap made.
     """
     harmless = NO_PRODUCERS
     if origin is None:
@@ -53,7 +53,13 @@ def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOri
     elif is_of_shorter_log(origin, found.known_from_offset):
         harmless = comparison.coordinator_kept
     left = tuple(pid for pid in comparison.different.named if pid not in set(harmless.named))
-    return Producers(comparison.different.total - harmless.total, left)
+    differs = Producers(comparison.different.total - harmless.total, left)
+    return differs if _is_brokers(origin) else Producers.join((differs, comparison.batch_lost))
+
+
+def _is_brokers(origin: SnapshotOrigin | None) -> bool:
+    """Whether a broker has written a stored snapshot."""
+    return origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
 
 
 def rules_made_under(origin: SnapshotOrigin) -> str:

@@ -194,6 +194,8 @@ class BoundaryRow(Identity):
     sweptByBrokerCount: NotRequired[int]
     coordinatorEpochLost: NotRequired[list[int]]
     coordinatorEpochLostCount: NotRequired[int]
+    lastBatchLost: NotRequired[list[int]]
+    lastBatchLostCount: NotRequired[int]
     byOlderRules: NotRequired[list[int]]
     byOlderRulesCount: NotRequired[int]
     withoutRecords: NotRequired[list[int]]

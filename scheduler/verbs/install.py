@@ -145,10 +145,12 @@ class InstallView(View[Installed]):
         else:
             yield f"{counts}; {already} there already."
             yield f"To undo it before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
-        if self._unasked:
-            flags = replace_flags(decision.needs for decision in self._unasked)
-            yield f"{some(len(self._unasked), 'file')} not replaced: run again with {flags}."
-        elif self._dry_run and number["installed"] + number["replaced"]:
+        if unasked := [one for one in self._unasked if one.needs is not None]:
+            flags = replace_flags(one.needs for one in unasked)
+            yield f"{some(len(unasked), 'file')} not replaced: run again with {flags}."
+        if later := len(self._unasked) - len(unasked):
+            yield f"{some(later, 'file')} written since the replay, and not compared: run `resnap regenerate` again."
+        if self._dry_run and not self._unasked and number["installed"] + number["replaced"]:
             yield AND_DO_IT
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()

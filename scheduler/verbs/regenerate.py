@@ -25,7 +25,7 @@ from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selecti
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.installing.fingerprint import print_segment
+from resnap.tiering.installing.fingerprint import ComparedFile, print_segment
 from resnap.tiering.installing.right_indexes import right_indexes
 from resnap.tiering.installing.staging_area import StagingArea, depended_on, prints_of
 
@@ -111,9 +111,15 @@ def _regenerate(
         for replayed in _past_retention(planner, planned, sink_url, progress, together=prints.take):
             one = replayed.planned
             partition = one.selected.inventory.partition
-            made, unchanged = (prints_of(partition, found) for found in (replayed.result.boundaries, one.still_valid))
+            result = replayed.result
+            made, unchanged = (prints_of(partition, found) for found in (result.boundaries, one.still_valid))
             indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources, context)
-            area.leave(partition, made, unchanged, prints.of, indexes, lacks_records=replayed.result.lacks_records)
+            compared = {
+                found.boundary.offset: ComparedFile(found.comparison.sha256, result.proves_wrong(found))
+                for found in result.boundaries
+                if found.comparison is not None
+            }
+            area.leave(partition, made, unchanged, prints.of, indexes, compared=compared)
             if planner.run_cache is not None and one.cached is not None:
                 planner.run_cache.keep(one.cached, replayed.result)
             _notify(replayed, into, sink_url, context)

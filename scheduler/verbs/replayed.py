@@ -88,16 +88,14 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
         yield Replace.TXNINDEX
     inventory = rebuilt.replayed.planned.selected.inventory
     states = {one.offset: one.state for one in inventory.boundaries}
-    lacks_records = rebuilt.replayed.result.lacks_records
-    for found in rebuilt.replayed.result.boundaries:
+    result = rebuilt.replayed.result
+    for found in result.boundaries:
         state = states.get(found.boundary.offset, SnapshotState.MISSING)
         if state is not SnapshotState.MISSING and not state.is_usable:
             yield Replace.CORRUPT
-        verdict = None if found.comparison is None else found.comparison.verdict
-        if verdict is Verdict.FALSE_EMPTY:
-            yield Replace.FALSE_EMPTY
-        elif verdict in {Verdict.FALSE_PARTIAL, Verdict.DIFFERENT} and not (found.left_out or lacks_records):
-            yield Replace.FALSE_PARTIAL
+        if found.comparison is not None and result.proves_wrong(found):
+            is_empty = found.comparison.verdict is Verdict.FALSE_EMPTY
+            yield Replace.FALSE_EMPTY if is_empty else Replace.FALSE_PARTIAL
 
 
 def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
@@ -123,6 +121,7 @@ def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
             ("different", comparison.different),
             ("sweptByBroker", comparison.swept),
             ("coordinatorEpochLost", comparison.coordinator_lost),
+            ("lastBatchLost", comparison.batch_lost),
             ("byOlderRules", comparison.older_rules),
             ("withoutRecords", comparison.unrecorded),
         ):

@@ -95,31 +95,41 @@ class SnapshotDigest:
     """SHA-256 of the whole file, in hexadecimal."""
 
 
-def read_snapshot(buffer: Buffer) -> dict[int, ProducerEntry]:
+def read_snapshot(buffer: Buffer, offset: int | None = None) -> dict[int, ProducerEntry]:
     """Return the entries of a whole snapshot file by producer id, in the order of the file.
 
     If a producer id occurs twice, the later entry wins, as it does when a broker loads the file.
 
     Raises:
-        FormatError: another version, length or checksum than a broker would accept.
+        FormatError: as ``read_snapshot_array``.
 
     """
-    _check(buffer)
+    read_snapshot_array(buffer, offset)
     entries = map(ProducerEntry._make, ENTRY.iter_unpack(memoryview(buffer)[HEADER.size :]))
     return {entry.producer_id: entry for entry in entries}
 
 
-def read_snapshot_array(buffer: Buffer) -> npt.NDArray[np.void]:
+def read_snapshot_array(buffer: Buffer, offset: int | None = None) -> npt.NDArray[np.void]:
     """Return the entries of a whole snapshot file as an array of ``ENTRY_DTYPE`` over ``buffer`` itself.
 
-    Nothing is copied or reordered, and a producer id that occurs twice has two entries.
+    Nothing is copied or reordered, and a producer id that occurs twice has two entries. If ``offset``, of which the
+    file is the snapshot, is given, its entries must be of what lies below: a broker may have written it with the state
+    of a log that it then truncated (KAFKA-6683).
 
     Raises:
-        FormatError: another version, length or checksum than a broker would accept.
+        FormatError: another version, length or checksum than a broker would accept, or entries from above ``offset``.
 
     """
     _check(buffer)
-    return np.frombuffer(buffer, dtype=ENTRY_DTYPE, offset=HEADER.size)
+    entries = np.frombuffer(buffer, dtype=ENTRY_DTYPE, offset=HEADER.size)
+    if offset is not None:
+        highest = np.maximum(entries["last_offset"], entries["current_txn_first_offset"])
+        above = np.flatnonzero(highest >= offset)
+        if len(above):
+            raise FormatError(f"entry of producer {entries['producer_id'][above[0]]} in the snapshot at {offset}",
+                              position=HEADER.size + int(above[0]) * ENTRY.size, expected=f"offsets below {offset}",
+                              found=int(highest[above[0]]))  # fmt: skip
+    return entries
 
 
 def snapshot_arrays(read: Callable[[int, int], bytes], size_bytes: int) -> Iterator[npt.NDArray[np.void]]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, parser_says
 from resnap.storage.json_values import typed
@@ -22,7 +22,7 @@ from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
@@ -58,6 +58,13 @@ class StagedPrint:
     """Producers that it lacks, since their past was not in what could be read."""
 
 
+class ComparedFile(NamedTuple):
+    """A snapshot of the log dir, and whether the replay has proven it wrong."""
+
+    sha256: str
+    is_wrong: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedIndex:
     """The staged transaction index of one segment."""
@@ -77,13 +84,8 @@ class Fingerprint:
     """Ascending."""
     indexes: tuple[StagedIndex, ...] = ()
     """Transaction indexes, ascending; each depends on its own segment, and on the snapshot where that begins."""
-    lacks_records: bool = False
-    """Records are missing in these segments: the snapshots prove none wrong that is beside them."""
-
-    def proves(self, offset: int) -> bool:
-        """Return whether a valid snapshot that differs from the staged one at ``offset`` is wrong."""
-        known = self.at(offset)
-        return known is not None and not known.left_out and not self.lacks_records
+    compared: Mapping[int, ComparedFile] = field(default_factory=dict)
+    """The snapshots of the log dir that the replay was compared with, by offset."""
 
     def index_at(self, base_offset: int) -> StagedIndex | None:
         """Return the staged transaction index of the segment at ``base_offset``."""
@@ -160,7 +162,8 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
         indexes=tuple(indexes[base] for base in sorted(indexes)),
-        lacks_records=later.lacks_records or (earlier.lacks_records and bool(kept)),
+        compared={one.offset: earlier.compared[one.offset] for one in kept if one.offset in earlier.compared}
+        | {**later.compared},
     )
 
 
@@ -178,8 +181,10 @@ def write_fingerprint(fingerprint: Fingerprint) -> bytes:
     if fingerprint.indexes:
         indexes: list[list[object]] = [[one.base_offset, one.size_bytes, one.sha256] for one in fingerprint.indexes]
         members.append(f'"transactionIndexes": {_lines(indexes)}')
-    if fingerprint.lacks_records:
-        members.append('"lacksRecords": true')
+    if fingerprint.compared:
+        members.append(
+            f'"compared": {_lines([[offset, *one] for offset, one in sorted(fingerprint.compared.items())])}'
+        )
     return ("{" + ",\n".join(members) + "}\n").encode()
 
 
@@ -199,7 +204,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         segments = tuple(_segment(item) for item in typed(list, content["segments"]))
         snapshots = tuple(_snapshot(item) for item in typed(list, content["snapshots"]))
         indexes = tuple(_index(item) for item in typed(list, content.get("transactionIndexes", [])))
-        lacks_records = typed(bool, content.get("lacksRecords", False))
+        compared = dict(map(_compared, typed(list, content.get("compared", []))))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = parser_says(error)
         raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
@@ -208,7 +213,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         segments=tuple(sorted(segments, key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.offset)),
         indexes=tuple(sorted(indexes, key=lambda index: index.base_offset)),
-        lacks_records=lacks_records,
+        compared=compared,
     )
 
 
@@ -235,6 +240,11 @@ def _snapshot(item: object) -> StagedPrint:
         sha256=typed(str, sha256),
         left_out=typed(int, left_out),
     )
+
+
+def _compared(item: object) -> tuple[int, ComparedFile]:
+    offset, sha256, is_wrong = typed(list, item)
+    return typed(int, offset), ComparedFile(typed(str, sha256), typed(bool, is_wrong))
 
 
 def _index(item: object) -> StagedIndex:

@@ -16,6 +16,7 @@ from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
 from resnap.tiering.installing.fingerprint import Fingerprint, Staleness, print_segment
 from resnap.tiering.installing.installation import (
+    NOT_PROVEN_WRONG,
     Decision,
     Outcome,
     PartitionInstallation,
@@ -27,7 +28,6 @@ from resnap.tiering.installing.installation import (
     with_tail_judged,
 )
 from resnap.tiering.inventory import with_beginning, with_log_end
-from resnap.tiering.lost_producer_state import lacks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -65,14 +65,18 @@ def decide(
     inventory = with_beginning(inventory)
     if inventory.log_end is not None and inventory.log_end.offset in offsets:
         inventory = with_log_end(inventory)
-    beside = decisions_beside(offsets, inventory, asked)
-    decisions = [_compared(one, inventory, area, asked) for one in beside if _counts(one, topic_partition, area)]
-    indexes = list(_of_indexes(inventory, area, asked))
+    fingerprint, without = _fingerprint(area, topic_partition)
+    beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
+    decisions = [_compared(one, inventory, area, fingerprint, asked) for one in beside]
+    indexes = list(_of_indexes(inventory, fingerprint, asked))
     broken = broken_directory(inventory)
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
         return PartitionInstallation(topic_partition=topic_partition, decisions=refused)
-    fitting = _fitting([*decisions, *indexes], inventory, area)
+    if fingerprint is None:
+        fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
+    else:
+        fitting = _fitting([*decisions, *indexes], inventory, area, fingerprint)
     decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
@@ -84,13 +88,18 @@ def _counts(decision: Decision, topic_partition: TopicPartition, area: StagingAr
     return decision.outcome is not Outcome.STALE or area.read(topic_partition, decision.offset) is not None
 
 
-def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]) -> Iterator[Decision]:
-    """Yield the decisions on the staged transaction indexes according to the directory."""
-    topic_partition = inventory.partition.topic_partition
+def _fingerprint(area: StagingArea, topic_partition: TopicPartition) -> tuple[Fingerprint | None, str]:
+    """Return the fingerprint of what is staged of a partition, and why there is none."""
     try:
-        fingerprint = area.fingerprint(topic_partition)
-    except FormatError:
-        return  # the snapshots are refused for it
+        return area.fingerprint(topic_partition), "the segments it was made from are not known"
+    except FormatError as error:
+        return None, str(error)
+
+
+def _of_indexes(
+    inventory: PartitionInventory, fingerprint: Fingerprint | None, asked: Collection[Replace]
+) -> Iterator[Decision]:
+    """Yield the decisions on the staged transaction indexes according to the directory."""
     bases = {segment.base_offset for segment in inventory.partition.segments}
     for index in fingerprint.indexes if fingerprint is not None else ():
         there = digest_of_file(_path(inventory, index.base_offset, FileKind.TXNINDEX))
@@ -108,52 +117,55 @@ def _of_indexes(inventory: PartitionInventory, area: StagingArea, asked: Collect
 
 
 def _compared(
-    decision: Decision, inventory: PartitionInventory, area: StagingArea, asked: Collection[Replace]
+    decision: Decision,
+    inventory: PartitionInventory,
+    area: StagingArea,
+    fingerprint: Fingerprint | None,
+    asked: Collection[Replace],
 ) -> Decision:
-    """Return ``decision``, unless the file beside the segment already has the entries of the staged one.
+    """Return ``decision``, unless the valid file there has the entries of the staged one, or is proven wrong.
 
-    A valid file that lacks producers of the replay is replaced on request.
+    Only the replay that made the staged one can prove that (``replay.comparison``).
     """
     if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
         return decision
-    there = _entries(b"".join(read_chunks(_path(inventory, decision.offset))))
+    data = b"".join(read_chunks(_path(inventory, decision.offset)))
+    there = _entries(data, decision.offset)
+    if there is None:
+        return decision
     staged = _read_staged(area, inventory.partition.topic_partition, decision.offset).entries
-    if there is None or staged is None:
-        return decision
-    if _same(there, staged):
+    if staged is not None and _same(there, staged):
         return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
-    lacking = lacks(there, staged) if decision.outcome is not Outcome.REPLACED else []
-    if not lacking:
-        return decision
-    what = f"the one that is there lacks producers that the replay found: {len(lacking)} of them"
-    if Replace.FALSE_PARTIAL in asked:
-        return replace(decision, outcome=Outcome.REPLACED, detail=what, must_be_whole=True, needs=None)
-    if decision.outcome is Outcome.GOOD_FILE_THERE and _is_whole(decision.offset, inventory, area):
-        decision = replace(decision, outcome=Outcome.NOT_ASKED, needs=Replace.FALSE_PARTIAL)
-    return replace(decision, detail=what)
+    return _judged(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
 
 
-def _is_whole(offset: int, inventory: PartitionInventory, area: StagingArea) -> bool:
-    """Whether the snapshot staged at ``offset`` lacks no producer: otherwise it does not prove another one wrong."""
-    try:
-        fingerprint = area.fingerprint(inventory.partition.topic_partition)
-    except FormatError:
-        return False
-    return fingerprint is not None and fingerprint.proves(offset)
+def _judged(
+    offset: int, there: Entries, sha256: str, fingerprint: Fingerprint | None, asked: Collection[Replace]
+) -> Decision:
+    """Return what is done with a valid file that differs from the staged one, by what the replay has proven of it."""
+    compared = None if fingerprint is None else fingerprint.compared.get(offset)
+    if fingerprint is None or compared is None or compared.sha256 != sha256:
+        what = "the one that is there is another one, which the replay was not compared with"
+        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, detail=what)
+    needs = Replace.FALSE_PARTIAL if len(there) else Replace.FALSE_EMPTY
+    what = f"the replay has proven the one that is there wrong: {needs}"
+    staged = fingerprint.at(offset)
+    is_whole = staged is not None and not staged.left_out
+    flags = {needs, Replace.FALSE_PARTIAL} if is_whole else {needs} & {Replace.FALSE_EMPTY}
+    if compared.is_wrong and not flags.isdisjoint(asked):
+        return Decision(offset=offset, outcome=Outcome.REPLACED, detail=what)
+    if compared.is_wrong and is_whole:
+        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, needs=needs, detail=what)
+    return Decision(offset=offset, outcome=Outcome.GOOD_FILE_THERE, detail=NOT_PROVEN_WRONG)
 
 
-def _fitting(decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea) -> list[Decision]:
+def _fitting(
+    decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea, fingerprint: Fingerprint
+) -> list[Decision]:
     """Refuse staged files that do not match the fingerprint, or that were made from a log that has changed."""
     if not any(decision.is_change for decision in decisions):
         return list(decisions)
     topic_partition = inventory.partition.topic_partition
-    try:
-        fingerprint = area.fingerprint(topic_partition)
-    except FormatError as error:
-        return refuse_all(decisions, Outcome.NO_FINGERPRINT, str(error))
-    if fingerprint is None:
-        what = "the segments it was made from are not known"
-        return refuse_all(decisions, Outcome.NO_FINGERPRINT, what)
     staleness = _staleness(fingerprint, [one for one in decisions if one.is_change], inventory)
     check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
     return [
@@ -193,10 +205,6 @@ def _checked(
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
     if staged.entries is None:
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
-    if decision.must_be_whole and not fingerprint.proves(decision.offset):
-        lack = f"producers excluded: {print_.left_out}" if print_.left_out else "it lacks the state of missing batches"
-        what = f"{lack} of the staged one: nothing proves which of the two is right"
-        decision = replace(decision, outcome=Outcome.GOOD_FILE_THERE, detail=what)
     return replace(
         decision,
         size_bytes=print_.size_bytes,
@@ -242,9 +250,9 @@ def _gone(locator: str) -> str:
     return f"{locator} is gone, and the fingerprint beside it names it"
 
 
-def _entries(data: bytes) -> Entries | None:
+def _entries(data: bytes, offset: int | None = None) -> Entries | None:
     try:
-        return read_snapshot_array(data)
+        return read_snapshot_array(data, offset)
     except FormatError:
         return None
 

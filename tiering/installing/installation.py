@@ -35,7 +35,7 @@ class Replace(StrEnum):
     FALSE_EMPTY = "false-empty"
     """Valid ones without entries, where the replay found producers."""
     FALSE_PARTIAL = "false-partial"
-    """Valid ones that lack producers, or their transactions, that the replay found, without entries or with some."""
+    """All valid ones that the replay has proven wrong: without entries, without some of them, or with wrong ones."""
     TXNINDEX = "txnindex"
     """Transaction indexes that the batches contradict."""
 
@@ -54,7 +54,7 @@ class Outcome(StrEnum):
     GOOD_FILE_THERE = "good-file-there"
     """Another valid one, which the replay has not proven wrong; it stays."""
     NOT_ASKED = "not-asked"
-    """A file is there that only ``--replace`` replaces."""
+    """A file is there that only ``--replace`` replaces, or that was written since the replay."""
     BELOW_LOG_START = "below-log-start"
     """Retention has taken the segment meanwhile: it is not needed."""
     STALE = "stale"
@@ -82,6 +82,7 @@ REFUSALS: Final = frozenset({
 })  # fmt: skip
 """Something is not as it should be: an error, where the others are an answer."""
 
+NOT_PROVEN_WRONG: Final = "a valid one, which the replay has not proven wrong"
 _AGAIN: Final = (
     "make it again from this log dir: start the broker, `resnap regenerate LOG_DIR --into STAGED`, stop the broker,"
     " install; what was made from the log dir of another broker fits that one alone"
@@ -114,8 +115,6 @@ class Decision:
     left_out: int = 0
     kind: FileKind = FileKind.SNAPSHOT
     """Of a transaction index, ``offset`` is the base offset of its segment."""
-    must_be_whole: bool = False
-    """Whether the staged file counts only if no producer was excluded from it, since it replaces a valid one."""
     needs: Replace | None = None
     """What must be asked for, of one that was not."""
 
@@ -127,7 +126,8 @@ class Decision:
     @property
     def hint(self) -> str | None:
         """The operator's next step."""
-        return HINTS.get(self.outcome)
+        is_unknown = self.outcome is Outcome.NOT_ASKED and self.needs is None
+        return _AGAIN if is_unknown else HINTS.get(self.outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +159,8 @@ def decisions_beside(
 ) -> list[Decision]:
     """Return the decisions on staged snapshots at ``offsets`` that the directory alone allows.
 
-    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and its segments, ``GOOD_FILE_THERE`` on whether that
-    file has the same entries.
+    ``INSTALLED`` and ``REPLACED`` still depend on the staged file and its segments, and that of a valid file on whether
+    the replay has proven it wrong.
     """
     partition = inventory.partition
     first = partition.segments[0].base_offset if partition.segments else 0
@@ -186,9 +186,7 @@ def _beside(boundary: BoundaryStatus, asked: Collection[Replace]) -> Decision:
         case SnapshotState.MISSING:
             return Decision(offset=boundary.offset, outcome=Outcome.INSTALLED)
         case SnapshotState.PRESENT:
-            return Decision(
-                offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail="a valid one, which is kept"
-            )
+            return Decision(offset=boundary.offset, outcome=Outcome.GOOD_FILE_THERE, detail=NOT_PROVEN_WRONG)
         case SnapshotState.EMPTY:
             needs = Replace.FALSE_EMPTY
             detail = "the one that is there has no entries, the staged one has"

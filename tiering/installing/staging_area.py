@@ -31,12 +31,12 @@ from resnap.tiering.installing.fingerprint import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.installing.fingerprint import SegmentPrint
+    from resnap.tiering.installing.fingerprint import ComparedFile, SegmentPrint
     from resnap.tiering.run_cache.results import CachedBoundary
 
     PrintSegments = Callable[[Sequence[Segment]], Iterable[SegmentPrint | None]]
@@ -98,7 +98,7 @@ class StagingArea:
         print_segments: PrintSegments,
         indexes: Sequence[StagedIndex] = (),
         *,
-        lacks_records: bool = False,
+        compared: Mapping[int, ComparedFile] | None = None,
     ) -> None:
         """Write the fingerprint of snapshots, joined with that of others in the staging area.
 
@@ -109,7 +109,7 @@ class StagingArea:
                 fingerprint.
             print_segments: ``fingerprint.print_segment`` of each, run where segments are read.
             indexes: the transaction indexes that it has written here.
-            lacks_records: as in ``PartitionResult``, of the run.
+            compared: as in ``Fingerprint``; for ``unchanged`` snapshots the results of the earlier run count.
 
         Raises:
             LogDirError, StoreError: a segment cannot be read, or the fingerprint not be written.
@@ -125,7 +125,10 @@ class StagingArea:
         if described:
             snapshots = sorted(described, key=lambda snapshot: snapshot.offset)
             found = fingerprint_of(partition, snapshots, print_segments)
-            whole = joined(earlier, replace(found, indexes=tuple(indexes), lacks_records=lacks_records))
+            before = {} if earlier is None else earlier.compared
+            known = {one.offset: before[one.offset] for one in unchanged if one.offset in before}
+            compared = known | dict(compared or {})
+            whole = joined(earlier, replace(found, indexes=tuple(indexes), compared=compared))
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
 
     def put_index(self, topic_partition: TopicPartition, base_offset: int, body: bytes) -> StagedIndex:

@@ -107,7 +107,7 @@ def read_content(
         _read_indexes(segment, sources, content)
     if files.snapshot is not None:
         with _noted(files.snapshot, content.beside):
-            read_snapshot_array(sources.read(files.snapshot))
+            read_snapshot_array(sources.read(files.snapshot), files.segment.next_base_offset)
     with _noted(files.leader_epochs, content.beside):
         content.checkpoint = tuple(read_leader_epochs(sources.read(files.leader_epochs)))
     return content

@@ -60,7 +60,7 @@ class ObjectContents:
         try:
             with in_file(entry.key):
                 if entry.kind is ObjectKind.SNAPSHOT:
-                    read_snapshot_array(body)
+                    read_snapshot_array(body, self.next_base_offset)
                 elif entry.kind is ObjectKind.TXN_INDEX:
                     self.aborted = None
                     self.aborted = tuple(read_transaction_index(body))
