@@ -3,6 +3,8 @@
 A slow hash would add nothing here: it protects secrets that people choose. Tokens are looked up by digest, so the time
 of a look-up reveals nothing about a secret. A revoked token is invalid from the next request on, in every process,
 because it is looked up each time.
+
+Tokens of a file (``tokens-file``), such as a mounted Secret, are stored like all others, with ids of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.whole_file import read_whole
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
     from datetime import timedelta
+    from pathlib import Path
 
     from resnap.scheduler.clock import Clock
 
@@ -30,6 +34,8 @@ PREFIX: Final = "resnap_"
 SECRET_BYTES: Final = 32
 _LONGEST: Final = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_FROM_FILE: Final = "file-"
+_SECRET_OF_FILE = re.compile(PREFIX + r"[A-Za-z0-9_-]{32,96}")
 _RESERVED: Final = frozenset({ANONYMOUS, LOCAL.name})
 
 
@@ -101,6 +107,34 @@ class Tokens:
             connection.execute("DELETE FROM sessions WHERE token_id = ?", (found.id,))
         return found
 
+    def adopt(self, file: Path) -> None:
+        """Make the tokens of a file valid, a line each (``NAME ROLE SECRET``), and revoke those it no longer has.
+
+        Raises:
+            ConfigurationError: it cannot be read, a line is not a token, or a name is that of another token.
+
+        """
+        wanted = _of_file(file)
+        for token in self.all():
+            if token.id.startswith(_FROM_FILE) and token.revoked_ms is None:
+                role, secret = wanted.get(token.name, (None, ""))
+                if token.role == role and self.find(secret) == token:
+                    del wanted[token.name]
+                else:
+                    self.revoke(token.name)
+        for name, (role, secret) in wanted.items():
+            token = Token(id=_FROM_FILE + self.random_bytes(8).hex(), name=name, role=role,
+                          created_ms=self.clock.now_ms(), expires_ms=None, revoked_ms=None)  # fmt: skip
+            with self.database.write() as connection:
+                connection.execute("DELETE FROM tokens WHERE digest = ? AND id LIKE 'file-%'", (digest(secret),))
+                known = connection.execute("SELECT name FROM tokens WHERE digest = ?", (digest(secret),)).fetchone()
+                if known or _named(connection, name) is not None:
+                    raise ConfigurationError(
+                        f"{file}: the token {name!r}, or its secret, was created by `resnap token create`",
+                        hint="give it another name and a secret of its own, or revoke the other one",
+                    )
+                inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
+
     def all(self) -> list[Token]:
         """Return every token there ever was, by name, then by time."""
         with self.database.read() as connection:
@@ -126,6 +160,33 @@ class Tokens:
                 f" {' or '.join(sorted(_RESERVED))}",
                 hint="name it after who uses it, such as ci or alice@example.org",
             )
+
+
+def _of_file(file: Path) -> dict[str, tuple[Role, str]]:
+    try:
+        lines = read_whole(file).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the tokens of {file} cannot be read: {error}", hint="check tokens-file") from error
+    found: dict[str, tuple[Role, str]] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        match words:
+            case [name, ("viewer" | "operator" | "admin") as role, secret] if (
+                _NAME.fullmatch(name)
+                and name not in _RESERVED
+                and name not in found
+                and _SECRET_OF_FILE.fullmatch(secret)
+            ):
+                found[name] = Role(role), secret
+            case _:  # never with the line itself, which may hold a secret
+                raise ConfigurationError(
+                    f"{file}, line {number}: expected a name of its own, viewer, operator or admin, and a secret of"
+                    f" {PREFIX} and 32 to 96 more of A-Z a-z 0-9 _ -",
+                    hint=f'a secret is made by: echo "{PREFIX}$(openssl rand -hex 32)"',
+                )
+    return found
 
 
 def digest(secret: str) -> str:

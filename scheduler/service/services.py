@@ -106,6 +106,8 @@ class Services:
         self.partition_details = PartitionDetails(engine=self.engine, scans=self.scans, reads=self.reads)
         hosts = Hosts(address_of(settings.listen)[0], settings.allow_hosts)
         self.access = AccessControl(database, clock, secrets.token_bytes, auth=settings.auth, hosts=hosts)
+        if settings.tokens_file is not None:
+            self.access.tokens.adopt(settings.tokens_file)
         self.fleet = FleetWatch(settings=lambda: self.settings, clock=clock, warn=observation.warn)
         """Of the cluster, where the configuration names the services of its brokers."""
         self.cleaner: Cleaner | None = None
@@ -153,6 +155,8 @@ class Services:
         settings = self.configuration.load()
         _check(settings, self.database.path.parent)
         engine_of(settings)
+        if settings.tokens_file is not None:
+            self.access.tokens.adopt(settings.tokens_file)
         self.schedules.load(settings.schedules)
         self.observation.metrics.watch(watched(settings))
         self.observation.schedules_are({spec.name for spec in settings.schedules})

@@ -155,6 +155,10 @@ class ServiceSettings(QuotaSettings):
             "token: callers need a token. none: every user of this machine may call; on loopback only.", at_start=True
         ),
     ] = "none"
+    tokens_file: Annotated[
+        Path | None,
+        Setting("File with tokens beside those of `resnap token`, a line each: NAME ROLE SECRET.", "FILE"),
+    ] = None
     allow_sources: Annotated[
         Listed,
         Setting(

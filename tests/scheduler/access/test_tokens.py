@@ -13,7 +13,7 @@ from resnap.scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sess
 from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
 from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.state.database import Database
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,3 +136,46 @@ def test_each_role_may_all_that_the_one_before_it_may() -> None:
 
 def test_secrets_are_as_long_as_is_said() -> None:
     assert SECRET_BYTES == 32
+
+
+def test_the_tokens_of_a_file_are_valid_as_long_as_they_are_in_it(tokens: Tokens, tmp_path: Path) -> None:
+    file, secrets = tmp_path / "tokens", [PREFIX + letter * 40 for letter in "abc"]
+    by_hand, _ = tokens.create("alice", Role.ADMIN)
+    file.write_text(f"# of the fleet\nci viewer {secrets[0]}\n\ndeploy operator {secrets[1]}\n")
+    for _ in range(2):  # read again, nothing changes
+        tokens.adopt(file)
+        found = [tokens.find(secret) for secret in secrets]
+        assert [token and (token.name, token.role) for token in found] == [
+            ("ci", Role.VIEWER), ("deploy", Role.OPERATOR), None,
+        ]  # fmt: skip
+    assert len(tokens.all()) == 3
+    file.write_text(f"ci operator {secrets[0]}\nother viewer {secrets[2]}\n")
+    tokens.adopt(file)
+    found = [tokens.find(secret) for secret in secrets]
+    assert [token and (token.name, token.role) for token in found] == [
+        ("ci", Role.OPERATOR),
+        None,
+        ("other", Role.VIEWER),
+    ]
+    assert by_hand in tokens.all()
+    file.write_text(f"alice viewer {secrets[0]}\n")
+    with pytest.raises(ConfigurationError, match="'alice', or its secret, was created by"):
+        tokens.adopt(file)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ci viewer", "ci root SECRET", "ci viewer short", "local viewer SECRET", "a viewer SECRET\na viewer SECRET", "\0"],
+)
+def test_a_line_that_is_not_a_token_is_named_by_its_number_without_its_secret(
+    tokens: Tokens, tmp_path: Path, line: str
+) -> None:
+    file, secret = tmp_path / "tokens", PREFIX + "s" * 40
+    file.write_text(line.replace("SECRET", secret))
+    with pytest.raises(ConfigurationError, match=r"tokens, line [12]: expected a name") as caught:
+        tokens.adopt(file)
+    assert secret not in str(caught.value)
+    assert tokens.all() == []
+    file.unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        tokens.adopt(file)
