@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from resnap.scheduler.job.sources import destination_url
 from resnap.scheduler.job.work_items import TierOrder
 from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
-from resnap.storage.layouts.manifest import SnapshotHow
+from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
@@ -143,6 +143,7 @@ class TierRun:
                 one for one in held if one.snapshot_origin is not None and self._doubts(one.snapshot_origin, selected)
             ),
             shown=left.shown,
+            superseded=left.superseded,
         )
 
     def _doubts(self, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
@@ -209,6 +210,7 @@ class TierRun:
             for directory in _to_be_locked(orders):
                 stack.enter_context(at_work_on(directory))
             for order in orders:
+                self._bury(order)
                 if order.settled is not None:
                     yield PartitionShipment(
                         topic_partition=order.topic_partition, eligibility=order.settled, already=order.already
@@ -232,6 +234,14 @@ class TierRun:
                 shipment.already += order.already
                 shipment.warnings = tuple(_left_out(replayed, shipment))
                 yield shipment
+
+    def _bury(self, order: TierOrder) -> None:
+        """Put tombstones over manifests that came late, beside whole segments, unless another run is at work there."""
+        place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+        with suppress(LockedError), leased(self.store, place, who=this_run(), now_ms=self.now_ms()) as lease:
+            for key in order.superseded:
+                lease.hold()
+                self.store.put(key, TOMBSTONE)
 
     @contextmanager
     def _executors(self, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:

@@ -93,6 +93,8 @@ class TierOrder:
     """What is known from earlier runs, where anything is left to ship."""
     doubted: tuple[ShippedSegment, ...] = ()
     """What the store holds whose snapshots may lack producers that this run would keep."""
+    superseded: tuple[str, ...] = ()
+    """Manifests that name missing objects, beside whole segments of the same offsets."""
     settled: Eligibility | None = None
     """The result of an earlier run for what is left, where nothing has changed since."""
 

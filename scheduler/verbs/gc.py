@@ -79,7 +79,7 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
     yield Younger(
         count=garbage.younger,
         faults=garbage.unreadable,
-        warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.repairs),
+        warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
         partly_done=bool(garbage.unreadable),
     )
     if request.delete:

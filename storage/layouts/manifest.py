@@ -43,7 +43,7 @@ _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
 _ORIGIN: Final = fastavro.parse_schema(
     next(one["type"] for one in _SCHEMA_JSON["fields"] if one["name"] == "snapshotOrigin")
 )
-_SYNC_MARKER: Final = b"io.resnap.v1.man"
+SYNC_MARKER: Final = b"io.resnap.v1.man"
 """Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
 _CHECKSUM: Final = "resnap.crc32c"
 TIER_AGAIN: Final = "delete the manifest, and tier the segment again"
@@ -246,7 +246,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     record = manifest_record(manifest)
     stream = io.BytesIO()
     metadata = {_CHECKSUM: f"{_record_checksum(record, _SCHEMA):08x}"}
-    fastavro.writer(stream, _SCHEMA, [record], sync_marker=_SYNC_MARKER, metadata=metadata)
+    fastavro.writer(stream, _SCHEMA, [record], sync_marker=SYNC_MARKER, metadata=metadata)
     return stream.getvalue()
 
 

@@ -256,6 +256,7 @@ class Layout(Shipped, Protocol):
         Raises:
             ShippedMeanwhileError: one has.
             DeletedMeanwhileError: ``manifest_key``, which it is to have, was given up by a deletion.
+            VerificationError: the manifest there names something else: it was repaired.
             StoreError: the store failed.
 
         """

@@ -158,7 +158,7 @@ def test_garbage_collection_takes_the_originals_when_they_are_old_and_says_what_
     assert scene.verify().code == 0
 
 
-def test_undo_brings_back_what_garbage_collection_took_because_nothing_named_it(
+def test_garbage_collection_leaves_what_an_undo_would_name_again(
     scene_of: Callable[[str], Scene], command: Resnap
 ) -> None:
     scene = scene_of("flat")
@@ -168,7 +168,7 @@ def test_undo_brings_back_what_garbage_collection_took_because_nothing_named_it(
     for path in scene.files.store.rglob("*.*"):
         os.utime(path, (LONG_AGO_S, LONG_AGO_S))
     taken = command("gc", scene.url, "--delete", "--output", "json")
-    assert taken.document["summary"]["objects"] == 3, taken.out
+    assert taken.document["summary"]["objects"] == 0, taken.out
     assert scene.verify().code == 0
     assert scene.repair("--undo", run).code == 0
     assert scene.contents() == wrong
@@ -281,6 +281,29 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
         assert scene.repair("--undo", ran.document["summary"]["run"]).code == 0
         assert scene.contents() == wrong
         shutil.rmtree(scene.files.store)
+
+
+def test_what_retention_deletes_after_a_killed_run_keeps_no_later_run_from_repairing(
+    scene_of: Callable[[str], Scene], command: Resnap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of("flat")
+    scene.damage()
+    honest = LocalObjectStore.replace
+
+    def killed(store: LocalObjectStore, key: str, body: bytes, *, etag: str) -> None:
+        honest(store, key, body, etag=etag)
+        if ".resnap" not in key:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalObjectStore, "replace", killed)
+        assert scene.repair().code == 130
+    (record,) = (scene.files.store / ".resnap/repaired").rglob("!record")
+    assert command("retain", scene.url, "--retention-bytes", "1", "--delete").code == 0
+    for _ in range(2):
+        ran = scene.repair()
+        assert ran.code == 0, ran.err
+    assert not record.exists()
 
 
 def test_a_run_that_was_killed_before_it_replaced_anything_has_nothing_to_undo(

@@ -280,3 +280,25 @@ def test_a_late_manifest_of_what_was_deleted_is_repaired(
     assert command(*tier, "--engine", "local").code == 0
     assert command("verify", "--store", store.as_uri(), "--engine", "local").code == 0
     assert check_store(files_of(store))
+
+
+def test_a_late_manifest_beside_a_whole_copy_is_taken_away_by_the_next_tier(
+    command: Resnap, store: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    """As in a store that ignores conditions, when a run was stopped before its manifest."""
+    data = str(fixture_set("kafka-2.7.2-then-3.9.1").data)
+    tier = ("tier", data, "--topic", "payments", "--to", store.as_uri(), "--as-of", "roll", "--engine", "local", *JSON)
+    verify = ("verify", "--store", store.as_uri(), "--engine", "local", *JSON)
+    late = oldest_first(store, 0)[0]
+    body = late.read_bytes()
+    for path in late.parent.glob(f"{late.stem}.*"):
+        path.unlink()
+    late.write_bytes(TOMBSTONE)
+    assert command(*tier).code == 0, "a copy under another id"
+    late.write_bytes(body)
+    assert command(*verify).code == 13
+    assert command(*tier, "--dry-run").code == 0
+    assert late.read_bytes() == body
+    assert command(*tier).code == 0
+    assert late.read_bytes() == TOMBSTONE
+    assert command(*verify).code == 0

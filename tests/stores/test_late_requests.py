@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
+from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from resnap.storage.errors import ResnapError
 from resnap.storage.stores.s3 import S3ObjectStore
-from tests.stores.fault_proxy import Call, Fault, Reply, proxying
+from tests.stores.fault_proxy import Call, Fault, Reply, ResetError, proxying
 from tests.stores.servers import GARAGE, MINIO, RCLONE, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys
+from tests.tiering.test_repair_schedules import check, scenes
 from tests.tiering.test_two_holders import Actor, check_all
 from tests.tiering.test_uploader import a_cargo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.fixture_sets import FixtureSet
-    from tests.stores.servers import Server
+    from tests.stores.servers import Kind, Server
+    from tests.tiering.test_repair_schedules import Scene
 
 pytestmark = pytest.mark.stores
 
@@ -89,3 +93,37 @@ def test_a_late_request_publishes_nothing_wrong_and_deletes_nothing(scene: Scene
         actor.do(store, "tier")
     check_all(store)
     assert manifest_keys(store)
+
+
+@pytest.mark.parametrize("kind", [VERSITYGW, MINIO], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("meanwhile", ["undo", "repair", "undo repair", "gc"])
+@pytest.mark.parametrize("late", ["aiven .rsm-manifest", "aiven .indexes", "flat .manifest", "flat .snapshot"])
+def test_a_request_of_a_killed_repair_that_comes_late_destroys_nothing(
+    late: str,
+    meanwhile: str,
+    kind: Kind,
+    server_of: Callable[..., Server],
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    """Each write of such a key is held in turn, until the others are done; after it nothing comes from that run."""
+    layout, held = late.split()
+    server, put = server_of(kind), scenes(layout, fixture_set)
+    for number in (1, 2):
+        bucket, calls, is_dead = server.new_bucket(), count(1), Event()
+        scene = put(S3ObjectStore(bucket, "", server.settings()))
+
+        def is_held(call: Call, calls: Iterator[int] = calls, number: int = number, is_dead: Event = is_dead) -> bool:
+            return is_dead.is_set() or (is_change_of(held)(call) and next(calls) == number)
+
+        def hold(call: Call, answer: Callable[[Call], Reply], scene: Scene = scene, is_dead: Event = is_dead) -> Reply:
+            if not is_dead.is_set():
+                is_dead.set()
+                scene.do(scene.store, meanwhile)
+                answer(call)
+            raise ResetError
+
+        with proxying(server.url) as proxy:
+            proxy.set(Fault(name="held", harm=hold), is_held, times=1_000_000)
+            scene.do(S3ObjectStore(bucket, "", server.settings(endpoint_url=proxy.url, max_attempts=1)), "repair")
+        assert is_dead.is_set() or (held, number) in {(".indexes", 2), (".snapshot", 2)}
+        assert not list(check(scene, "repair"))

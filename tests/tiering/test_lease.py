@@ -82,6 +82,20 @@ def test_other_places_are_free(store: MemoryObjectStore) -> None:
         assert len(leases(store)) == 2
 
 
+def test_a_lease_from_the_future_blocks_no_longer_than_it_lasts_and_then_there_is_a_warning(
+    store: MemoryObjectStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store's clock was ahead, and was set right; a holder that is alive renews it by the right clock."""
+    a_lease(store, "broker-1, process 4711").acquire()
+    clock.now_ms -= LEASE_MS - 1
+    with pytest.raises(LockedError):
+        a_lease(store).acquire()
+    assert not caplog.messages
+    clock.now_ms -= 365 * 24 * 3_600_000
+    a_lease(store, "broker-2").acquire()
+    assert ["broker-1, process 4711" in one and "31536299 s in the future" in one for one in caplog.messages] == [True]
+
+
 def test_a_lease_is_taken_over_once_its_time_is_up_by_the_clock_of_the_store(
     store: MemoryObjectStore, clock: Clock
 ) -> None:

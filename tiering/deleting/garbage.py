@@ -24,13 +24,15 @@ from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
 from resnap.storage.layouts.segments import Deletion
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
-from resnap.tiering.repairing.originals import folders, runs
+from resnap.tiering.repairing.originals import RECORD, folders, folders_in, named_by_records, read_record, runs
+from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
+    from resnap.tiering.repairing.originals import Folder
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PASSING = re.compile(rf"\.staging/{_UUID}/.+|\.resnap/probe/[0-9a-f]{{32}}(?:/[0-9]+)?")
@@ -50,8 +52,13 @@ class Garbage:
     """Objects and uploads that nothing names and that are not old enough."""
     unreadable: tuple[FormatError, ...]
     """Manifests; nothing is touched beside them."""
-    repairs: tuple[str, ...] = ()
-    """Runs of ``repair`` that cannot be undone any more, once the objects are deleted."""
+    repairs: tuple[Folder, ...] = ()
+    """What ``repair`` has replaced, and what cannot be undone any more, once the objects are deleted."""
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs of ``repair`` that made ``repairs``."""
+        return tuple(runs(self.repairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +93,12 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
         unnamed += found.objects
         unreadable += found.unreadable
         unnamed += [info for info in listed if is_alone and layout.is_tombstone(info)]
-    originals = [one for one in folders(listed) if not one.is_unfinished]
-    kept = [one for one in originals if max(info.modified_ms for info in one.infos) > before_ms]
-    ended = [one for one in originals if one not in kept]
+    repaired = folders(listed)
+    ended = [
+        one for one in repaired if not one.is_unfinished and max(info.modified_ms for info in one.infos) <= before_ms
+    ]
+    named = named_by_records(store, (one for one in repaired if one not in ended))
+    unnamed = [info for info in unnamed if info.key not in named]
     unnamed += [info for one in ended for info in one.infos]
     unnamed.sort(key=lambda info: info.key)
     old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
@@ -100,7 +110,7 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
         listed=len(listed),
         younger=len(unnamed) - len(old) + len(begun) - len(stale),
         unreadable=tuple(unreadable),
-        repairs=tuple(runs(ended)),
+        repairs=tuple(ended),
     )
 
 
@@ -115,7 +125,11 @@ def collect(
         StoreError: the store failed.
 
     """
-    for lease_name, infos in groupby(garbage.objects, key=lambda info: _deletion_of(info.key).lease):
+    for folder in garbage.repairs:
+        yield from _dropped(store, folder, who=who, now_ms=now_ms)
+    of_repairs = {info.key for folder in garbage.repairs for info in folder.infos}
+    others = (info for info in garbage.objects if info.key not in of_repairs)
+    for lease_name, infos in groupby(others, key=lambda info: _deletion_of(info.key).lease):
         found = list(infos)
         if lease_name is None:
             yield from (_deleted(store, info) for info in _still_garbage(store, found))
@@ -138,6 +152,24 @@ def collect(
         yield Collected(key=unfinished.key, size_bytes=0)
 
 
+def _dropped(store: ObjectStore, folder: Folder, *, who: str, now_ms: int) -> Iterator[Collected]:
+    """Delete the originals of a repair, under the lease of their partition."""
+    try:
+        record = read_record(store, folder.path) if RECORD in folder.names else None
+    except (FormatError, ObjectNotFoundError):
+        record = None  # nothing can be put back with it
+    if record is None:
+        yield from (_deleted(store, info) for info in folder.infos)
+        return
+    try:
+        with leased(store, record.lease, who=who, now_ms=now_ms) as lease:
+            Replacer(store=store, run=folder.run, is_conditional=True, hold_lease=lease.hold).drop(folder.path, record)
+    except LockedError as error:
+        yield Collected(key=folder.infos[0].key, size_bytes=0, problem=error)
+    else:
+        yield from (Collected(key=info.key, size_bytes=info.size_bytes) for info in folder.infos)
+
+
 def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Yield those of ``found`` that were not named or rewritten since; also objects that live only as long as a run."""
     for beside, group in groupby(found, key=lambda info: _deletion_of(info.key).beside):
@@ -151,6 +183,7 @@ def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[
             unnamed = layout.unnamed(store, listed)
             tombstones = [] if unnamed.unreadable else filter(layout.is_tombstone, listed)
             still |= {info.key for info in (*unnamed.objects, *tombstones)}
+        still -= named_by_records(store, folders_in(store))
         yield from (info for info in infos if info.key in still and _is_as_it_was(store, info))
 
 

@@ -3,10 +3,12 @@
     .resnap/repaired/<run>/<number, 8 digits>/!record      what is replaced by what, in which order
     .resnap/repaired/<run>/<number, 8 digits>/<n>          the original of the n-th object, where there was one
     .resnap/repaired/<run>/<number, 8 digits>/done         all of it was replaced
+    .resnap/repaired/<run>/<number, 8 digits>/undone       it is being put back, and whoever finds it goes on with it
 
 Originals are written first, then the record, then the replacements, then ``done``. A record without ``done`` is from a
 killed run: its replacements are undone before anything else is done to the segment. Names sort so that a deletion in
-key order deletes the record first: without it the other objects are not used.
+key order deletes the record first: without it the other objects are not used. While a record exists, nothing that it
+names is garbage.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
 REPAIRED: Final = ".resnap/repaired"
 RECORD: Final = "!record"
 DONE: Final = "done"
-_KEY = re.compile(rf"{re.escape(REPAIRED)}/(?P<run>[0-9A-Za-z-]+)/(?P<number>[0-9]{{8}})/(?P<name>!record|done|[0-9]+)")
+UNDONE: Final = "undone"
+_KEY = re.compile(
+    rf"{re.escape(REPAIRED)}/(?P<run>[0-9A-Za-z-]+)/(?P<number>[0-9]{{8}})/(?P<name>!record|(?:un)?done|[0-9]+)"
+)
 _VERSION: Final = 1
 
 
@@ -45,7 +51,7 @@ class Digest(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The replacement of one object."""
+    """The replacement of one object; a manifest counts without a claim."""
 
     key: str
     old: Digest | None
@@ -88,7 +94,7 @@ class Folder(NamedTuple):
     @property
     def is_unfinished(self) -> bool:
         """Whether a run was killed, or is still working."""
-        return RECORD in self.names and DONE not in self.names
+        return RECORD in self.names and (DONE not in self.names or UNDONE in self.names)
 
 
 def folders(infos: Iterable[ObjectInfo]) -> list[Folder]:
@@ -108,6 +114,21 @@ def folders_in(store: ObjectStore, run: str | None = None) -> list[Folder]:
 
     """
     return folders(store.list(f"{REPAIRED}/" if run is None else f"{REPAIRED}/{run}/"))
+
+
+def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[str]:
+    """Return the keys that the records in ``found`` name; a damaged record can never be undone, and names nothing.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    keys: set[str] = set()
+    for one in found:
+        if RECORD in one.names:
+            with suppress(FormatError, ObjectNotFoundError):
+                keys |= {change.key for change in read_record(store, one.path).changes}
+    return frozenset(keys)
 
 
 def write_record(record: Record) -> bytes:

@@ -2,6 +2,16 @@
 
 Each object is replaced whole, on condition that it still has the version that was read, if the store supports that; and
 is read back, since a store may report success and keep something else.
+
+A run may be stopped or killed before any request, and the request may come late, when another run has done all of its
+work. So whoever changes a segment, to repair it or to put it back, first takes its manifest by a claim
+(``storage.layouts.claims``), and then makes sure that the record is still there and valid. Only then it touches
+objects, and at the end it replaces its claim by the manifest. A claimed manifest is taken only to put back what its
+record names. New objects have keys or bytes that no other attempt has. So of what comes late, a claim says what the
+manifest says, a manifest is refused, and an object is one that nothing names.
+
+Where brokers tiered without a manifest there is nothing to claim: each object stands for itself. What is put back is
+written again even where it is unchanged, so that it has a new version, and a late write to it is refused.
 """
 
 from __future__ import annotations
@@ -9,24 +19,30 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import (
+    LockedError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     ResnapError,
+    StoreAccessError,
     VerificationError,
 )
-from resnap.storage.stores.protocol import length_of
+from resnap.storage.layouts.claims import claimed, is_manifest, unclaimed
+from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.tiering.repairing.originals import (
     DONE,
     RECORD,
     REPAIRED,
+    UNDONE,
     Change,
     Digest,
     Version,
     current,
+    folders_in,
+    named_by_records,
     read_record,
     write_record,
 )
@@ -73,6 +89,24 @@ class Versions:
         return found
 
 
+class _Original(NamedTuple):
+    """An object that is put back, as it is now and as it was."""
+
+    change: Change
+    now: Version
+    body: bytes | None
+    """None where there was none."""
+
+
+class _Manifest(NamedTuple):
+    """A claimed manifest, and what it is to be."""
+
+    key: str
+    body: bytes
+    held: Version
+    """The claim."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Replacer:
     """Replaces objects for one run."""
@@ -102,29 +136,58 @@ class Replacer:
         writes = [one for one in rewritten.writes if versions.of(one[0]).body != one[1]]
         if not writes:
             return None
-        if length_of(self.store, record.manifest_key) is None:
-            raise ObjectNotFoundError(f"{record.manifest_key}: was deleted meanwhile", key=record.manifest_key)
+        key = record.manifest_key
+        self._check_free(key, versions)
         stays = [(key, body) for key in rewritten.replaced if (body := versions.of(key).body) is not None]
-        changes = [Change(key, versions.of(key).digest, Digest.of(body)) for key, body in (*stays, *writes)]
+        found = {key: versions.of(key).body for key, _ in (*stays, *writes)}
+        if (manifest := found.get(key)) is not None:
+            found[key] = unclaimed(manifest)
+        changes = [Change(key, Version(found[key], None).digest, Digest.of(body)) for key, body in (*stays, *writes)]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
         record = replace(record, changes=tuple(changes))
         for number, change in enumerate(changes):
-            if (original := versions.of(change.key).body) is not None:
+            if (original := found[change.key]) is not None:
                 self._put(f"{folder}/{number}", original)
         self._put(f"{folder}/{RECORD}", write_record(record))
+        claim = None if manifest is None else claimed(manifest)
         try:
-            for key, body in writes:
-                self._write(key, body, versions.of(key))
+            held = self._take(folder, record, claim, versions)
+            for one, body in writes:
+                self._write(one, body, held if one == key else versions.of(one))
         except ResnapError:
             with suppress(ResnapError):  # else the next run does it
-                self.put_back(folder, record)
+                now = current(self.store, key)
+                if key in self._torn or claim in {None, now.body}:
+                    self.put_back(folder, record)
+                elif now == versions.of(key):
+                    self.forget(folder)
             self._torn.clear()  # later it may be in use
             raise
         self._put(f"{folder}/{DONE}", b"")
         return record
 
+    def _check_free(self, key: str, versions: Versions) -> None:
+        """Check that the segment exists, and no run is changing it; a claim that no record explains has come late."""
+        if _is_gone(current(self.store, key)):
+            raise ObjectNotFoundError(f"{key}: was deleted meanwhile", key=key)
+        manifest = versions.of(key).body or b""
+        if unclaimed(manifest) != manifest:
+            unfinished = [one for one in folders_in(self.store) if one.is_unfinished]
+            if key in named_by_records(self.store, unfinished):
+                raise _taken(key)
+
+    def _take(self, folder: str, record: Record, claim: bytes | None, versions: Versions) -> Version:
+        """Claim the manifest, if there is one, and check that ``folder`` is whole, and nobody puts it back."""
+        key = record.manifest_key
+        held = versions.of(key) if claim is None else self._write(key, claim, versions.of(key))
+        if self._names(folder) != _written(record):
+            if claim is not None:
+                self._write(key, unclaimed(claim), held)
+            raise _taken(key)
+        return held
+
     def put_back(self, folder: str, record: Record) -> None:
-        """Restore the originals in ``folder``, last change first, and delete the folder; restored ones are skipped.
+        """Restore the originals in ``folder``, last change first, and delete the folder.
 
         Raises:
             SegmentGoneError: the segment no longer exists.
@@ -133,24 +196,119 @@ class Replacer:
             StoreError: the store refused or failed.
 
         """
-        if length_of(self.store, record.manifest_key) is None:
-            raise SegmentGoneError(f"{record.manifest_key} was deleted since: its segment is not restored")
-        found = enumerate((change, current(self.store, change.key)) for change in record.changes)
-        changed = [
-            (number, change, now)
-            for number, (change, now) in found
-            if change.key in self._torn or _is_to_be_put_back(change, now, f"{folder}/{number}")
-        ]
-        back = [(change, now, self._original(folder, number, change)) for number, change, now in changed]
-        stays = [one for one in back if one[0].old == one[0].new]
-        # What an old manifest names comes before it.
-        for change, now, original in (*stays, *(one for one in back[::-1] if one not in stays)):
-            if original is not None:
-                self._write(change.key, original, now)
+        key = record.manifest_key
+        found = current(self.store, key)
+        if _is_gone(found):
+            raise SegmentGoneError(f"{key} was deleted since: its segment is not restored")
+        number = next((number for number, one in enumerate(record.changes) if one.key == key), None)
+        names = self._names(folder)
+        try:
+            if not (names & {DONE, UNDONE} or names >= _written(record)):
+                self.forget(folder)  # nothing was replaced after it
+            elif number is None:
+                self._restore(folder, self._to_restore(folder, record))
+            elif (manifest := self._manifest(folder, number, record.changes[number], found)) is None:
+                self.forget(folder)
             else:
-                self.hold_lease()
-                self.store.delete(change.key)
+                self._restore_claimed(folder, record, manifest, found)
+        except (ObjectChangedError, ObjectExistsError) as error:
+            raise _taken(key) from error
+
+    def _restore_claimed(self, folder: str, record: Record, manifest: bytes, found: Version) -> None:
+        key = record.manifest_key
+        held = self._write(key, claimed(manifest), found)
+        try:
+            if RECORD not in self._names(folder):
+                raise _taken(key)
+            back = self._to_restore(folder, record)
+            number, change = next(one for one in enumerate(record.changes) if one[1].key == key)
+            is_old = Digest.of(manifest) == change.old
+            original = manifest if is_old else self._original(folder, number, change) or b""
+        except ResnapError:
+            self._write(key, manifest, held)
+            raise
+        self._restore(folder, back, _Manifest(key, original, held))
+
+    def _manifest(self, folder: str, number: int, change: Change, found: Version) -> bytes | None:
+        """Return the manifest that is there, or must be; None if what ``folder`` records was never done, or is undone.
+
+        Raises:
+            NotUndoneError: it is neither the original nor the repaired one.
+
+        """
+        manifest = unclaimed(found.body or b"")
+        if Digest.of(manifest) in {change.old, change.new}:
+            return manifest
+        if not is_manifest(manifest) and change.key in self._torn:
+            return self._original(folder, number, change)
+        names = self._names(folder)
+        if is_manifest(manifest) and (DONE not in names or UNDONE in names):
+            return None
+        raise _changed(change, f"{folder}/{number}")
+
+    def _to_restore(self, folder: str, record: Record) -> list[_Original]:
+        """Return the objects to write, without the manifest: also those that are unchanged, and could yet be changed.
+
+        Raises:
+            NotUndoneError: one is neither the original nor the repaired object, or its original is missing.
+
+        """
+        back = []
+        for number, change in enumerate(record.changes):
+            now = current(self.store, change.key)
+            if change.key == record.manifest_key:
+                continue
+            if change.key in self._torn or _is_to_be_put_back(change, now, f"{folder}/{number}"):
+                back.append(_Original(change, now, self._original(folder, number, change)))
+            elif now.body is not None and change.old != change.new:
+                back.append(_Original(change, now, now.body))
+        return back
+
+    def _restore(self, folder: str, back: list[_Original], manifest: _Manifest | None = None) -> None:
+        """Write all of ``back``, and the manifest before what only the repaired one names."""
+        self._put(f"{folder}/{UNDONE}", b"")
+        stays = [one for one in back if one.change.old == one.change.new]
+        for one in stays:
+            self._restore_object(one)
+        if manifest is not None:
+            manifest = manifest._replace(held=self._write(manifest.key, claimed(manifest.body), manifest.held))
+        for one in back[::-1]:
+            if one not in stays:
+                self._restore_object(one)
+        if manifest is not None:
+            self._write(manifest.key, manifest.body, manifest.held)
         self.forget(folder)
+
+    def _restore_object(self, one: _Original) -> None:
+        if one.body is not None and one.body == one.now.body:
+            with suppress(StoreAccessError):  # locked: no late request changes it either
+                self._write(one.change.key, one.body, one.now)
+        elif one.body is not None:
+            self._write(one.change.key, one.body, one.now)
+        else:
+            self.hold_lease()
+            self.store.delete(one.change.key)
+
+    def drop(self, folder: str, record: Record) -> None:
+        """Delete ``folder``, after whatever may be putting its originals back was kept from it.
+
+        Raises:
+            LockedError: another run is at work on the partition.
+            StoreError: the store refused or failed.
+
+        """
+        key = record.manifest_key
+        found = current(self.store, key)
+        manifest = unclaimed(found.body or b"")
+        if _is_gone(found) or key not in {one.key for one in record.changes} or not is_manifest(manifest):
+            self.forget(folder)
+            return
+        try:
+            held = self._write(key, claimed(manifest), found)
+            self.forget(folder)
+            self._write(key, manifest, held)
+        except (ObjectChangedError, ObjectExistsError) as error:
+            raise _taken(key) from error
 
     def forget(self, folder: str) -> None:
         """Delete ``folder``, its record first."""
@@ -170,6 +328,9 @@ class Replacer:
         self.put_back(folder.path, record)
         return record
 
+    def _names(self, folder: str) -> frozenset[str]:
+        return frozenset(info.key.rpartition("/")[2] for info in self.store.list(f"{folder}/"))
+
     def _original(self, folder: str, number: int, change: Change) -> bytes | None:
         if change.old is None:
             return None
@@ -182,8 +343,8 @@ class Replacer:
             raise NotUndoneError(f"{change.key}: its original, {folder}/{number}, is damaged")
         return body
 
-    def _write(self, key: str, body: bytes, found: Version) -> None:
-        """Write an object in place of the version ``found``."""
+    def _write(self, key: str, body: bytes, found: Version) -> Version:
+        """Write an object in place of the version ``found``, and return the new one."""
         self.hold_lease()
         try:
             if not self.is_conditional:
@@ -196,18 +357,35 @@ class Replacer:
             # After a lost answer our own second attempt finds our first.
             if current(self.store, key).body != body:
                 raise
-        self._read_back(key, body)
+        return self._read_back(key, body)
 
     def _put(self, key: str, body: bytes) -> None:
         self.hold_lease()
         self.store.put(key, body)
         self._read_back(key, body)
 
-    def _read_back(self, key: str, body: bytes) -> None:
-        if current(self.store, key).body != body:
+    def _read_back(self, key: str, body: bytes) -> Version:
+        found = current(self.store, key)
+        if found.body != body:
             self._torn.add(key)
             raise VerificationError(f"{self.store.url}/{key}: the bytes read back differ from those written",
                                     hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
+        return found
+
+
+def _is_gone(manifest: Version) -> bool:
+    """Whether a segment was deleted: a tombstone is all that `retain` leaves of it."""
+    return manifest.body is None or manifest.body == TOMBSTONE
+
+
+def _written(record: Record) -> frozenset[str]:
+    """Return the names in a folder whose replacements may begin."""
+    return frozenset({RECORD, *(str(number) for number, one in enumerate(record.changes) if one.old is not None)})
+
+
+def _taken(key: str) -> LockedError:
+    return LockedError(f"{key}: another run replaces objects of the segment",
+                       hint="run again once it is done: what a killed run has left is put back first")  # fmt: skip
 
 
 def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
@@ -223,5 +401,9 @@ def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
         return True
     if now.digest is None:
         raise NotUndoneError(f"{change.key} is gone: retention, or another process, has deleted it")
-    raise NotUndoneError(f"{change.key} has changed since: undo first what was repaired later",
-                         hint=f"undo later runs first; the original lies in {original}")  # fmt: skip
+    raise _changed(change, original)
+
+
+def _changed(change: Change, original: str) -> NotUndoneError:
+    return NotUndoneError(f"{change.key} has changed since: undo first what was repaired later",
+                          hint=f"undo later runs first; the original lies in {original}")  # fmt: skip

@@ -3,15 +3,18 @@
 A lease is an object, ``.resnap/lease/<place>/<generation>``; the run that wrote the highest generation holds it, as
 long as it renews the object. To take over a lease that was not renewed for ``LEASE_MS``, by the store's own clock, or
 that a dead process of this machine held, a run creates the next generation on condition that it does not exist: only
-one of several runs succeeds. So a store needs only ``If-None-Match``, and if it ignores even that, two runs may at
-worst do the same work. A holder that was stopped, or whose machine was suspended, notices it by its own clock before
-its next step; if it checked just before, it writes objects whose keys depend on their content, and a manifest that is
-as correct as the other one, or deletes under an id that is not used again (``storage.layouts.manifest``).
+one of several runs succeeds. A lease that was renewed further in the future than it lasts, because that clock was
+ahead and was set right, counts as expired, too. So a store needs only ``If-None-Match``, and if it ignores even that,
+two runs may at worst do the same work. A holder that was stopped, or whose machine was suspended, notices it by its own
+clock before its next step; if it checked just before, it writes objects whose keys depend on their content, and a
+manifest that is as correct as the other one, or deletes under an id that is not used again
+(``storage.layouts.manifest``).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -39,6 +42,7 @@ _LAST_MS: Final = 253_402_300_799_999
 """The last moment that can be shown: it ends the year 9999."""
 _GENERATION_DIGITS: Final = 10
 _ATTEMPTS: Final = 5
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class LeaseLostError(LockedError):
@@ -149,8 +153,14 @@ class Lease:
         holder = self._holder(newest.key)
         if holder is None or holder.process.is_dead or holder.run in _OVER_HERE:
             return
-        if store_clock_ms(self.store) - newest.modified_ms < self.lease_ms:
+        age_ms = store_clock_ms(self.store) - newest.modified_ms
+        if abs(age_ms) < self.lease_ms:
             raise self._held(holder)
+        if age_ms < 0:
+            _LOGGER.warning(
+                "%s: the lease of %s was renewed %d s in the future, by the store's clock, which was set right since:"
+                " it counts as expired", self.place, holder.description, -age_ms // 1000,
+            )  # fmt: skip
 
     def _held(self, holder: Holder) -> LockedError:
         return LockedError(

@@ -74,6 +74,8 @@ class Remainder:
     """Manifests of another topic of this name, which keys say from this one: one of them has an id, the other none."""
     shown: tuple[SnapshotFile, ...] = ()
     """Stored snapshots of the same log where the log here begins, or next to there: its beginning may be gone here."""
+    superseded: tuple[str, ...] = ()
+    """Manifests that name missing objects beside a whole segment of the same offsets: they came late."""
 
 
 def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = PLAIN) -> Remainder:
@@ -148,6 +150,7 @@ class _Judged(NamedTuple):
     shown: tuple[SnapshotFile, ...]
     has_torn: bool
     """Whether a manifest names missing objects, so that its segment is shipped again."""
+    superseded: tuple[str, ...]
 
     def remainder(self, candidates: Candidates) -> Remainder:
         segments, placement = candidates.segments, self.placement
@@ -173,6 +176,7 @@ class _Judged(NamedTuple):
             held=tuple(self._held()),
             apart=self.apart,
             shown=self.shown,
+            superseded=self.superseded,
         )
 
     def _held(self) -> Iterator[ShippedSegment]:
@@ -214,8 +218,12 @@ class _Look(NamedTuple):
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
-        whole = [one for one in beside.segments if not self._is_repaired(one, spans)]
-        has_torn = len(whole) < len(beside.segments)
+        torn = [one for one in beside.segments if self.shipped.is_torn(one)]
+        complete = {_span(one) for one in beside.segments if one not in torn}
+        superseded = tuple(one.manifest_key for one in torn if _span(one) in complete)
+        # A segment that is torn, and is one here, too, counts as not shipped.
+        whole = [one for one in beside.segments if one not in torn or _span(one) not in spans]
+        has_torn = any(_span(one) in spans and _span(one) not in complete for one in torn)
         beside = beside._replace(segments=whole)
         others = of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
@@ -244,7 +252,7 @@ class _Look(NamedTuple):
             knows_below=not any(one.base_offset < start for one in beside.unreadable),
         )
         shown = tuple(self._shown([one for one in beside.segments if one.manifest_key not in others]))
-        return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn)
+        return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn, superseded)
 
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
@@ -258,10 +266,6 @@ class _Look(NamedTuple):
         for one in below if is_at else (*below, *above):
             path = f"{self.shipped.store.url}/{one.snapshot_key}"
             yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
-
-    def _is_repaired(self, one: ShippedSegment, spans: Sequence[Span]) -> bool:
-        """Whether ``one`` names missing objects, and is a segment here, too: it counts as not shipped."""
-        return (one.base_offset, one.next_base_offset) in spans and self.shipped.is_torn(one)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
@@ -279,6 +283,10 @@ class _Look(NamedTuple):
         if problem is not None:
             return problem
         return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
+
+
+def _span(stored: ShippedSegment) -> Span:
+    return Span(stored.base_offset, stored.next_base_offset)
 
 
 def _side_by_side(

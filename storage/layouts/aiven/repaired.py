@@ -3,17 +3,23 @@
 A reader with the old manifest finds every byte where it says; a reader with the new one finds the new indexes. So no
 reader sees a mixture, however long the plugin caches a manifest. Nothing else in the manifest changes, except that
 ``remoteLogSegmentMetadata``, which the plugin never reads, says whether the transaction index is empty.
+
+Both objects are like no others: before the new indexes are random bytes, which nothing names, and before the manifest
+is white space, which is random, too. So a late request that was to replace other ones is refused, even where the etag
+of a store depends on the bytes alone.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.manifest import IndexRange, read_manifest
 from resnap.storage.layouts.aiven.members import INDEX_NAMES, StoredSegment
 from resnap.storage.layouts.aiven.pieces import stored_piece
+from resnap.storage.layouts.claims import random_blanks
 from resnap.storage.layouts.manifest import ObjectKind
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
 
+_RANDOM_BYTES: Final = 16
 _IS_EMPTY: Final = "txnIdxEmpty"
 """What brokers from 4.0 on say of the transaction index."""
 
@@ -43,6 +50,7 @@ def with_indexes(
     new = {kind: body for kind, body in bodies.items() if _stored(segment, stored, kind) != body}
     if not new:
         return indexes, manifest
+    indexes += secrets.token_bytes(_RANDOM_BYTES)
     document = json.loads(manifest)
     for kind, body in new.items():
         name = INDEX_NAMES[kind]
@@ -53,7 +61,7 @@ def with_indexes(
         document["segmentIndexes"][name] = None if is_none else IndexRange(len(indexes), len(piece))._asdict()
         indexes += piece
         _say_whether_empty(document.get("remoteLogSegmentMetadata"), kind, is_empty=is_none)
-    written = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    written = random_blanks() + json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     _check(written, indexes, bodies, keys)
     return indexes, written
 

@@ -8,8 +8,10 @@ not used again.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+from uuid import uuid5
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
@@ -185,6 +187,8 @@ class Flat:
         for info in _listed(segment, store):
             if info.key == manifest_key and keys.is_tombstone(info):
                 raise _deleted_meanwhile(manifest_key)
+            if info.key == manifest_key and segment.files and not _is_of(segment, store.get(info.key)):
+                raise _other_objects(info.key)
             is_other = (
                 info.key.endswith(f".{keys.MANIFEST_EXTENSION}")
                 and info.key not in {manifest_key, *segment.provenance.apart}
@@ -207,8 +211,7 @@ class Flat:
             # Of the store's bytes, not of the log's: the segment is sound.
             raise VerificationError(str(error), hint=_MANIFEST_IN_THE_WAY) from error
         if there.objects != read_manifest(meant).objects:
-            what = f"{key}: names other objects than those its key comes from"
-            raise VerificationError(what, hint=_MANIFEST_IN_THE_WAY)
+            raise _other_objects(key)
 
     def key_prefixes(self, cluster_id: str | None, topic: str, only: tuple[str, int] | None) -> list[str]:
         """Return the prefix of a topic, or those of a partition."""
@@ -253,27 +256,15 @@ class Flat:
 
 
 def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:
-    """Return the keys of new parts of a segment: where brokers read them, else under an id derived from all parts.
+    """Return the keys of new parts of a segment: where brokers read them, else under an id that is used only once.
 
-    An id whose object the manifest names is not used: that object is read until the new manifest is written.
+    So whatever deletes what another attempt has left, however late, deletes nothing that a manifest names.
     """
     log, place = manifest.log.key, keys.parse_key(manifest_key)
     if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
         return {kind: f"{log.removesuffix('log')}{BROKERS_EXTENSIONS[kind]}" for kind in bodies}
-    digests: dict[str, str] = {one.kind: one.sha256 for one in manifest.objects}
-    digests |= {kind: hashlib.sha256(body).hexdigest() for kind, body in bodies.items()}
-    ids = keys.segment_ids(
-        cluster_id=manifest.cluster_id,
-        topic=manifest.topic,
-        topic_id=manifest.topic_id,
-        partition=manifest.partition,
-        base_offset=manifest.base_offset,
-        next_base_offset=manifest.next_base_offset,
-        digests=digests,
-    )
-    named = {one.key for one in manifest.objects}
-    new = ({kind: replace(place, segment_id=one, extension=kind).key for kind in bodies} for one in ids)
-    return next(one for one in new if named.isdisjoint(one.values()))
+    once = uuid5(keys.SEGMENT_ID_NAMESPACE, secrets.token_hex())
+    return {kind: replace(place, segment_id=once, extension=kind).key for kind in bodies}
 
 
 def _names(entry: ManifestObject | None, body: bytes) -> bool:
@@ -323,6 +314,20 @@ def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest |
     start, end = other.base_offset, min(other.next_base_offset, segment.next_base_offset)
     agree = epochs_in(other.leader_epochs, start, end) == epochs_in(segment.leader_epochs, start, end)
     return other if other.next_base_offset == segment.next_base_offset or not agree else None
+
+
+def _is_of(segment: NewSegment, manifest: bytes) -> bool:
+    """Whether ``manifest`` names the files of ``segment``; one that was repaired names others, in the same place."""
+    try:
+        found = read_manifest(manifest)
+    except FormatError:
+        return True  # publishing reports it
+    return {one.kind: one.sha256 for one in found.objects} == {one.kind: one.sha256 for one in segment.files}
+
+
+def _other_objects(key: str) -> VerificationError:
+    what = f"{key}: names other objects than those its key comes from"
+    return VerificationError(what, hint=_MANIFEST_IN_THE_WAY)
 
 
 def _deleted_meanwhile(key: str) -> DeletedMeanwhileError:
