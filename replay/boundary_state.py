@@ -18,7 +18,7 @@ of an open transaction settles the other two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -47,12 +47,14 @@ class Unexplained(StrEnum):
     TRANSACTION = "transaction-begun-before-the-window"
     BELOW = "last-seen-below-the-known-offset"
     """Snapshots show that it existed, but do not settle its state here."""
+    BATCHES = "only-its-transaction-is-known"
+    """It has an entry, which shows its open transaction, but not its batches: those are below the first segment."""
     LATER = "first-seen-later-with-a-past"
     """Its first readable batch is above the boundary, and continues from an unreadable one below."""
 
 
 class LeftOut(NamedTuple):
-    """A producer that should have an entry but has none, because the entry would be a guess."""
+    """A producer that should have an entry but has none, or not a whole one, because it would be a guess."""
 
     producer_id: int
     reason: Unexplained
@@ -103,11 +105,13 @@ def boundary_state(
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
     below = _known_below(state, base, moved, kept_after_ms)
     unseen = _spanning_unseen(state, run.read_from(plan), boundary, shown)
+    partial = {pid: entry for pid, entry in boundary.evidence.by_index.items() if pid in unseen}
     left_out = _left_out(rows, doubt_batch & still_doubtful, doubt_transaction & still_doubtful)
-    named = {LeftOut(pid, Unexplained.BELOW) for pid in {*below["producer_id"].tolist(), *unseen}}
+    named = {LeftOut(pid, Unexplained.BELOW) for pid in {*below["producer_id"].tolist(), *unseen} - partial.keys()}
+    named |= {LeftOut(pid, Unexplained.BATCHES) for pid in partial}
     since_ms = [*rows["first_timestamp"][still_doubtful].tolist(), *below["timestamp"].tolist()]
     return BoundaryState(
-        entries=_with_entries(entries[kept], shown.values()),
+        entries=_with_entries(entries[kept], [*shown.values(), *partial.values()]),
         left_out=tuple(sorted({*left_out, *named})),
         unexplained_since_ms=min(since_ms, default=None),
     )
@@ -195,8 +199,8 @@ _ALWAYS_MS: Final = int(np.iinfo(np.int64).max)
 
 def idle_state(boundary: Boundary) -> BoundaryState:
     """Return the entries at a boundary for which nothing was read: those that evidence proves."""
-    entries = _with_entries(np.zeros(0, dtype=ENTRY_DTYPE), boundary.evidence.at_boundary.values())
-    return BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
+    nothing = BoundaryState(entries=np.zeros(0, dtype=ENTRY_DTYPE), left_out=(), unexplained_since_ms=None)
+    return _with_partial(nothing, boundary)
 
 
 def entries_of(state: Array) -> Array:
@@ -222,7 +226,19 @@ def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
     for entry in entries:
         entry["current_txn_first_offset"] = named[int(entry["producer_id"])]
     _settle_by_evidence(entries, rows, np.ones(len(rows), dtype=bool), boundary)
-    return BoundaryState(entries=_with_entries(entries, stands.values()), left_out=(), unexplained_since_ms=None)
+    return _with_partial(BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None), boundary)
+
+
+def _with_partial(found: BoundaryState, boundary: Boundary) -> BoundaryState:
+    """Add the entries that evidence proves, and of other producers what it shows of their transactions."""
+    stands = boundary.evidence.at_boundary
+    known = {*stands, *found.entries["producer_id"].tolist()}
+    partial = {pid: entry for pid, entry in boundary.evidence.by_index.items() if pid not in known}
+    return replace(
+        found,
+        entries=_with_entries(found.entries, [*stands.values(), *partial.values()]),
+        left_out=tuple(LeftOut(pid, Unexplained.BATCHES) for pid in sorted(partial)),
+    )
 
 
 def _doubts(

@@ -160,7 +160,7 @@ def compare(
             written_ms - idle_since(ours[batch_lost]) >= expiration_ms if idle_since is not None else False
         )
     equal |= batch_lost
-    ahead = ~equal & ~_is_behind(matched, ours) if lacks_records else np.zeros(len(ours), dtype=bool)
+    ahead = ~equal & (np.isin(ours["producer_id"], left_out) | (lacks_records & ~_is_behind(matched, ours)))
     absent = rebuilt[~present]
     swept = (_is_idle(absent) | lacks_records) & (written_ms - absent["timestamp"] >= expiration_ms)
     extra = theirs[~np.isin(ids, rebuilt["producer_id"])]

@@ -13,6 +13,7 @@ an error: it fails for the segments, too.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from resnap.replay.largest_timestamp import largest_timestamps
+from resnap.replay.producer_state import no_entry
 from resnap.replay.window import SegmentSpan
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from resnap.replay.explain import Batch
     from resnap.replay.kernel.summary import Array
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.sources.files import Sources
@@ -68,6 +71,8 @@ class BoundaryEvidence:
     """Entry that a snapshot at or after the boundary has of it: first offset and coordinator epoch are the same."""
     at_boundary: dict[int, ProducerEntry] = field(default_factory=dict)
     """Those entries of them that were so at the boundary, since no batch came in between."""
+    by_index: dict[int, ProducerEntry] = field(default_factory=dict)
+    """What a transaction index and the marker show of those begun below the first segment: all but the last batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,8 @@ class Evidence:
     """Facts about one partition's transactions that need no replay."""
 
     aborted: tuple[AbortedTxn, ...] = ()
+    markers: Mapping[AbortedTxn, Batch] = field(default_factory=dict)
+    """Of those that began below the first segment."""
     open: tuple[OpenTransaction, ...] = ()
     newest_snapshot: int | None = None
     """Offset of the newest valid snapshot that has entries."""
@@ -90,7 +97,14 @@ class Evidence:
         found: dict[int, BoundaryEvidence] = {}
         for txn in self.aborted:
             for offset in _between(offsets, txn.first_offset, txn.last_offset):
-                found.setdefault(offset, BoundaryEvidence()).spanning[txn.producer_id] = txn.first_offset
+                known = found.setdefault(offset, BoundaryEvidence())
+                known.spanning[txn.producer_id] = txn.first_offset
+                if (marker := self.markers.get(txn)) is not None:
+                    known.by_index[txn.producer_id] = no_entry(txn.producer_id)._replace(
+                        producer_epoch=marker.producer_epoch,
+                        timestamp=marker.timestamp,
+                        current_txn_first_offset=txn.first_offset,
+                    )
         for seen in self.open:
             for offset in _between(offsets, seen.first_offset, seen.seen_at):
                 known = found.setdefault(offset, BoundaryEvidence())
@@ -137,18 +151,18 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> Sequence
 
     """
     largest = largest_timestamps(partition.segments, sources, remote=partition.is_remote)
-    spans = (
-        SegmentSpan(
-            locator=segment.path,
-            base_offset=segment.base_offset,
-            next_base_offset=segment.next_base_offset,
-            size_bytes=segment.size_bytes,
-            mtime_ms=segment.mtime_ns // 1_000_000,
-            largest_timestamp_ms=largest_ms,
-        )
-        for segment, largest_ms in zip(partition.segments, largest, strict=True)
+    return packed(map(_span, partition.segments, largest), "base_offset")
+
+
+def _span(segment: Segment, largest_ms: int | None) -> SegmentSpan:
+    return SegmentSpan(
+        locator=segment.path,
+        base_offset=segment.base_offset,
+        next_base_offset=segment.next_base_offset,
+        size_bytes=segment.size_bytes,
+        mtime_ms=segment.mtime_ns // 1_000_000,
+        largest_timestamp_ms=largest_ms,
     )
-    return packed(spans, "base_offset")
 
 
 def load_evidence(
@@ -184,8 +198,12 @@ def load_evidence(
                 newest[found.has_entries] = snapshot.offset
             seen_open |= dict.fromkeys(found.open, snapshot.offset)
             below.append(found.below)
+    transactions = tuple(txn for of_segment in aborted for txn in of_segment or ())
+    begun_below = (txn for txn in transactions if txn.first_offset < begins)
+    shown_open = {(entry.producer_id, entry.current_txn_first_offset) for entry in seen_open}
     return Evidence(
-        aborted=tuple(txn for of_segment in aborted for txn in of_segment or ()),
+        aborted=transactions,
+        markers=_markers(partition, [txn for txn in begun_below if txn[:2] not in shown_open], sources),
         open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
         newest_snapshot=newest.get(True),
         newest_empty=newest.get(False),
@@ -204,6 +222,27 @@ def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
         return []
     except _UNREADABLE:
         return None
+
+
+def _markers(partition: PartitionDir, aborted: Sequence[AbortedTxn], sources: Sources) -> dict[AbortedTxn, Batch]:
+    """Return the markers of the transactions ``aborted``, as far as their segments can be read."""
+    if not aborted:
+        return {}
+    from resnap.replay.explain import batches_of  # noqa: PLC0415 - loads numba, and hardly ever is one needed
+
+    at = {txn.last_offset: txn for txn in aborted}
+    in_segment: dict[int, set[int]] = {}
+    for txn in aborted:
+        index = bisect_right(partition.segments, txn.last_offset, key=attrgetter("base_offset")) - 1
+        in_segment.setdefault(max(index, 0), set()).add(txn.producer_id)
+    found: dict[AbortedTxn, Batch] = {}
+    for index, producer_ids in in_segment.items():
+        with suppress(*_UNREADABLE):
+            for producer_id, batch in batches_of(_span(partition.segments[index], None), producer_ids, sources):
+                ended = at.get(batch.base_offset)
+                if ended is not None and batch.is_marker and ended.producer_id == producer_id:
+                    found[ended] = batch
+    return found
 
 
 class _Shown(NamedTuple):

@@ -83,7 +83,11 @@ def _at_boundary(evidence: BoundaryEvidence, ids: IdRange) -> BoundaryEvidence:
         return {producer_id: value for producer_id, value in by_id.items() if ids.holds(producer_id)}
 
     return replace(
-        evidence, spanning=held(evidence.spanning), shown=held(evidence.shown), at_boundary=held(evidence.at_boundary)
+        evidence,
+        spanning=held(evidence.spanning),
+        shown=held(evidence.shown),
+        at_boundary=held(evidence.at_boundary),
+        by_index=held(evidence.by_index),
     )
 
 

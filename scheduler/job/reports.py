@@ -38,13 +38,18 @@ def identity(topic_partition: TopicPartition) -> Identity:
 
 
 def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
-    """Yield a warning if a snapshot lacks producers."""
-    if left_out:
-        ids = ", ".join(str(pid) for pid, _ in left_out[:_MOST_NAMED])
-        yield (
-            f"{topic_partition}: {some(len(left_out), 'producer')} excluded from the snapshot at {offset}, since their "
-            f"history could not be read: {ids}"
-        )
+    """Yield a warning if a snapshot lacks producers, or the last batches of some."""
+    from resnap.replay.boundary_state import Unexplained  # noqa: PLC0415 - loads numpy
+
+    partial = [pid for pid, reason in left_out if reason is Unexplained.BATCHES]
+    for pids, what in (
+        ([pid for pid, _ in left_out if pid not in partial], "excluded from the snapshot at {}, since their history"),
+        (partial, "without a batch in the snapshot at {}, where only their open transaction is known, since the rest"),
+    ):
+        if pids:
+            ids = ", ".join(map(str, pids[:_MOST_NAMED]))
+            excluded = f"{some(len(pids), 'producer')} {what.format(offset)} could not be read"
+            yield f"{topic_partition}: {excluded}: {ids}"
 
 
 def unread_warning(plan: PartitionPlan) -> Iterator[str]:

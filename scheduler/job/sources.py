@@ -306,6 +306,32 @@ def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None
         context.warn(f"no partition {partition} in {where}")
 
 
+def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, context: Context) -> int | None:
+    """Return the high watermark that was given for the one partition in scope, at most its log end; None if none was.
+
+    Warns if it is above the one that the checkpoint or the leader has, or above the log end.
+    """
+    from resnap.replay.evidence import segment_spans  # noqa: PLC0415 - loads numpy, and hardly ever is one given
+    from resnap.replay.explain import log_end  # noqa: PLC0415
+
+    given = scope.high_watermark
+    if given is None:
+        return None
+    for selected in selection.partitions:
+        partition, name = selected.inventory.partition, selected.topic_partition
+        known, segments = partition.high_watermark, segment_spans(partition, sources)
+        if known is not None and given > known:
+            context.warn(
+                f"{name}: --high-watermark {given} is above the known one, {known}: records above that may not be on"
+                " all in-sync replicas, and another leader may not have them"
+            )
+        with suppress(ResnapError):  # what cannot be read is refused by itself
+            if segments and given > segments[-1].base_offset and given > (end := log_end(segments, sources=sources)):
+                context.warn(f"{name}: --high-watermark {given} is above the log end offset, {end}, which is used")
+                return end
+    return given
+
+
 def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
     where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"

@@ -56,7 +56,7 @@ class SelectionSettings(SettingGroup):
     high_watermark: Annotated[
         Annotated[int, Field(ge=0, le=2**63 - 1)] | None,
         Setting(
-            "High watermark of the partition, if no checkpoint file has it; needs exactly one --partition.",
+            "High watermark of the partition, if no checkpoint has it, or a lower one; needs exactly one --partition.",
             "OFFSET",
             for_runs=True,
         ),

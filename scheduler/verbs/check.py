@@ -20,7 +20,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.reports import SIZES, sizes_row
-from resnap.scheduler.job.sources import joined_once, select, warn_unmatched
+from resnap.scheduler.job.sources import high_watermark_of, joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
@@ -198,7 +198,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         now_ms=context.clock.now_ms(),
         transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
         expiration_ms=settings.expiration_ms,
-        high_watermark=scope.high_watermark,
+        high_watermark=high_watermark_of(scope, selection, sources, context),
         asked_cluster=scope.connect is not None,
         by_broker=tuple(dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, known)))) if known else None,
         stored=set()

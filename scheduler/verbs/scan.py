@@ -20,7 +20,14 @@ from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
-from resnap.scheduler.job.sources import NothingInScopeError, Scope, joined_once, select, warn_unmatched
+from resnap.scheduler.job.sources import (
+    NothingInScopeError,
+    Scope,
+    high_watermark_of,
+    joined_once,
+    select,
+    warn_unmatched,
+)
 from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
@@ -79,7 +86,8 @@ def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
         return _scanned_separately(request.scope, planner, context)
     selection = select(request.scope, planner.engine.reading.sources)
     warn_unmatched(request.scope, selection, context)
-    return scanned(selection, request.scope.high_watermark, planner)
+    sources = planner.engine.reading.sources
+    return scanned(selection, high_watermark_of(request.scope, selection, sources, context), planner)
 
 
 def scanned(selection: Selection, high_watermark: int | None, planner: Planner) -> Iterator[Scanned | Unread]:
@@ -100,7 +108,8 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
         try:
             several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
             selection = select(replace(several, sources=(source,)), planner.engine.reading.sources)
-            for result in scanned(selection, scope.high_watermark, planner):
+            high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context)
+            for result in scanned(selection, high_watermark, planner):
                 found.append(result)
                 context.check()
         except CancelledError:

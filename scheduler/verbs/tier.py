@@ -35,7 +35,7 @@ from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, Unread, View, unread
 from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
-from resnap.scheduler.job.sources import warn_unmatched
+from resnap.scheduler.job.sources import high_watermark_of, warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
 from resnap.scheduler.output.progress import CountedProgress
@@ -131,7 +131,8 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     tiering = TierRun(planner, store, uploading, context.clock.now_ms)
     selection = planner.select(request.scope, request.saved)
     warn_unmatched(request.scope, selection, context)
-    orders = tiering.orders(selection, request.saved, request.scope.high_watermark)
+    high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context)
+    orders = tiering.orders(selection, request.saved, high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:
         tiering.keep_topics(orders, request.scope)
@@ -139,7 +140,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         [Selected(orders=tuple(orders))],
         unread(selection),
         _broken_manifests(orders, context),
-        _dry_run(orders, planned, _stops(planner, orders, request))
+        _dry_run(orders, planned, _stops(planner, orders, high_watermark))
         if settings.dry_run
         else _tier(tiering, orders, planned, context),
     )
@@ -158,11 +159,11 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
             context.observer.mismatch(Mismatch.OBJECT)
 
 
-def _stops(planner: Planner, orders: Iterable[TierOrder], request: Request) -> Iterator[str]:
+def _stops(planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None) -> Iterator[str]:
     """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
     found: dict[Reason, list[tuple[TierOrder, Refusal]]] = {}
     for order in orders:
-        judged = planner.judge(order.selected, request.scope.high_watermark)
+        judged = planner.judge(order.selected, high_watermark)
         blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
         stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
         stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt

@@ -168,6 +168,24 @@ def test_without_a_high_watermark_nothing_is_shipped_until_it_is_given(
     assert (many.code, many.out) == (2, "")
 
 
+def test_a_high_watermark_above_the_known_one_is_named_and_never_goes_beyond_the_log_end(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    partition, checkpoint = broker_log / "orders-0", broker_log / "replication-offset-checkpoint"
+    known = int(checkpoint.read_text().split("orders 0 ")[1].split()[0])
+    low = bases(partition)[1]
+    checkpoint.write_text(checkpoint.read_text().replace(f"orders 0 {known}", f"orders 0 {low}"))
+    tier = ("tier", partition, "--to", (tmp_path / "store").as_uri(), *ROLL, "--high-watermark")
+    said = {"known": f"above the known one, {low}", "end": f"above the log end offset, {known}"}
+    for words in (("scan", partition, "--high-watermark"), ("check", partition, "--high-watermark"), tier):
+        for given, shown in ((low, []), (known, ["known"]), (known + 1, ["known", "end"])):
+            ran = command(*words, given, *(["--dry-run"] if words is tier else []))
+            assert [what for what, warning in said.items() if warning in ran.err] == shown, (words, ran.err)
+    ran = command(*tier, known + 1, "--output", "json")
+    (row,) = _partitions(ran)
+    assert (row["lastStableOffset"], len(row["shipped"])) == (known, 2)
+
+
 def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     arguments = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL, "--dry-run")
     before = tree(tmp_path)

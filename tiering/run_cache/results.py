@@ -228,7 +228,7 @@ def evidence_key(known: BoundaryEvidence | None, coverage: Coverage, read_from: 
     if known is None or (coverage is Coverage.WINDOW and read_from == 0):
         return ""
     facts = [
-        (pid, first, _epoch_shown(known, pid), known.at_boundary.get(pid))
+        (pid, first, _epoch_shown(known, pid), known.at_boundary.get(pid, known.by_index.get(pid)))
         for pid, first in sorted(known.spanning.items())
     ]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16] if facts else ""
