@@ -47,6 +47,8 @@ class Unexplained(StrEnum):
     TRANSACTION = "transaction-begun-before-the-window"
     BELOW = "last-seen-below-the-known-offset"
     """Snapshots show that it existed, but do not settle its state here."""
+    COORDINATOR = "coordinator-epoch-not-known"
+    """It has an entry, without the coordinator epoch of an earlier marker, if there was one; that does no harm."""
     BATCHES = "only-its-transaction-is-known"
     """It has an entry, which shows its open transaction, but not its batches: those are below the first segment."""
     LATER = "first-seen-later-with-a-past"
@@ -60,6 +62,11 @@ class LeftOut(NamedTuple):
     reason: Unexplained
 
 
+def harmful(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return ``left_out`` without those that lack a coordinator epoch alone."""
+    return tuple(one for one in left_out if one.reason is not Unexplained.COORDINATOR)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryState:
     """The known entries at one boundary, and the unknown ones."""
@@ -67,6 +74,7 @@ class BoundaryState:
     entries: Array
     """``producer_snapshot.ENTRY_DTYPE``, by producer id."""
     left_out: tuple[LeftOut, ...]
+    """Those without an entry, and those whose entry may lack something."""
     unexplained_since_ms: int | None
     """Oldest first appearance of a producer whose past is in doubt, for reaching back; None if all is explained."""
 
@@ -106,7 +114,7 @@ def boundary_state(
     below = _known_below(state, base, moved, kept_after_ms)
     unseen = _spanning_unseen(state, run.read_from(plan), boundary, shown)
     partial = {pid: entry for pid, entry in boundary.evidence.by_index.items() if pid in unseen}
-    left_out = _left_out(rows, doubt_batch & still_doubtful, doubt_transaction & still_doubtful)
+    left_out = _left_out(rows[still_doubtful], *(one[still_doubtful] for one in (doubt_batch, doubt_transaction)))
     named = {LeftOut(pid, Unexplained.BELOW) for pid in {*below["producer_id"].tolist(), *unseen} - partial.keys()}
     named |= {LeftOut(pid, Unexplained.BATCHES) for pid in partial}
     since_ms = [*rows["first_timestamp"][still_doubtful].tolist(), *below["timestamp"].tolist()]
@@ -125,7 +133,7 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
     version 2 begins at sequence 0; for such a producer the coordinator epoch decides that snapshots show with one of
     the transactions ``opened`` which began before any marker of the run.
     """
-    goes_on = state["first_is_marker"] | (state["first_sequence"] > 0)
+    goes_on = state["first_is_marker"] | (state["first_sequence"] > 0) | (state["first_epoch"] > 0)
     coordinated = sorted((one for one in opened if one.entry.coordinator_epoch != NONE), key=attrgetter("first_offset"))
     begun = {one.entry.producer_id: one.first_offset for one in reversed(coordinated)}
     for index in np.flatnonzero(np.isin(state["producer_id"], list(begun))):
@@ -248,18 +256,19 @@ def _doubts(
     marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
     data_first = rows["first_is_transactional"] & ~rows["first_is_marker"] & (rows["first_marker_offset"] == NONE)
     starts_at_zero = rows["first_sequence"] == 0
+    without_coordinator = data_first & ~rows["coordinator_known"] & ~(starts_at_zero & (rows["first_epoch"] == 0))
     if run.seen_since_ms is None:
         nothing = np.zeros(len(rows), dtype=bool)
         if not _cut_by_retention(plan, run):
             return nothing, nothing, nothing
         goes_on = data_first & ~starts_at_zero & _may_lie_across_the_cut(rows, plan, oldest_clock_ms)
-        return marker_first, goes_on, nothing
+        return marker_first, goes_on, without_coordinator
     with_past = ~_silent_before(rows["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
     with_past |= np.isin(rows["producer_id"], list(run.cut_through))
     return (
         marker_first & with_past,
         data_first & with_past & ~starts_at_zero,
-        data_first & with_past & ~rows["coordinator_known"] & ~(starts_at_zero & (rows["first_epoch"] == 0)),
+        without_coordinator & with_past,
     )
 
 
@@ -359,6 +368,7 @@ def _with_entries(entries: Array, others: Iterable[ProducerEntry]) -> Array:
 
 
 def _left_out(rows: Array, batch: BoolArray, transaction: BoolArray) -> tuple[LeftOut, ...]:
-    found = [LeftOut(int(pid), Unexplained.BATCH) for pid in rows["producer_id"][batch]]
-    found += [LeftOut(int(pid), Unexplained.TRANSACTION) for pid in rows["producer_id"][transaction & ~batch]]
-    return tuple(sorted(found))
+    """Return the reason for each of ``rows``, which are doubtful; of those without another it is the coordinator."""
+    others = np.where(transaction, Unexplained.TRANSACTION, Unexplained.COORDINATOR)
+    reasons = map(Unexplained, np.where(batch, Unexplained.BATCH, others).tolist())
+    return tuple(sorted(map(LeftOut, rows["producer_id"].tolist(), reasons)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from resnap.replay.boundary_state import BoundaryState, idle_state
+from resnap.replay.boundary_state import BoundaryState, harmful, idle_state
 from resnap.replay.comparison import compare
 from resnap.replay.explain import batches_of
 from resnap.replay.results import BoundaryResult, Outcome
@@ -63,7 +63,7 @@ def make_snapshot(
             # Where nothing was read, nothing is known of any batch.
             read_from=boundary.offset if window_start_offset is None else window_start_offset,
             begins=plan.known_from(),
-            left_out=[producer.producer_id for producer in found.left_out],
+            left_out=[producer.producer_id for producer in harmful(found.left_out)],
             is_empty=existing.is_empty,
             lacks_records=lacks_records,
             idle_since=partial(_idle_since, plan, boundary, sources, {} if idle_times is None else idle_times),

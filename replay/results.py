@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from resnap.replay.boundary_state import harmful
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import PartitionPlan, reach_back
 from resnap.storage.errors import DataError
@@ -115,7 +116,7 @@ class PartitionResult:
         """Whether this proves the snapshot wrong that was compared at a boundary, so that the rebuilt one is better."""
         if found.comparison is None or found.comparison.is_sound:
             return False
-        return found.comparison.verdict is Verdict.FALSE_EMPTY or not (found.left_out or self.lacks_records)
+        return found.comparison.verdict is Verdict.FALSE_EMPTY or not (harmful(found.left_out) or self.lacks_records)
 
 
 class SnapshotSink(Protocol):

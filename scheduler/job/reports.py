@@ -39,8 +39,9 @@ def identity(topic_partition: TopicPartition) -> Identity:
 
 def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
     """Yield a warning if a snapshot lacks producers, or the last batches of some."""
-    from resnap.replay.boundary_state import Unexplained  # noqa: PLC0415 - loads numpy
+    from resnap.replay.boundary_state import Unexplained, harmful  # noqa: PLC0415 - loads numpy
 
+    left_out = harmful(left_out)
     partial = [pid for pid, reason in left_out if reason is Unexplained.BATCHES]
     for pids, what in (
         ([pid for pid, _ in left_out if pid not in partial], "excluded from the snapshot at {}, since their history"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from resnap.replay.boundary_state import harmful
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
@@ -281,7 +282,7 @@ class StoreRepair:
         if not any(replayed.plan is one for one in partition.plans):
             partition.plans.append(replayed.plan)
         result = replayed.result
-        is_whole = result.outcome is Outcome.REBUILT and not result.left_out
+        is_whole = result.outcome is Outcome.REBUILT and not harmful(result.left_out)
         if partition.read and is_whole and result.boundary.coverage is Coverage.WINDOW:
             made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self.staged)
             partition.open_at[result.boundary.offset] = open_in(made.body)
@@ -305,7 +306,7 @@ class StoreRepair:
             return VerificationError(
                 f"{found.problem}; it is not repaired, since records are missing: they were compacted away or lost"
             )
-        comparison, left_out = replayed.result.comparison, replayed.result.left_out
+        comparison, left_out = replayed.result.comparison, harmful(replayed.result.left_out)
         if comparison is None:
             return None if self._is_corrupt(found.key, replayed.result.boundary.offset) else found.problem
         if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:

@@ -6,11 +6,12 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from resnap.replay.boundary_state import Unexplained
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import count_of, identity, left_out_warning, unread_warning
+from resnap.scheduler.job.reports import identity, left_out_warning, unread_warning
 from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import DataError
@@ -147,6 +148,12 @@ def known_row(topic_partition: TopicPartition, known: CachedBoundary) -> Row:
     }
 
 
+def _excluded(left_out: object) -> str:
+    """Return how many have no entry, or lack more of it than a coordinator epoch; empty for none."""
+    named = left_out if isinstance(left_out, list) else []
+    return _if_any(sum(one["reason"] != Unexplained.COORDINATOR for one in named))
+
+
 def _if_any(count: object) -> str:
     return str(count) if count else ""
 
@@ -157,7 +164,7 @@ _GOOD: Final = frozenset({Verdict.PROVEN, Verdict.UNPROVEN})
 
 def _is_in_order(row: Row) -> bool:
     """Return whether nothing is wrong with a boundary, so that the totals of its partition say enough."""
-    is_made = row["outcome"] in {"rebuilt", "unchanged"} and not row["leftOut"]
+    is_made = row["outcome"] in {"rebuilt", "unchanged"} and not _excluded(row["leftOut"])
     return is_made and row.get("verdict", Verdict.PROVEN) in _GOOD
 
 
@@ -199,7 +206,7 @@ class ReplayView(View[Result]):
 
     columns: Sequence[Column] = (
         *_SHARED,
-        Column(key="leftOut", title="EXCLUDED", right=True, show=count_of),
+        Column(key="leftOut", title="EXCLUDED", right=True, show=_excluded),
     )
 
     made = "rebuilt"

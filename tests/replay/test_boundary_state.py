@@ -119,8 +119,8 @@ def test_a_first_sequence_of_zero_has_no_past_at_epoch_zero() -> None:
 def test_a_first_sequence_of_zero_at_a_later_epoch_asks_for_the_coordinator_epoch_alone() -> None:
     found = state_of(batch(sequence=0, epoch=2))
     assert found.unexplained_since_ms == RECENT_MS
-    # Should nothing more be read, it is kept without one: that is harmless.
-    assert found.left_out == ()
+    # Should nothing more be read, it is kept without one, and named: that is harmless.
+    assert found.left_out == (LeftOut(7, Unexplained.COORDINATOR),)
     assert entry(found).coordinator_epoch == -1
 
 

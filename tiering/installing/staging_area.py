@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from resnap.replay.boundary_state import harmful
 from resnap.replay.results import BoundaryResult
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.log.names import (
@@ -190,7 +191,7 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBo
                     depends_from=min(read_from, base_of[offset]),
                     size_bytes=one.digest.size_bytes,
                     sha256=one.digest.sha256,
-                    left_out=len(one.left_out),
+                    left_out=len(harmful(one.left_out)),
                 )
             )
     return prints
