@@ -269,6 +269,7 @@ class ReplicaRow(Identity):
     lostCoordinatorEpochs: int
     lostTransactions: int
     reason: str | None
+    replayedTo: int | None
     producers: list[LostProducerRow]
 
 

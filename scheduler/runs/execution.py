@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from resnap.scheduler.job.contract import Observer, Result
 from resnap.scheduler.job.sources import Scope, is_of
-from resnap.scheduler.job.wiring import scope_of
+from resnap.scheduler.job.wiring import cluster_of, remote_of, scope_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome, RunKind
 from resnap.scheduler.verbs import census, regenerate, replicas, scan, tier, verify
@@ -127,7 +127,14 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
 
     """
     if request.kind is RunKind.REPLICAS:
-        return Scope(sources=(), topics=settings.topics, partitions=request.partitions)
+        connect = partial(cluster_of, settings)
+        return Scope(
+            sources=(),
+            topics=settings.topics,
+            partitions=request.partitions,
+            remote=remote_of(settings),
+            connect=connect,
+        )
     scope = scope_of(settings, request.sources or None, saved)
     return replace(scope, partitions=request.partitions or scope.partitions)
 

@@ -12,7 +12,9 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, LogDirs
@@ -25,6 +27,9 @@ from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
+from resnap.scheduler.verbs.before_move import BeforeMoveView
+from resnap.scheduler.verbs.before_move import Request as BeforeMove
+from resnap.scheduler.verbs.before_move import run as run_before_move
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.broker_blockers import short_logs
@@ -386,15 +391,31 @@ class CheckView(View[Result]):
             yield f"Next: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
 
 
-@with_settings(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("transaction_max_timeout_ms",), STORE)
+@with_settings(
+    PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("producer_id_expiration_ms", "transaction_max_timeout_ms"), STORE
+)
 def check(
     context: Invocation,
     sources: LogDirs = None,
+    before_move: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--before-move",
+            metavar="TOPIC",
+            help="Instead: what a move of this topic (a glob; several times) between disks of a broker would lose now.",
+        ),
+    ] = None,
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 
     Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged. It reads what
     `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
+
+    With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
+    would lose, and until when. It ends with 4 if there are any.
     """
     scope = scope_of(context.settings, sources)
+    if before_move:
+        scope = replace(scope, topics=tuple(before_move), remote=None)
+        return context.show(run_before_move(BeforeMove(scope=scope), context), BeforeMoveView())
     return context.show(run(Request(scope=scope), context), CheckView(scope))

@@ -1,22 +1,29 @@
-"""The job ``replicas``: finds replicas of a running cluster that lack producer state that others have; reads no log."""
+"""The job ``replicas``: finds replicas of a running cluster that lack producer state that others have, or the log.
+
+It reads no log, unless remote storage is named: then replicas are also compared with a replay (``leader_replay``).
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from glob import has_magic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from resnap.scheduler.cli.failures import OK
-from resnap.scheduler.cli.flags import CLUSTER, TOPIC
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.leader_replay import LeaderReplay
 from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.job.wiring import cluster_of, planner_of, remote_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
@@ -51,7 +58,7 @@ _HEAL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Which partitions are to be checked; no source is read."""
+    """Which partitions are to be checked, and which remote storage and log dirs are read."""
 
     scope: Scope
 
@@ -71,6 +78,8 @@ class Ended(Result):
     replicas: int
     alone: int
     """Partitions with one replica in sync, so that there is nothing to compare it with."""
+    not_replayed: int = 0
+    """Partitions whose replicas may all have lost the same, since remote storage was not named."""
 
 
 def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
@@ -85,6 +94,20 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
     with cluster_of(context.settings) as cluster:
         check = check_of(cluster, request.scope.wants_partition, context)
         found = list(check.findings())
+        replay = LeaderReplay(
+            scope=request.scope,
+            cluster=cluster,
+            brokers=check.brokers,
+            topics=check.brokers.topics({one.topic for one in check.names}),
+            places=check.places,
+        )
+        not_replayed = 0
+        if request.scope.remote is None:
+            not_replayed = len(replay.partitions)
+        elif replay.partitions:
+            known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
+            by_log = replay.findings(planner_of(context), context)
+            found += [one for one in by_log if (one.topic_partition, one.broker_id) not in known]
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
@@ -92,7 +115,9 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
     globs, partitions = request.scope.unmatched(check.names)
     unseen = [*globs, *sorted(set(partitions))]
-    yield from results(found, check.partitions, check.replicas, alone=check.alone, unseen=unseen)
+    yield from results(
+        found, check.partitions, check.replicas, alone=check.alone, not_replayed=not_replayed, unseen=unseen
+    )
 
 
 def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context: Context) -> ReplicaCheck:
@@ -112,6 +137,7 @@ def results(
     replicas: int,
     *,
     alone: int = 0,
+    not_replayed: int = 0,
     unseen: Sequence[str] = (),
 ) -> Iterator[Checked | Ended]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
@@ -130,6 +156,7 @@ def results(
         partitions=partitions,
         replicas=replicas,
         alone=alone,
+        not_replayed=not_replayed,
         faults=(*_not_known(found), *(_not_there(one) for one in unseen if not has_magic(one))),
         warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
@@ -162,7 +189,7 @@ def _lost(found: Sequence[ReplicaFinding]) -> Iterator[LostProducerStateError]:
     lost = [one for one in found if one.state is ReplicaState.LOST]
     if lost:
         leading = human_count(sum(one.leads for one in lost))
-        what = f"{some(len(lost), 'replica')} without producer state that another replica of the partition has"
+        what = f"{some(len(lost), 'replica')} without producer state that another replica, or the log, has"
         yield LostProducerStateError(f"{what}; leading now: {leading}", hint=_HEAL)
 
 
@@ -188,6 +215,7 @@ def _replica_row(one: ReplicaFinding) -> Row:
         "state": one.state.value,
         **{name: counts[loss] for loss, name in _LOSSES.items()},
         "reason": one.why,
+        "replayedTo": one.replayed_to,
         "producers": [
             {
                 "losses": [loss.value for loss in lost.losses],
@@ -205,7 +233,8 @@ def _in_words(one: ReplicaFinding) -> str:
     match one.state:
         case ReplicaState.LOST:
             ids = first_of([lost.known.producer_id for lost in one.lost], _MOST_NAMED)
-            return f"{who} has lost state of the producers {ids}"
+            by = "" if one.replayed_to is None else f", by a replay of its log up to offset {one.replayed_to}"
+            return f"{who} has lost state of the producers {ids}{by}"
         case ReplicaState.LAGGING:
             return f"{who} is out of sync, so what it lacks is not known"
         case ReplicaState.UNKNOWN:
@@ -239,7 +268,7 @@ class ReplicasView(View["Checked | Ended"]):
     def __init__(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> None:
         self._bootstrap_server, self._command_config = bootstrap_server, command_config
         self._lost: list[ReplicaFinding] = []
-        counts = ("partitions", "notCompared", "replicas")
+        counts = ("partitions", "notCompared", "notReplayed", "replicas")
         self._totals = dict.fromkeys((*counts, *(state.value for state in ReplicaState)), 0)
 
     @property
@@ -259,6 +288,7 @@ class ReplicasView(View["Checked | Ended"]):
             self._totals |= {
                 "partitions": result.partitions,
                 "notCompared": result.alone,
+                "notReplayed": result.not_replayed,
                 "replicas": result.replicas,
             }
             return None
@@ -284,6 +314,12 @@ class ReplicasView(View["Checked | Ended"]):
         if known["notCompared"]:
             one = some(known["notCompared"], "partition")
             yield f"Not compared: {one} with 1 replica in sync, which alone cannot show what it has lost."
+        if known["notReplayed"]:
+            one = some(known["notReplayed"], "tiered partition")
+            yield (
+                f"Not compared with the log: {one}, whose replicas may all have lost the same state, as"
+                " after a move between two disks; give --remote URL, the store that brokers tier to."
+            )
         if self._lost:
             yield from self._what_next()
 
@@ -303,14 +339,33 @@ class ReplicasView(View["Checked | Ended"]):
         yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
 
 
-@with_settings(TOPIC, CLUSTER)
-def replicas(context: Invocation) -> int:
-    """Find replicas that lack producer state which another replica has: they must not become leaders.
+@with_settings(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE)
+def replicas(
+    context: Invocation,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG_DIR", help="Log dirs of brokers, read with --remote up to their last closed segment."
+        ),
+    ] = None,
+) -> int:
+    """Find replicas that lack producer state which another replica, or the log, has: they must not become leaders.
 
-    Asks every replica of the cluster that --bootstrap-server names (DescribeProducers, brokers from 2.8 on) and reads
-    no log. A difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost
-    state, and with 16 if none is known to have and some did not answer.
+    Asks every replica of the cluster that --bootstrap-server names (DescribeProducers, brokers from 2.8 on). A
+    difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost state, and with
+    16 if none is known to have and some did not answer.
+
+    What all replicas have lost, or the only one, shows in the log alone. With --remote, replicas are compared with a
+    replay of the partitions that --topic names, else of those whose remote snapshots have producers that replicas lack.
     """
-    scope = Scope(sources=(), topics=context.settings.topics)
+    settings = context.settings
+    if sources and settings.remote is None:
+        raise UsageError("log dirs are read with --remote alone", hint="give --remote URL, what brokers tier to")
+    scope = Scope(
+        sources=tuple(sources or ()),
+        topics=settings.topics,
+        remote=remote_of(settings),
+        connect=partial(cluster_of, settings),
+    )
     view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
     return context.show(run(Request(scope=scope), context), view)

@@ -1,4 +1,6 @@
-"""How a stock broker loses producer state: a new replica of a tiered partition starts from remote storage.
+"""How a stock broker loses producer state: a replica of a tiered partition starts from remote storage.
+
+It is a new one, or one that is moved to another disk of its broker.
 
 Broker 1 leads. A transaction begins, and an idempotent producer writes one batch, both in a segment that is tiered and
 deleted locally; the transaction is aborted in a segment that stays. Broker 2 becomes a replica, fetches what is local,
@@ -94,23 +96,8 @@ def lost_state(
     follower = Broker(release, disks, tiering(remote) | own, node=2, joins=leader)
     with ExitStack() as stack:
         stack.enter_context(leader.running())
-        for topic in (TOPIC, *others):
-            leader.drive("assign", topic, 1, *SMALL[release.version], "remote.storage.enable=true",
-                         "file.delete.delay.ms=100", "local.retention.bytes=20000")  # fmt: skip
-        client = RawClient(leader.port, "aborted later")
-        leader.drive("append", TOPIC, 0, 2)
-        client.add(TopicPartition(TOPIC, 0))
-        client.produce(TopicPartition(TOPIC, 0))
-        sent = {topic: send_batch(leader, IDEMPOTENT, topic) for topic in (TOPIC, *others)}
+        aborted, sent = _begun_in_remote(leader, (TOPIC, *others))
         stack.enter_context(follower.running())
-        for topic in sent:
-            while len(bases(leader.log_dirs[0] / f"{topic}-0")) < _SEGMENTS:
-                leader.drive("append", topic, 0, 30)
-        RawClient(leader.port, "aborted later")  # which aborts what the earlier instance has left open
-        leader.drive("append", TOPIC, 0, 2)
-        for topic, offset in sent.items():
-            partition = leader.log_dirs[0] / f"{topic}-0"
-            eventually(lambda at=partition, lost=offset: bases(at)[0] > lost, "no segment is deleted locally")
         before_replica(remote)
         for topic in sent:
             leader.drive("reassign", topic, 0, "1,2")
@@ -118,7 +105,64 @@ def lost_state(
             leader=leader,
             follower=follower,
             remote=remote,
-            aborted=client.producer_id,
+            aborted=aborted,
             batch_offset=sent[TOPIC],
             batch_offsets=sent,
         )
+
+
+def _begun_in_remote(leader: Broker, topics: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Make topics; in the first, a transaction begins in remote storage and is aborted in a local segment.
+
+    Return its producer id, and where the batch of ``IDEMPOTENT`` is, by topic.
+    """
+    for topic in topics:
+        leader.drive("assign", topic, 1, *SMALL[leader.release.version], "remote.storage.enable=true",
+                     "file.delete.delay.ms=100", "local.retention.bytes=20000")  # fmt: skip
+    client = RawClient(leader.port, "aborted later")
+    leader.drive("append", TOPIC, 0, 2)
+    client.add(TopicPartition(TOPIC, 0))
+    client.produce(TopicPartition(TOPIC, 0))
+    sent = {topic: send_batch(leader, IDEMPOTENT, topic) for topic in topics}
+    for topic in sent:
+        while len(bases(directory_of(leader, topic))) < _SEGMENTS:
+            leader.drive("append", topic, 0, 30)
+    RawClient(leader.port, "aborted later")  # which aborts what the earlier instance has left open
+    leader.drive("append", TOPIC, 0, 2)
+    for topic, offset in sent.items():
+        partition = directory_of(leader, topic)
+        eventually(lambda at=partition, lost=offset: bases(at)[0] > lost, "no segment is deleted locally")
+    return client.producer_id, sent
+
+
+def directory_of(broker: Broker, topic: str = TOPIC) -> Path:
+    """Return the directory of a topic's partition 0, on whichever disk it is."""
+    (found,) = (path for log_dir in broker.log_dirs for path in log_dir.glob(f"{topic}-0"))
+    return found
+
+
+@contextmanager
+def on_two_disks(release: Release, root: Path) -> Iterator[LostState]:
+    """Give the partition with one replica, on a broker with two log dirs; ``move_to_other_disk`` loses its state."""
+    remote = root / "remote"
+    for folder in (remote, root / "one"):
+        folder.mkdir(parents=True)
+    broker = Broker(release, [root / "one" / "data", root / "one" / "disk"], tiering(remote) | QUICK)
+    with broker.running():
+        aborted, sent = _begun_in_remote(broker, (TOPIC,))
+        yield LostState(
+            leader=broker,
+            follower=broker,
+            remote=remote,
+            aborted=aborted,
+            batch_offset=sent[TOPIC],
+            batch_offsets=sent,
+        )
+
+
+def move_to_other_disk(broker: Broker) -> None:
+    """Move the partition to the other log dir of its broker, and wait until it is there."""
+    here = directory_of(broker).parent
+    (there,) = (one for one in broker.log_dirs if one != here)
+    broker.drive("place", TOPIC, 0, there)
+    eventually(lambda: not list(here.glob(f"{TOPIC}-0*")) and (there / f"{TOPIC}-0").exists(), "it is not moved")

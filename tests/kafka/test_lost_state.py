@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kafka.brokers import Broker, eventually, zookeeper
-from tests.kafka.lost_state import IDEMPOTENT, TOPIC, lost_state
+from tests.kafka.lost_state import IDEMPOTENT, TOPIC, directory_of, lost_state, move_to_other_disk, on_two_disks
 from tests.kafka.repaired_kafka import repaired
 from tests.scheduler.api.whole import whole
 from tests.scheduler.files import EMPTY_SNAPSHOT
@@ -72,10 +72,61 @@ def test_a_new_replica_from_remote_storage_is_found_before_clients_notice_it(
         ]
 
 
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
+def test_a_single_leader_that_was_moved_between_two_disks_is_found_by_the_log_and_healed(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    with on_two_disks(release(version), tmp_path) as lost:
+        broker, remote = lost.leader, ("--remote", lost.remote.as_uri())
+        disks, how = broker.log_dirs, ("--engine", "local", "--output", "json")
+        asked = ("replicas", "--bootstrap-server", broker.address, *how)
+        before = lost.read()
+        assert command(*asked, *remote).code == 0, "nothing is lost yet"
+        warned = command("check", *disks, "--before-move", TOPIC, "--output", "json")
+        assert warned.code == 4, warned.err
+        (move,) = warned.document["partitions"]
+        assert {IDEMPOTENT, lost.aborted} <= set(move["producers"])
+        assert (move["openTransactions"], move["safeFrom"]) == (1, None), "it is aborted above the newest snapshot"
+
+        move_to_other_disk(broker)
+        alone = command(*asked)
+        assert (alone.code, alone.document["summary"]["notReplayed"]) == (0, 1), "it is said, and not called healthy"
+        for more in ((), ("--topic", TOPIC), tuple(disks)):
+            found = command(*asked, *remote, *more)
+            assert found.code == 4, (more, found.err)
+            (replica,) = found.document["replicas"]
+            assert (replica["brokerId"], replica["leads"], replica["state"]) == (1, True, "lost")
+            by_id = {one["known"]["producerId"]: one for one in replica["producers"]}
+            assert by_id[IDEMPOTENT]["losses"] == ["producer"]
+            assert replica["replayedTo"] > lost.batch_offset
+        records, _ = lost.read()
+        assert records == before[0] + 1, "the aborted record is served as committed, at once"
+        again = lost.sent_again(broker)
+        assert again > lost.batch_offset, "the batch is appended a second time"
+        marked = command("scan", *disks, *remote, "--topic", TOPIC, "--output", "json")
+        assert marked.document["partitions"][0]["lostProducerState"]["isProven"] is True
+        said = _explained(command, lost)
+        assert (said["leads"], said["moveCommands"]) == (True, [])
+        assert [(one["producerId"], one["baseOffset"]) for one in said["wronglyAppended"]] == [(IDEMPOTENT, again)]
+
+        broker.stop()
+        staged = tmp_path / "healed"
+        made = command("regenerate", *disks, *remote, "--boundaries", "all", "--topic", TOPIC, "--into", staged, *how)
+        assert made.code == 0, made.err
+        home = directory_of(broker).parent
+        replaced = ("--replace", "false-partial", "--replace", "txnindex")
+        assert command("install", staged, home, *replaced, "--output", "json").code == 0
+        broker.start_up()
+        eventually(lambda: command(*asked, *remote, "--topic", TOPIC).code == 0, "the healed leader lacks state")
+        assert lost.read()[0] == before[0] + 1, "the duplicate stays, and the aborted record is hidden again"
+        assert lost.sent_again(broker) == again, "a duplicate is answered as one"
+        assert not broker.complaints(broker.started_at)
+
+
 def _explained(command: Resnap, lost: LostState) -> dict[str, Any]:
     """Return what is said of the replica that lost its state."""
     asked = ("--remote", lost.remote.as_uri(), "--bootstrap-server", lost.leader.address, "--output", "json")
-    explained = command("explain", lost.follower.log_dirs[0], f"{TOPIC}-0", 1, *asked)
+    explained = command("explain", directory_of(lost.follower).parent, f"{TOPIC}-0", 1, *asked)
     assert explained.code == 0, explained.err
     said: dict[str, Any] = explained.document["summary"]["lostProducerState"]
     (aborted,) = said["abortedAndServed"]
@@ -144,8 +195,17 @@ def test_with_one_method_of_kafka_repaired_nothing_is_lost_but_what_remote_snaps
 ) -> None:
     kafka = repaired(release(version), tmp_path / "repaired")
 
-    def replicas(lost: LostState) -> Ran:
-        return command("replicas", "--bootstrap-server", lost.leader.address, "--topic", TOPIC, "--output", "json")
+    def replicas(lost: LostState, *more: object) -> Ran:
+        return command(
+            "replicas", "--bootstrap-server", lost.leader.address, "--topic", TOPIC, "--output", "json", *more
+        )
+
+    with on_two_disks(kafka, tmp_path / "disks") as lost:
+        before = lost.read()
+        move_to_other_disk(lost.leader)
+        assert replicas(lost, "--remote", lost.remote.as_uri(), "--engine", "local").code == 0
+        assert lost.read() == before
+        assert lost.sent_again(lost.leader) == lost.batch_offset
 
     with lost_state(kafka, tmp_path / "right") as lost:
         assert replicas(lost).code == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.scheduler.clock import instant
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.install_staged import Request, install_staged
@@ -58,6 +59,30 @@ def regenerate(command: Resnap, replica: Path, remote: Path, into: Path) -> Ran:
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return ran
+
+
+def test_before_a_move_between_disks_the_producers_below_the_local_log_start_are_listed_until_they_expire(
+    command: Resnap, replica: Path, fixture_set: Sets
+) -> None:
+    leader = load_snapshot(file_at(fixture_set(LOST).expected / "t-0", LOG_END, "snapshot"))
+    partition = replica / "t-0"
+    for path in partition.glob("*.snapshot"):
+        shutil.copy(fixture_set(LOST).expected / "t-0" / path.name, path)
+    asked = ("check", replica, "--before-move", "t", "--output", "json", "--producer-id-expiration-ms")
+    ran = command(*asked, 10**13)
+    assert ran.code == 4, ran.err
+    (row,) = ran.document["partitions"]
+    below = {one.producer_id for one in leader.values() if one.last_offset < LOCAL_FROM}
+    assert set(row["producers"]) == below
+    assert (row["snapshotOffset"], row["localStartOffset"], row["openTransactions"]) == (LOG_END, LOCAL_FROM, 0)
+    last_ms = max(leader[producer_id].timestamp for producer_id in below)
+    assert row["safeFrom"] == instant(last_ms + 10**13)
+    ran = command(*asked, 1)
+    assert (ran.code, ran.document["partitions"], ran.document["summary"]["safe"]) == (0, [], 1)
+    for path in partition.glob("*.snapshot"):
+        path.unlink()
+    ran = command(*asked, 1)
+    assert (ran.code, ran.document["summary"]["unknown"]) == (4, 1), "not known is not safe"
 
 
 def check_healed(partition: Path, expected: Path) -> None:

@@ -64,7 +64,7 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
             one.state.value for one in sorted(findings, key=lambda one: one.topic_partition)
         ]
         assert document["summary"] == {
-            "partitions": 2, "notCompared": 0, "replicas": 5, "lost": findings.count(LOST),
+            "partitions": 2, "notCompared": 0, "notReplayed": 0, "replicas": 5, "lost": findings.count(LOST),
             "lagging": findings.count(LAGGING), "unknown": findings.count(SILENT),
         }  # fmt: skip
         assert ("error: " in said.getvalue()) == (code != 0)

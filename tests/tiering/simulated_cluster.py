@@ -19,7 +19,9 @@ from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
+
+    from resnap.tiering.cluster.facts import TopicFacts
 
 LAG_MS: Final = 30_000
 EXPIRATION_MS: Final = 600_000
@@ -150,6 +152,9 @@ class Cluster:
                 raise ClusterError(f"broker {broker_id} does not answer")
             known = {one.name: one.replicas.get(broker_id) for one in self.cluster_partitions}
             return {name: _answer(known.get(name)) for name in partitions}
+
+    def topics(self, _names: Collection[str]) -> dict[str, TopicFacts]:
+        return {}
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, DeletedRecords]:
         return dict.fromkeys(partitions, DeletedRecords())

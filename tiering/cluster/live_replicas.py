@@ -21,7 +21,7 @@ from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionR
 from resnap.tiering.controller.expiration import EXPIRATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
@@ -84,6 +84,14 @@ class LiveBrokers:
             for one in topic.partitions
             if self.wants(TopicPartition(topic.name, one.partition_index))
         ]
+
+    def topics(self, names: Collection[str]) -> Mapping[str, TopicFacts]:
+        """Return what the cluster says of topics, with offsets; with a warning nothing, if it does not say."""
+        try:
+            return self.cluster.facts(lambda name: name in names).topics
+        except ClusterError as error:
+            self.warn(f"which partitions are tiered is not known: {error}")
+            return {}
 
     def producers(
         self, broker_id: int, partitions: Sequence[TopicPartition]

@@ -43,6 +43,7 @@ class ReplicaCheck:
         pause: waits for so many seconds.
         check: raises an error to end the check.
         partitions: number of partitions.
+        places: where the replicas of the partitions were at first.
         names: names of the partitions.
         alone: number of partitions with a single in-sync replica, which cannot be compared.
         replicas: number of replicas queried.
@@ -55,6 +56,7 @@ class ReplicaCheck:
     pause: Callable[[float], object]
     check: Callable[[], object]
     partitions: int = 0
+    places: Sequence[PartitionReplicas] = ()
     names: frozenset[TopicPartition] = frozenset()
     alone: int = 0
     replicas: int = 0
@@ -68,7 +70,7 @@ class ReplicaCheck:
             ClusterError: the cluster does not list its replicas.
 
         """
-        places = self.brokers.partitions()
+        self.places = places = self.brokers.partitions()
         self.partitions, self.names = len(places), frozenset(place.topic_partition for place in places)
         self.alone = sum(place.leader is not None and len(place.in_sync) == 1 for place in places)
         unsettled: list[Watched] = []

@@ -231,6 +231,8 @@ class ReplicaFinding:
     replicas: tuple[int, ...] = ()
     """All of the partition, in their order."""
     in_sync: tuple[int, ...] = ()
+    replayed_to: int | None = None
+    """Where the replay of the log ends that the replica was compared with; None where with another replica."""
 
     @property
     def leads(self) -> bool:

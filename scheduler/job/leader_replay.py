@@ -1,0 +1,280 @@
+"""Compares the producer state of replicas of a running cluster with a replay of the partition's log.
+
+Replicas cannot show what all of them have lost, nor a single one what it has lost: a leader that was moved to another
+disk, or that started from remote storage, lacks the producers below its first local offset. The log shows them. It is
+read from remote storage, and from log dirs where these are given, up to the last closed segment; what a producer has
+done since can only have added to its state. A producer that may have expired is not compared, and an open transaction
+only with one that the replica has, since it may have ended above.
+
+Source: ``TierStateMachine.buildProducerSnapshotFile``, ``ReplicaAlterLogDirsThread``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.replay.results import Outcome
+from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import snapshot_key
+from resnap.scheduler.job.sources import NothingInScopeError, select
+from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
+from resnap.scheduler.job.work_items import cost_of
+from resnap.storage.errors import ClusterError, ResnapError, UsageError
+from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.tiering.cluster.producers import ActiveProducer
+from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, ReplicaState, Tolerance, lost_producers
+from resnap.tiering.lost_producer_state import judge_snapshots
+from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.remote_log.known_segments import KnownSegments, events_of
+from resnap.tiering.remote_log.metadata_cache import fold_events
+from resnap.tiering.remote_log.records import TopicIdPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from resnap.replay.plan import PartitionPlan
+    from resnap.replay.results import PartitionResult
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.planner import Planner
+    from resnap.scheduler.job.sources import Scope, SelectedPartition
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.facts import TopicFacts
+    from resnap.tiering.cluster.live_replicas import LiveBrokers
+    from resnap.tiering.cluster.producers import ReplicaProducers
+    from resnap.tiering.cluster.replica_comparison import LostProducer, PartitionReplicas, ReplicaFinding
+
+_A_REQUEST: Final = 50
+"""Partitions whose producers a broker is asked for at once."""
+
+
+class _Compared(NamedTuple):
+    """A partition that may have lost state on all its replicas."""
+
+    place: PartitionReplicas
+    topic: TopicFacts
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderReplay:
+    """The comparison of replicas with the log.
+
+    Attributes:
+        scope: log dirs of brokers, and the remote storage; topics limit the replay, and then all of them are replayed.
+        topics: of the cluster, with offsets.
+        places: the replicas of all partitions.
+
+    """
+
+    scope: Scope
+    cluster: Cluster
+    brokers: LiveBrokers
+    topics: Mapping[str, TopicFacts]
+    places: Sequence[PartitionReplicas]
+
+    @property
+    def partitions(self) -> dict[TopicPartition, _Compared]:
+        """The tiered partitions whose leaders do not have the beginning of the log on their disk."""
+        found = {}
+        for place in self.places:
+            topic = self.topics.get(place.topic_partition.topic)
+            facts = None if topic is None else topic.partitions.get(place.topic_partition.partition)
+            if topic is None or facts is None or place.leader is None or not topic.is_tiered:
+                continue
+            if facts.local_start_offset is None or facts.local_start_offset > (facts.log_start_offset or 0):
+                found[place.topic_partition] = _Compared(place, topic)
+        return found
+
+    def findings(self, planner: Planner, context: Context) -> Iterator[ReplicaFinding]:
+        """Yield the replicas that lack state which the log shows, and the partitions of which it shows nothing.
+
+        Raises:
+            ResnapError: the cluster, or remote storage, cannot be read.
+
+        """
+        wanted = self.partitions
+        logs, unread = self._logs(wanted, planner)
+        answers = self._answers([wanted[name].place for name in logs])
+        times, now_ms = self.brokers.times(), context.clock.now_ms()
+        tolerance = Tolerance(now_ms=now_ms, expiration_ms=times.expiration_ms, deleted=DeletedRecords())
+        for name in wanted.keys() - logs.keys():
+            why = unread.get(name, f"{self.scope.remote} holds nothing of it")
+            yield wanted[name].place.finding(None, ReplicaState.UNKNOWN, why)
+        by_mark = {
+            name
+            for name in logs
+            if self.scope.topics
+            or self.scope.partitions
+            or self._is_marked(logs[name], answers[name], planner, tolerance)
+        }
+        with scratch_directory("replicas") as directory:
+            for result in self._replayed({name: logs[name] for name in by_mark}, planner, directory, context):
+                place = wanted[result.topic_partition].place
+                yield from _compared(place, result, answers[result.topic_partition], directory, tolerance)
+
+    def _logs(
+        self, wanted: Mapping[TopicPartition, _Compared], planner: Planner
+    ) -> tuple[dict[TopicPartition, SelectedPartition], dict[TopicPartition | None, str]]:
+        """Return the logs of ``wanted``, and why others cannot be read.
+
+        They are read in the log dirs that have them, with their remote parts, else from remote storage alone.
+        """
+        if not wanted or self.scope.remote is None:
+            return {}, {}
+        sources = planner.engine.reading.sources
+        ids = {one.topic.name: one.topic.topic_id for one in wanted.values() if one.topic.topic_id is not None}
+        asked = [
+            TopicIdPartition(name=name.topic, id=ids[name.topic], partition=name.partition)
+            for name in wanted
+            if name.topic in ids
+        ]
+        try:
+            events = events_of(self.cluster, asked)
+        except UsageError:  # the metadata are kept elsewhere
+            events = {}
+        known = KnownSegments(fold_events(chain.from_iterable(events.values())))
+        names = tuple(map(str, wanted))
+        remote = replace(
+            self.scope,
+            sources=(self.scope.remote,),
+            remote=None,
+            connect=None,
+            topic_ids=ids,
+            counts=known.counts,
+            topics=(),
+            partitions=names,
+        )
+        found: dict[TopicPartition, SelectedPartition] = {}
+        unread: dict[TopicPartition | None, str] = {}
+        local = replace(self.scope, topics=(), partitions=names)
+        for scope in (remote, local) if self.scope.sources else (remote,):
+            try:
+                selection = select(scope, sources)
+            except NothingInScopeError:
+                continue
+            found |= {
+                one.topic_partition: one
+                for one in selection.partitions
+                if scope is remote or one.log_dir.broker_id in wanted[one.topic_partition].place.in_sync
+            }
+            unread |= {one.topic_partition: str(one.error) for one in selection.problems}
+        return {name: one for name, one in found.items() if one.inventory.partition.boundaries}, unread
+
+    def _answers(self, places: Iterable[PartitionReplicas]) -> dict[TopicPartition, dict[int, ReplicaProducers]]:
+        """Return the producers of every replica in sync, by partition and broker; none of one that does not answer."""
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        answers: dict[TopicPartition, dict[int, ReplicaProducers]] = {}
+        for place in places:
+            answers[place.topic_partition] = {}
+            for broker_id in place.in_sync:
+                led[broker_id].append(place.topic_partition)
+        for broker_id, names in led.items():
+            for begin in range(0, len(names), _A_REQUEST):
+                try:
+                    said = self.brokers.producers(broker_id, names[begin : begin + _A_REQUEST])
+                except ClusterError:
+                    continue  # the comparison of replicas says so
+                for name, producers in said.items():
+                    answers[name][broker_id] = producers
+        return answers
+
+    def _is_marked(
+        self,
+        selected: SelectedPartition,
+        answers: Mapping[int, ReplicaProducers],
+        planner: Planner,
+        tolerance: Tolerance,
+    ) -> bool:
+        """Whether a remote snapshot has a producer that a replica, or a later snapshot, lacks."""
+        partition, sources = selected.inventory.partition, planner.engine.reading.sources
+        youngest_ns = (tolerance.now_ms - tolerance.expiration_ms) * 1_000_000
+        recent = [one for one in partition.snapshots if one.mtime_ns >= youngest_ns] or partition.snapshots[-1:]
+        if judge_snapshots(replace(partition, snapshots=recent), sources, tolerance.expiration_ms).losses:
+            return True
+        try:
+            entries = read_snapshot(sources.read(recent[-1].path)) if recent else {}
+        except ResnapError:
+            return True  # a replay shows it
+        return any(
+            next(_lost(entries.values(), recent[-1].offset, one.producers, tolerance), None) is not None
+            for one in answers.values()
+            if one.error is None
+        )
+
+    def _replayed(
+        self, logs: Mapping[TopicPartition, SelectedPartition], planner: Planner, directory: Path, context: Context
+    ) -> Iterator[PartitionResult]:
+        plans = [self._plan(one, planner) for one in logs.values()]
+        if planner.engine.is_remote and plans:
+            hint = "give --engine local, or a local --spark-master"
+            raise UsageError("executors on other machines cannot write where replicas are compared", hint=hint)
+        cost = cost_of(plans)
+        with context.progress("replay") as (progress,):
+            progress.expect(cost.segments, cost.size_bytes)
+            yield from planner.engine.replay(
+                plans, directory.as_uri(), progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
+            )
+
+    def _plan(self, selected: SelectedPartition, planner: Planner) -> PartitionPlan:
+        partition, sources = selected.inventory.partition, planner.engine.reading.sources
+        expiration_ms = planner.rules.written_under.expiration_ms
+        facts = load_facts(partition, sources, expiration_ms=expiration_ms, is_judged=True)
+        return plan_replay(selected.inventory, facts, partition.boundaries[-1:], planner.rules)
+
+
+def _compared(
+    place: PartitionReplicas,
+    result: PartitionResult,
+    answers: Mapping[int, ReplicaProducers],
+    directory: Path,
+    tolerance: Tolerance,
+) -> Iterator[ReplicaFinding]:
+    """Yield what replicas lack of the state that the replay of a partition gives."""
+    (found,) = result.boundaries
+    if found.outcome is not Outcome.REBUILT:
+        why = f"its log cannot be replayed: {found.reason or result.error}"
+        yield place.finding(None, ReplicaState.UNKNOWN, why)
+        return
+    offset = found.boundary.offset
+    entries = read_snapshot((directory / snapshot_key(place.topic_partition, offset)).read_bytes())
+    for broker_id, answer in sorted(answers.items()):
+        lost = () if answer.error else tuple(_lost(entries.values(), offset, answer.producers, tolerance))
+        if lost:
+            finding = place.finding(broker_id, ReplicaState.LOST)
+            yield replace(finding, lost=lost, replayed_to=offset)
+
+
+def _lost(
+    entries: Iterable[ProducerEntry], end: int, producers: Iterable[ActiveProducer], tolerance: Tolerance
+) -> Iterator[LostProducer]:
+    """Yield what ``producers`` lack of the state at offset ``end``.
+
+    A transaction that was open there may have ended above, and its producer have expired since.
+    """
+    known = [
+        one
+        for one in map(_active, entries)
+        if not tolerance.expires(one._replace(current_transaction_start_offset=None))
+    ]
+    for lost in lost_producers(known, producers, known):
+        start = None if lost.found is None else lost.found.current_transaction_start_offset
+        is_cut = start is not None and start < end
+        losses = tuple(one for one in lost.losses if one is not Loss.TRANSACTION or lost.found is None or is_cut)
+        if losses:
+            yield lost._replace(losses=losses)
+
+
+def _active(entry: ProducerEntry) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_transaction_start_offset=entry.current_txn_first_offset if entry.has_open_transaction else None,
+    )

@@ -1,0 +1,174 @@
+"""The job of ``check --before-move``: what partitions would lose by a move to another disk now.
+
+A replica that is moved between two disks of its broker starts from remote storage, and then knows the producers of its
+local segments alone (``docs/lost-producer-state.md``). So a move is safe once no producer whose last batch, or whose
+open transaction, lies below the local log start is unexpired. The newest snapshot shows them; producers that have
+written since then may be safe already.
+
+Source: ``ReplicaAlterLogDirsThread``, ``TierStateMachine.buildProducerSnapshotFile``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resnap.scheduler.cli.failures import MISSING_FOUND, OK
+from resnap.scheduler.clock import instant
+from resnap.scheduler.job.contract import Caller, Result, View, unread
+from resnap.scheduler.job.reports import count_of, identity
+from resnap.scheduler.job.sources import select, warn_unmatched
+from resnap.scheduler.job.wiring import reading_of
+from resnap.scheduler.output.rendering import PARTITION, Column, human_count, some
+from resnap.storage.errors import ResnapError
+from resnap.storage.log.producer_snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.sources import Scope
+    from resnap.scheduler.output.rendering import Row
+    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.storage.sources.files import Sources
+
+CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Log dirs, and the topics that are to be moved."""
+
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move(Result):
+    """What a move of one partition would lose.
+
+    Attributes:
+        local_start: first offset on the disk.
+        at: offset of the snapshot that shows the producers; None if there is none that can be read.
+        producers: those that would be lost.
+        safe_from_ms: when a move loses nothing any more; None while a transaction is open, or if it is not known.
+
+    """
+
+    local_start: int
+    at: int | None
+    producers: tuple[ProducerEntry, ...]
+    safe_from_ms: int | None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether nothing would be lost."""
+        return self.at is not None and not self.producers
+
+
+def run(request: Request, context: Context) -> Iterator[Result]:
+    """Yield each partition of which a part is in remote storage alone.
+
+    Raises:
+        UsageError, LogDirError: a source is not what it should be, or nothing is in scope.
+
+    """
+    sources, settings = reading_of(context.settings).sources, context.settings
+    selection = select(request.scope, sources)
+    warn_unmatched(request.scope, selection, context)
+    yield from unread(selection)
+    for selected in selection.partitions:
+        partition = selected.inventory.partition
+        if partition.segments and partition.segments[0].base_offset > partition.log_start_offset:
+            yield _move(partition, sources, context.clock.now_ms(), settings.expiration_ms)
+
+
+def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms: int) -> Move:
+    start = partition.segments[0].base_offset
+    at, entries = _newest(partition, sources, start)
+    lost = [
+        one
+        for one in entries
+        if (one.last_offset < start or (one.has_open_transaction and one.current_txn_first_offset < start))
+        and (one.has_open_transaction or now_ms - one.timestamp < expiration_ms)
+    ]
+    is_open = any(one.has_open_transaction and one.current_txn_first_offset < start for one in lost)
+    last_ms = max((one.timestamp for one in lost), default=now_ms - expiration_ms)
+    return Move(
+        topic_partition=partition.topic_partition,
+        local_start=start,
+        at=at,
+        producers=tuple(sorted(lost)),
+        safe_from_ms=None if is_open or at is None else max(last_ms + expiration_ms, now_ms),
+    )
+
+
+def _newest(partition: PartitionDir, sources: Sources, start: int) -> tuple[int | None, Sequence[ProducerEntry]]:
+    """Return the newest snapshot that can be read: its offset, and its entries."""
+    for snapshot in reversed(partition.snapshots):
+        if snapshot.offset < start:
+            break
+        try:
+            return snapshot.offset, tuple(read_snapshot(sources.read(snapshot.path)).values())
+        except ResnapError:
+            continue
+    return None, ()
+
+
+class BeforeMoveView(View[Result]):
+    """A row per partition that a move would cost producer state now, or of which that is not known."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (
+        PARTITION,
+        Column(key="localStartOffset", title="ON DISK FROM", right=True),
+        Column(key="producers", title="WOULD BE LOST", right=True, show=count_of),
+        Column(key="openTransactions", title="OPEN", right=True),
+        Column(key="safeFrom", title="SAFE FROM", show=lambda value: "-" if value is None else str(value)),
+    )
+
+    def __init__(self) -> None:
+        self._counts = {"partitions": 0, "safe": 0, "lossy": 0, "unknown": 0}
+
+    @property
+    def exit_code(self) -> int:
+        """Whether a move now may lose state."""
+        return MISSING_FOUND if self._counts["lossy"] or self._counts["unknown"] else OK
+
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a partition that is not safe, and count it."""
+        if not isinstance(result, Move) or result.topic_partition is None:
+            return None
+        self._counts["partitions"] += 1
+        self._counts["safe" if result.is_safe else "lossy" if result.producers else "unknown"] += 1
+        if result.is_safe:
+            return None
+        return {
+            **identity(result.topic_partition),
+            "localStartOffset": result.local_start,
+            "snapshotOffset": result.at,
+            "producers": [one.producer_id for one in result.producers],
+            "openTransactions": sum(one.has_open_transaction for one in result.producers),
+            "safeFrom": None if result.safe_from_ms is None else instant(result.safe_from_ms),
+        }
+
+    def totals(self) -> Row:
+        """Return how many partitions there are of each kind."""
+        return self._counts
+
+    def closing(self) -> Iterator[str]:
+        """Yield the totals in words, and what to do."""
+        counts = self._counts
+        yield ""
+        yield (
+            f"{some(counts['partitions'], 'partition')} with a part in remote storage alone:"
+            f" {human_count(counts['safe'])} safe to move between disks,"
+            f" {human_count(counts['lossy'])} would lose producer state,"
+            f" {human_count(counts['unknown'])} without a snapshot that shows it."
+        )
+        if self.exit_code:
+            yield (
+                "Next: wait until the time under SAFE FROM; or raise local.retention.ms and local.retention.bytes for"
+                " as long as producers live, and move then; docs/lost-producer-state.md says why."
+            )
