@@ -45,12 +45,13 @@ LABEL org.opencontainers.image.title="Resnap" \
 COPY --from=build /opt/resnap /opt/resnap
 COPY docs/deploy/healthcheck.py /opt/resnap/
 ENV PATH=/opt/resnap/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/opt/resnap/cache RESNAP_STATE_DIR=/var/lib/resnap
-# What the service keeps, and what runs leave to each other; as open as /tmp, since any user may be the one below.
-RUN install -d -m 1777 /var/lib/resnap
+# What the service keeps, and what runs leave to each other. Who may open it may also hold its locks: so it is closed to
+# all but the user below and group 0, which another user takes (--user UID:0), or mounts a directory of its own here.
+RUN install -d -o 1000 -g 0 -m 0770 /var/lib/resnap
 VOLUME /var/lib/resnap
 # Of `resnap serve`, once it is told to listen beyond the container.
 EXPOSE 8936
-# Any other user will do as well, such as the broker's, who may read its log dir.
+# Any other user will do as well, such as the broker's, who may read its log dir; of the state, see above.
 USER 1000:1000
 WORKDIR /tmp
 # Of `resnap serve`, wherever it listens: is the process alive? Other commands are healthy as long as they run.

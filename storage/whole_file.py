@@ -50,6 +50,18 @@ def open_file(path: str | Path) -> BinaryIO:
     return open(path, "rb", opener=lambda name, _: open_regular(name))
 
 
+def open_for_writing(path: str | Path, flags: int) -> int:
+    """Return a descriptor of the regular file ``path``, for writing; it is created if it does not exist.
+
+    ``flags`` are those of ``os.open`` besides, such as ``os.O_APPEND``. Raises as ``open_regular``.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     """Return the content of the regular file ``path``; raises as ``open_regular``, also if it is too large."""
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:

@@ -4,8 +4,8 @@ A broker checks little before it copies a segment: it requires leader epochs, th
 the last stable offset. It copies any other damage unchanged. If the copy cannot be read, and the broker then deletes
 its local segment, tiering is as good as stopped, so that is a blocker, too: an offset or time index whose size is not a
 multiple of its entries, and a segment that has lost records: it is empty, ends before its offset index does, or is
-missing although its index exists. A missing index is not a blocker: brokers make one when they start. The rules were
-observed on brokers of 3.9.1 (``tests/kafka/test_check.py``).
+missing although its index exists. What a broker does before it tiers anything is in ``broker_start``. The rules were
+observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_check.py``, ``tests/kafka/test_damaged_topics.py``).
 
 Source: ``RemoteLogManager.RLMCopyTask``, ``RemoteIndexCache``; KAFKA-15195.
 """
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.sources.files import GONE
+from resnap.tiering.broker_start import NOTHING_WRONG
 from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.broker_start import BrokerStart, Recovered
     from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
 
 _COMPACTED_BY: Final = {
@@ -53,7 +54,7 @@ class BrokerBlockers:
     found: tuple[Refusal, ...]
     """The first segment of each reason for which tiering stops, ascending."""
     shipped_as_is: tuple[Refusal, ...]
-    """Unusable snapshots that it ships without checking them, if it gets that far."""
+    """What it ships without checking it, if it gets that far: unusable snapshots, and segments with offsets missing."""
     damaged: frozenset[int] = frozenset()
     """Base offsets of all segments that have lost records."""
 
@@ -77,23 +78,27 @@ def broker_blockers(
     *,
     high_watermark: int | None = None,
     hanging: HangingTransaction | None = None,
+    start: BrokerStart = NOTHING_WRONG,
+    remote_end_offset: int | None = None,
     in_files: Iterable[Refusal] = (),
 ) -> BrokerBlockers:
     """Return where a stock broker's own tiering stops for good, and which segments it ships that cannot be loaded.
 
-    It checks only segments that a broker would copy, above the log start: the high watermark will pass them all, but a
-    transaction above it may be open without hanging.
+    It checks only segments that a broker would copy, above the log start and what is tiered already: the high watermark
+    will pass them all, but a transaction above it may be open without hanging.
 
     Args:
         inventory: of the partition.
         high_watermark: overrides the checkpoint; None to use the checkpoint.
         hanging: the first hanging transaction of the partition, if there is one.
-        in_files: findings inside the segments' files that sizes do not show (``short_logs``).
+        start: what a broker finds wrong when it starts.
+        remote_end_offset: where what brokers have tiered already ends; None if nothing is known to be tiered.
+        in_files: findings inside the segments' files that sizes do not show (``file_damage``).
 
     """
     if high_watermark is None:
         high_watermark = inventory.partition.high_watermark
-    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory)]
+    tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, remote_end_offset or 0)]
     if inventory.compaction is Compaction.COMPACTED:
         detail, hint = why_compacted(inventory)
         return BrokerBlockers(
@@ -101,22 +106,29 @@ def broker_blockers(
         )
     if not inventory.partition.segments:
         return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
-    refusals = [*_gone_at_the_ends(inventory), *in_files]
+    in_files = tuple(in_files)
+    refusals = [*_gone_at_the_ends(inventory), *start.refusals, *_above_log_end(inventory)]
+    refusals += [one for one in in_files if one.reason is not Reason.MISSING_OFFSETS]
+    if inventory.partition.stray is not None:
+        refusals.append(_stray(inventory.partition, inventory.partition.stray))
     unread = inventory.leader_epochs.unread
     if unread is not None and tried:
         refusals.append(refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint))
     for boundary in tried:
         is_committed = high_watermark is None or boundary.offset <= high_watermark
-        refusals += _refusals(boundary, inventory, hanging if is_committed else None)
+        refusals += _refusals(boundary, inventory, hanging if is_committed else None, start)
     first: dict[Reason, Refusal] = {}
     for refusal in sorted(refusals, key=attrgetter("base_offset")):
         first.setdefault(refusal.reason, refusal)
     return BrokerBlockers(
         found=tuple(first.values()),
-        shipped_as_is=tuple(
-            _with_useless_snapshot(boundary)
-            for boundary in tried
-            if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
+        shipped_as_is=(
+            *(one for one in in_files if one.reason is Reason.MISSING_OFFSETS),
+            *(
+                _with_useless_snapshot(boundary)
+                for boundary in tried
+                if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
+            ),
         ),
         damaged=frozenset(one.base_offset for one in refusals if one.reason is Reason.DAMAGED),
     )
@@ -207,30 +219,62 @@ def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
     return f"no leader epoch is known at offset {start}: leader-epoch-checkpoint {said}"
 
 
-def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory) -> bool:
+def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, remote_end_offset: int) -> bool:
     is_local = inventory.partition.is_local(boundary.segment.base_offset)
-    return is_local and boundary.offset > inventory.partition.log_start_offset
+    return is_local and boundary.offset > max(inventory.partition.log_start_offset, remote_end_offset)
 
 
 def _refusals(
-    boundary: BoundaryStatus, inventory: PartitionInventory, hanging: HangingTransaction | None
+    boundary: BoundaryStatus, inventory: PartitionInventory, hanging: HangingTransaction | None, start: BrokerStart
 ) -> Iterator[Refusal]:
     """Yield everything that stops a broker at a segment, in the order of the broker's checks, copied damage last."""
     segment, epochs = boundary.segment, inventory.leader_epochs
     if hanging is not None and hanging.first_offset < boundary.offset:
-        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail, hint=hanging.hint)
-    if segment.base_offset < epochs.unknown_below or epochs.checkpointed_from is None:
+from resnap.tiering.broker_start import NOTHING_WRONG
+from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
+from resnap.tiering.controller.transactions.state_log import known_states
         detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
         hint = None
         if segment.base_offset >= epochs.unknown_below:
             hint = "`resnap tier` ships the segment with the leader epochs that its batches carry"
         yield refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
+    deleted = start.deletes(boundary.offset)
+    if deleted is not None:
+        yield refuse(segment, deleted.reason, _deleted(boundary, deleted), hint=HINTS[Reason.INDEX_MISSING])
     if boundary.state is SnapshotState.MISSING:
         yield _without_snapshot(boundary)
+    swapped = next(_swapped_in(inventory.partition, segment.base_offset, boundary.offset), None)
+    if swapped is not None:
+        detail = (
+            f"a broker that starts puts {swapped} in the place of the segment, and deletes the snapshot at its base"
+        )
+        yield refuse(segment, Reason.DIRECTORY_BUSY, detail)
     gone = next((one for one in inventory.partition.without_log if segment.base_offset < one < boundary.offset), None)
     if gone is not None:
         yield refuse(segment, Reason.DAMAGED, _has_gone(inventory, gone))
     yield from _damage(segment)
+
+
+def _swapped_in(partition: PartitionDir, above: int, end: int) -> Iterator[str]:
+    """Yield the unfinished segments whose base is above the first offset, and not above the second one."""
+    for name in partition.unfinished:
+        file = parse_file_name(name)
+        if (
+            file is not None
+            and (file.kind, file.state) == (FileKind.LOG, FileState.SWAP)
+            and above < file.offset <= end
+        ):
+            yield name
+
+
+def _above_log_end(inventory: PartitionInventory) -> Iterator[Refusal]:
+    """Yield the first segment if the log is said to start above the end that a clean stop left."""
+    partition, log_end = inventory.partition, inventory.log_end
+    if log_end is not None and partition.segments and log_end.offset < partition.log_start_offset:
+        detail = (
+            f"the log ends at offset {log_end.offset}, and starts at {partition.log_start_offset} by its checkpoint"
+        )
+        yield refuse(partition.segments[0], Reason.DAMAGED, f"{detail}: a broker that starts deletes all its segments")
 
 
 def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
@@ -254,41 +298,6 @@ def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
 def _has_gone(inventory: PartitionInventory, offset: int) -> str:
     detail = f"the log of the segment at offset {offset} is missing from {inventory.partition.path}, where its index is"
     return f"{detail}: its records are lost here"
-
-
-def short_logs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
-    """Yield the local segments, including the active one, whose log ends before its offset index does.
-
-    Only the last entry of the index is read; an index that is pre-filled with zeros shows nothing. This costs one read
-    per segment, so only ``check`` does it: scheduled scans open no index.
-    """
-    if not isinstance(partition.path, Path):
-        return
-    for segment in partition.segments:
-        end = segment.next_base_offset
-        if partition.is_local(segment.base_offset) and (end is None or end > partition.log_start_offset):
-            yield from _short(segment, sources)
-
-
-def _short(segment: Segment, sources: Sources) -> Iterator[Refusal]:
-    index, size_bytes = segment.sibling("index"), segment.index_bytes
-    if not size_bytes or size_bytes % OFFSET_ENTRY.size:
-        return
-    try:
-        last = sources.read_range(index, size_bytes - OFFSET_ENTRY.size, size_bytes)
-        position = OFFSET_ENTRY.unpack(last)[1] if len(last) == OFFSET_ENTRY.size else 0
-        if position <= 0 or position < segment.size_bytes:
-            return
-        now_bytes = sources.facts(segment.path).size_bytes  # a broker may have appended to it since it was listed
-    except GONE:
-        return
-    except LogDirError as error:
-        yield refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
-        return
-    is_named = not now_bytes and segment.next_base_offset is not None  # ``_damage`` sees closed ones without a byte
-    if now_bytes <= position and not is_named:
-        detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at {position}"
-        yield refuse(segment, Reason.DAMAGED, f"{detail}: records are lost here, and brokers ship it all the same")
 
 
 def _without_segments(partition: PartitionDir) -> Refusal:
@@ -318,6 +327,19 @@ def _damage(segment: Segment) -> Iterator[Refusal]:
                 f"{detail}: brokers ship it as it is, and the segment cannot be read from remote storage",
             )
             break
+
+
+def _deleted(boundary: BoundaryStatus, why: Recovered) -> str:
+    return (
+        f"{why.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the one for"
+        f" offset {boundary.offset} too"
+    )
+
+
+def _stray(partition: PartitionDir, why: str) -> Refusal:
+    first = partition.segments[0]
+    detail = f"{why}: a broker of KRaft renames the directory to -stray when it starts, and the partition begins empty"
+    return refuse(first, Reason.STRAY, detail)
 
 
 def _without_snapshot(boundary: BoundaryStatus) -> Refusal:

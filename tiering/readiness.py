@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
+from resnap.tiering.broker_start import broker_start
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.inventory import NEVER_TIERED, Compaction
 from resnap.tiering.lost_producer_state import state_of_replica
 from resnap.tiering.refusal import HINTS, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from resnap.storage.sources.files import Sources
     from resnap.tiering.broker_blockers import BrokerBlockers
@@ -145,6 +147,8 @@ class JudgedPartition:
     candidates: Candidates
     lost_state: LostState | None
     """What shows that the replica has lost its producer state; remote snapshots prove it, where they are."""
+    remote_end_offset: int | None
+    """First offset that is not in remote storage; None where it is not known."""
 
     @property
     def facts(self) -> ScanFacts:
@@ -159,9 +163,9 @@ class JudgedPartition:
             lost_state=_without_state(self.lost_state),
         )
 
-    def sizes(self, remote_end_offset: int | None = None) -> TieringSizes:
-        """Return the sizes of its segments; those that end at or below ``remote_end_offset`` are shipped."""
-        inventory, stop = self.candidates.inventory, self.blockers.stop
+    def sizes(self) -> TieringSizes:
+        """Return the sizes of its segments."""
+        inventory, stop, remote_end_offset = self.candidates.inventory, self.blockers.stop, self.remote_end_offset
         is_excluded = self.facts.excluded is not None
         tierable = blocked = shipped = never = 0
         for segment in inventory.partition.segments:
@@ -197,6 +201,7 @@ def judge_partition(
     expiration_ms: int,
     high_watermark: int | None = None,
     facts: PartitionFacts | None = None,
+    remote_end: Callable[[], int | None] = lambda: None,
     in_files: Iterable[Refusal] = (),
 ) -> JudgedPartition:
     """Return what blocks a broker's tiering of a partition, and what blocks Resnap's.
@@ -209,7 +214,8 @@ def judge_partition(
         expiration_ms: the brokers' producer expiration.
         high_watermark: in place of what the checkpoint says; None to use the checkpoint.
         facts: the running cluster's facts of the partition, if it was asked.
-        in_files: findings inside the segments' files that sizes do not show (``broker_blockers.short_logs``).
+        remote_end: returns the first offset that is not in remote storage; called only if something stops a broker.
+        in_files: findings inside the segments' files that sizes do not show (``file_damage``).
 
     Raises:
         StoreError: the store that the partition lies in failed.
@@ -222,15 +228,24 @@ def judge_partition(
         last_stable_offset=None if facts is None else facts.last_stable_offset,
         now_ms=now_ms,
     )
+    blockers_above = partial(
+        broker_blockers,
+        inventory,
+        high_watermark=high_watermark,
+        hanging=hanging,
+        start=broker_start(inventory.partition, sources),
+        in_files=tuple(in_files),
+    )
+    remote_end_offset = None if facts is None else facts.remote_end_offset
+    blockers = blockers_above(remote_end_offset=remote_end_offset)
+    if blockers.found and remote_end_offset is None:
+        remote_end_offset = remote_end()
+        blockers = blockers_above(remote_end_offset=remote_end_offset)
     return JudgedPartition(
-        blockers=broker_blockers(
-            inventory,
-            high_watermark=high_watermark,
-            hanging=hanging,
-            in_files=in_files,
-        ),
+        blockers=blockers,
         candidates=before_replay(inventory, high_watermark=high_watermark),
         lost_state=state_of_replica(inventory.partition, sources, expiration_ms),
+        remote_end_offset=remote_end_offset,
     )
 
 

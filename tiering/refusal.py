@@ -40,6 +40,10 @@ class Reason(StrEnum):
     """Neither the checkpoint nor the batch headers have its leader epochs, or they contradict each other."""
     INDEX_UNUSABLE = "index-unusable"
     """Its transaction index is damaged, or the batches contradict an entry of it; other indexes are rebuilt."""
+    INDEX_MISSING = "index-missing"
+    """It has no offset index: a broker that starts deletes the snapshots above it; never a reason of ours."""
+    STRAY = "stray"
+    """A broker of KRaft takes the directory for a stray one when it starts; never a reason of ours."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
@@ -52,6 +56,8 @@ class Reason(StrEnum):
     """The replica started from remote storage without producer state; with its remote part it can be shipped."""
     MISSING_SNAPSHOT = "missing-snapshot"
     """Stops a stock broker; never a reason of ours."""
+    MISSING_OFFSETS = "missing-offsets"
+    """Offsets are missing after it; a stock broker ships what is there, we refuse it as compacted."""
     UNUSABLE_SNAPSHOT = "unusable-snapshot"
     """A stock broker ships it as it is; never a reason of ours."""
 
@@ -89,6 +95,11 @@ HINTS: Final = {
     ),
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
+    Reason.INDEX_MISSING: (
+        "start the broker and stop it once: it makes the index, and deletes the snapshots above; then `resnap"
+        " regenerate` and `resnap install` make these again"
+    ),
+    Reason.STRAY: "before the broker starts, put the right partition.metadata in its place, or the directory elsewhere",
     Reason.LINEAGE_CONFLICT: (
         "see `resnap verify URL`; continue with the log dir that shipped the other segments, or use another prefix"
     ),
@@ -101,6 +112,7 @@ HINTS: Final = {
         " `resnap install DIR LOG_DIR --replace false-partial --replace txnindex`"
     ),
     Reason.MISSING_SNAPSHOT: _REBUILD,
+    Reason.MISSING_OFFSETS: f"if the topic was never compacted, {_ANOTHER_REPLICA}",
     Reason.UNUSABLE_SNAPSHOT: _REBUILD,
 }
 

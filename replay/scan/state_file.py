@@ -19,7 +19,7 @@ import numpy as np
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, in_file
-from resnap.storage.whole_file import write_whole
+from resnap.storage.whole_file import open_file, write_whole
 
 if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array
@@ -114,7 +114,7 @@ def read_state(state: StateFile) -> Array:
     """
     hint = "the next run writes it again; --fresh does not need it"
     try:
-        with Path(state.path).open("rb") as file:
+        with open_file(state.path) as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read() if size == state.size_bytes else b""
     except OSError as error:

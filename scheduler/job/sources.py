@@ -6,6 +6,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,7 @@ from resnap.storage.sources.joined_log import Joining, with_remote
 from resnap.storage.sources.log_dirs import open_source, open_tiered
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
-from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log, with_topic_ids
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log, with_strays, with_topic_ids
 from resnap.tiering.inventory import take_inventory
 from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
@@ -62,6 +63,8 @@ class Scope:
     """URL of the remote storage whose segments are read with those of the log dirs as one log."""
     joining: Joining | None = None
     """What lies there, where it has been listed already."""
+    beside: tuple[str, ...] = ()
+    """The broker's other log dirs, where the sources are not all of them."""
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
     rule_flags: tuple[str, ...] = ()
@@ -127,6 +130,8 @@ class SelectedPartition:
     log_dir: LogDir
     live: TopicFacts | None = None
     """What the running cluster says of the topic, where it was asked."""
+    remote_end: Callable[[], int | None] = lambda: None
+    """Reads in the log dirs' part of ``__remote_log_metadata`` which offset is the first that is not tiered."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -187,6 +192,7 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
     opened, problems = _readable(scope, facts, sources)
     joining = scope.joining or _joining(scope, [one.log_dir for one in opened], sources)
     problems += () if joining is None else joining.stored.problems
+    known = cache(partial(_known_in_log_dirs, scope, sources))
     for log_dir, metadata in opened:
         whole = log_dir if joining is None else with_remote(log_dir, joining)
         policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
@@ -194,7 +200,8 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
         problems += inventory.problems
         for found in inventory.partitions:
             live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)
-            _add(partitions, SelectedPartition(inventory=found, log_dir=whole, live=live))
+            remote_end = partial(_remote_end, known, found.partition, sources)
+            _add(partitions, SelectedPartition(inventory=found, log_dir=whole, live=live, remote_end=remote_end))
     if not partitions and not problems:
         raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:
@@ -241,6 +248,7 @@ def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sour
     """Return a source with what the running cluster, or a metadata log, says of its topics."""
     listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids, counts=scope.counts)
     metadata = scope.metadata(source)
+    listed = with_strays(listed, metadata.unknown)
     return _Opened(with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata)
 
 
@@ -286,12 +294,21 @@ def _known(scope: Scope, wanted: Sequence[PartitionDir], sources: Sources) -> Kn
             live = known_by(cluster, wanted)
         if live is not None:
             return live
-    of_metadata = [
+    return _known_in_log_dirs(scope, sources)
+
+
+def _known_in_log_dirs(scope: Scope, sources: Sources) -> KnownSegments:
+    return known_in(
         open_source(source, sources, topics=lambda one: one.topic == METADATA_TOPIC)
-        for source in scope.sources
+        for source in dict.fromkeys((*scope.sources, *scope.beside))
         if not is_store_url(source)
-    ]
-    return known_in(of_metadata)
+    )
+
+
+def _remote_end(known: Callable[[], KnownSegments], partition: PartitionDir, sources: Sources) -> int | None:
+    with suppress(ResnapError):  # what of a log dir cannot be read is reported where it is selected
+        return known().end(partition, sources)
+    return None
 
 
 def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None:
@@ -341,6 +358,13 @@ def nothing_in(scope: Scope) -> NothingInScopeError:
     if scope.topics:
         what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
         return NothingInScopeError(what, hint=f"{scan} lists what is there")
+    metadata_log = find_metadata_log(scope.sources)
+    if metadata_log is not None:
+        what = f"no partition of a topic in {where}, only the metadata log: it is a controller's, or a new broker's"
+        hint = (
+            f"give the log.dirs of a broker; `resnap controller image {shlex.quote(str(metadata_log))}` shows the log"
+        )
+        return NothingInScopeError(what, hint=hint)
     what = f"no partition in {where}"
     return NothingInScopeError(what, hint="compare with log.dirs in the broker's server.properties")
 

@@ -32,8 +32,8 @@ from resnap.scheduler.verbs.before_move import Request as BeforeMove
 from resnap.scheduler.verbs.before_move import run as run_before_move
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.broker_blockers import short_logs
 from resnap.tiering.cluster.broker_settings import describe_brokers
+from resnap.tiering.file_damage import damage_in_files
 from resnap.tiering.inventory import NEVER_TIERED
 from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
 from resnap.tiering.refusal import Reason
@@ -56,8 +56,10 @@ if TYPE_CHECKING:
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _MOST_SHOWN: Final = 3
-_FIRST: Final = (Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value)
-"""What is to be done something about before anything else: to ship such a log would be for good."""
+_FIRST: Final = (
+    Reason.STRAY.value, Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value, Reason.INDEX_MISSING.value,
+)  # fmt: skip
+"""What is to be done something about before anything else: to ship such a log, or to start its broker, loses data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +113,12 @@ class _Judge:
                 expiration_ms=self.expiration_ms,
                 high_watermark=self.high_watermark,
                 facts=selected.live_facts,
-                in_files=short_logs(selected.inventory.partition, self.sources),
+                remote_end=selected.remote_end,
+                in_files=damage_in_files(selected.inventory.partition, self.sources),
             )
             answer = judge(judged.facts, ())
             readiness[answer.readiness.value] += 1
-            remote_end = None if selected.live_facts is None else selected.live_facts.remote_end_offset
-            sizes += judged.sizes(remote_end)
+            sizes += judged.sizes()
             number = selected.topic_partition.partition
             if answer.readiness.verdict is Verdict.BLOCKED:
                 blockers += _blocker_rows(number, judged, answer)
@@ -409,7 +411,8 @@ def check(
     """Say for each topic whether tiering can be turned on, and what stops it.
 
     Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged. It reads what
-    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records.
+    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records. Of the
+    batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
 
     With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
     would lose, and until when. It ends with 4 if there are any.

@@ -17,12 +17,13 @@ from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row, human_count, some
 from resnap.scheduler.verbs.controller import about_blocks, block_row
-from resnap.storage.errors import VerificationError
+from resnap.storage.errors import MetadataLogError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.tiering.controller.audit import Audit, audit
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_image
+from resnap.tiering.controller.metadata.log_files import list_metadata_log
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -46,6 +47,7 @@ def run(request: Request, context: Context) -> Iterator[Audited]:
 
     Raises:
         UsageError: there is no log dir, nothing in scope in it, or no metadata log.
+        MetadataLogError: nothing says which producer ids were allocated last.
         ResnapError: either cannot be read.
 
     """
@@ -57,6 +59,11 @@ def run(request: Request, context: Context) -> Iterator[Audited]:
     log_dir = open_source(request.log_dir, sources, topics=lambda partition: scope.wants(partition.topic))
     if not log_dir.partitions and not log_dir.problems:
         raise nothing_in(scope)
+    if not list_metadata_log(directory).segments:
+        raise MetadataLogError(
+            f"{directory} has no .log: which producer ids were allocated since its checkpoint is not known",
+            hint="give a whole copy of the directory __cluster_metadata-0 of a controller, or of a broker",
+        )
     found = audit(log_dir, partial(load_image, directory), sources)
     yield Audited(audit=found, faults=found.problems, partly_done=bool(found.problems))
 

@@ -107,7 +107,9 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
         found: list[Scanned | Unread] = []
         try:
             several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
-            selection = select(replace(several, sources=(source,)), planner.engine.reading.sources)
+            selection = select(
+                replace(several, sources=(source,), beside=scope.sources), planner.engine.reading.sources
+            )
             high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context)
             for result in scanned(selection, high_watermark, planner):
                 found.append(result)
@@ -136,7 +138,7 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         candidates=judged.candidates,
         cost_now=cost_now,
         cost_roll=cost_roll,
-        sizes=judged.sizes(None if selected.live_facts is None else selected.live_facts.remote_end_offset),
+        sizes=judged.sizes(),
         lost_state=judged.lost_state,
         waiting=_waiting(selected),
     )

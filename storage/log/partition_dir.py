@@ -109,6 +109,8 @@ class PartitionDir:
     """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
     without_log: tuple[int, ...] = ()
     """Base offsets, ascending, that have only indexes left; empty for a directory without a segment."""
+    stray: str | None = None
+    """Why a broker of KRaft takes the directory for a stray one when it starts; None if it does not."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:

@@ -14,16 +14,14 @@ import fcntl
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from resnap.storage.errors import LockedError
+from resnap.storage.file_lock import lock_holder, named
 from resnap.storage.log.partition_dir import readable
-from resnap.storage.processes import started_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_LOCKS: Final = Path("/proc/locks")
 
 
 @contextmanager
@@ -49,34 +47,15 @@ def _take(descriptor: int, log_dir: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         status = os.fstat(descriptor)
-        holder = _holder(status)
+        holder = lock_holder(status)
         if error.errno not in {errno.EAGAIN, errno.EACCES} or _is_another_user(holder, status):
             return
         raise LockedError(
-            f"{log_dir}: another run is at work on it: {_named(holder)}", hint="wait until it is done"
+            f"{log_dir}: another run is at work on it: {named(holder)}", hint="wait until it is done"
         ) from error
-
-
-def _holder(status: os.stat_result) -> int | None:
-    """Return the process that holds the lock; None if this machine does not show it."""
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with suppress(OSError, ValueError, IndexError):
-        for line in _LOCKS.read_text().splitlines():
-            fields = line.split()
-            if fields[1] == "FLOCK" and file in fields:
-                return int(fields[4])
-    return None
 
 
 def _is_another_user(holder: int | None, status: os.stat_result) -> bool:
     with suppress(OSError):
         return holder is not None and Path(f"/proc/{holder}").stat().st_uid not in {0, os.geteuid(), status.st_uid}
     return False
-
-
-def _named(process: int | None) -> str:
-    """Return the holder of the lock, and since when that process runs, as far as this machine shows it."""
-    with suppress(OSError, ValueError, IndexError, StopIteration):
-        if process is not None:
-            return f"process {process}, started at {started_at(process)}"
-    return "a process that this machine does not show"

@@ -11,7 +11,6 @@ the bucket and must exist, so that a mistyped path or an unmounted disk is notic
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.disk import why_unwritable
 from resnap.storage.errors import (
+    LockedError,
     ObjectExistsError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -30,6 +30,7 @@ from resnap.storage.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from resnap.storage.file_lock import lock_within
 from resnap.storage.stores.protocol import (
     CHUNK_BYTES,
     ObjectInfo,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 _TEMPORARY_NAME = re.compile(r"\.resnap-[0-9a-f]{32}~")
 
+_LONGEST_WAIT_S: Final = 30.0
+"""For the lock of a folder: others hold it while they compare and rename one file."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}
@@ -209,7 +212,7 @@ class LocalObjectStore:
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with self._translated(key):
-                fcntl.flock(folder, fcntl.LOCK_EX)
+                _lock(folder, path.parent, key)
             check_etag(str(path), key, expected=etag, found=self.head(key).etag)
             with self._translated(key):
                 temporary.replace(path)
@@ -369,6 +372,13 @@ class LocalObjectStore:
             hint = "a name cannot be both an object and a folder of objects here; choose another prefix"
             return StoreError(what, key=key, hint=hint)
         return StoreError(what, key=key, hint=_OTHER_HINTS.get(error.errno or 0, _DISK_HINT))
+
+
+def _lock(folder: int, path: Path, key: str) -> None:
+    try:
+        lock_within(folder, path, _LONGEST_WAIT_S)
+    except LockedError as error:
+        raise StoreUnavailableError(str(error), key=key, hint=error.hint) from error
 
 
 def _link_error(path: Path) -> StoreError:

@@ -90,4 +90,5 @@ def test_each_step_of_the_image_can_be_taken_and_what_it_leaves_runs(tmp_path: P
     assert image.run("resnap demo", **environment)
     python = image.run("python -c 'import sys; print(sys.prefix)'", **environment).strip()
     assert python == image.here("/opt/resnap")
-    assert (tmp_path / "root/var/lib/resnap").stat().st_mode & 0o7777 == 0o1777
+    state = (tmp_path / "root/var/lib/resnap").stat()
+    assert (state.st_mode & 0o7777, state.st_uid, state.st_gid) == (0o770, 1000, 0)

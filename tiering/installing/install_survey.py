@@ -69,7 +69,7 @@ def decide(
     beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
     decisions = [_compared(one, inventory, area, fingerprint, asked) for one in beside]
     indexes = list(_of_indexes(inventory, fingerprint, asked))
-    broken = broken_directory(inventory)
+    broken = broken_directory(inventory, [one.offset for one in indexes if one.is_change])
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
         return PartitionInstallation(topic_partition=topic_partition, decisions=refused)

@@ -18,7 +18,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.log.names import FileKind
+from resnap.storage.sources.files import PLAIN
+from resnap.tiering.broker_start import broker_start
 from resnap.tiering.inventory import SnapshotState
+from resnap.tiering.refusal import HINTS as REASON_HINTS
+from resnap.tiering.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -66,7 +70,10 @@ class Outcome(StrEnum):
     DIRECTORY_BUSY = "directory-busy"
     """A cleaner's or splitter's unfinished files lie in the directory: its broker must repair it first."""
     INDEX_MISSING = "index-missing"
-    """A broker that finds an offset index missing deletes the snapshots above it when it loads the log."""
+    """A broker that finds an offset index missing, or a transaction index wrong, deletes the snapshots above it when it
+    loads the log."""
+    STRAY = "stray"
+    """A broker of KRaft takes the directory for a stray one, and would set it aside."""
     TAIL_UNCOVERED = "tail-uncovered"
     """The broker has found no snapshot, and none would be at the base of the last segment."""
     TAIL_INCOMPLETE = "tail-incomplete"
@@ -78,7 +85,7 @@ class Outcome(StrEnum):
 CHANGES: Final = frozenset({Outcome.INSTALLED, Outcome.REPLACED, Outcome.SET_ASIDE})
 REFUSALS: Final = frozenset({
     Outcome.STALE, Outcome.NO_FINGERPRINT, Outcome.STAGED_DAMAGED, Outcome.DIRECTORY_BUSY, Outcome.INDEX_MISSING,
-    Outcome.TAIL_UNCOVERED, Outcome.TAIL_INCOMPLETE,
+    Outcome.STRAY, Outcome.TAIL_UNCOVERED, Outcome.TAIL_INCOMPLETE,
 })  # fmt: skip
 """Something is not as it should be: an error, where the others are an answer."""
 
@@ -94,6 +101,7 @@ HINTS: Final = {
     Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it finish",
     Outcome.DIRECTORY_BUSY: _START_ONCE,
     Outcome.INDEX_MISSING: _START_ONCE,
+    Outcome.STRAY: REASON_HINTS[Reason.STRAY],
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
     Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker continues from an older one",
     Outcome.NOT_ASKED: "--replace with corrupt, false-empty, false-partial or txnindex replaces it, and keeps the old",
@@ -203,15 +211,19 @@ def refuse_all(decisions: Iterable[Decision], outcome: Outcome, detail: str) -> 
     return [replace(one, outcome=outcome, detail=detail) if one.is_change else one for one in decisions]
 
 
-def broken_directory(inventory: PartitionInventory) -> tuple[Outcome, str] | None:
-    """Return why nothing can be installed into the directory as it is; None if something can."""
+def broken_directory(inventory: PartitionInventory, replaced: Collection[int]) -> tuple[Outcome, str] | None:
+    """Return why nothing can be installed into the directory as it is; None if something can.
+
+    ``replaced`` are the base offsets of the segments whose transaction indexes are replaced as well.
+    """
     partition = inventory.partition
+    if partition.stray is not None:
+        return Outcome.STRAY, f"{partition.stray}: a broker would set the directory aside"
     if partition.unfinished:
         return Outcome.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
-    without = next((segment for segment in partition.segments if segment.index_bytes is None), None)
-    if without is not None:
-        detail = f"segment {without.base_offset} has no .index: a broker would delete the snapshots above it"
-        return Outcome.INDEX_MISSING, detail
+    for base_offset, found in broker_start(partition, PLAIN).recovered.items():
+        if found.reason is Reason.INDEX_MISSING or base_offset not in replaced:
+            return Outcome.INDEX_MISSING, f"{found.detail}: a broker would delete the snapshots above it"
     return None
 
 

@@ -7,16 +7,17 @@ would admit floods.
 
 from __future__ import annotations
 
-import fcntl
 import json
+import os
 import sys
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_file
-from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.errors import ConfigurationError, LockedError, ResnapError
+from resnap.storage.file_lock import lock_within
+from resnap.storage.whole_file import open_for_writing, read_whole
 from resnap.tiering.controller.metadata.folding import fold_files
 from resnap.tiering.controller.metadata.log_files import list_metadata_log
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord
@@ -43,6 +44,8 @@ NAME: Final = "quotas.json"
 VERSION: Final = 1
 QUIET_WAIT_S: Final = 1.0
 """How long another request is waited for before that is reported."""
+LONGEST_WAIT_S: Final = 30.0
+"""How long it is waited for then: a change takes some milliseconds."""
 _NOT_QUOTAS: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError, QuotaRequestError)
 
 
@@ -62,7 +65,7 @@ class QuotaFile:
 
         """
         try:
-            return decoded(self.path.read_bytes())
+            return decoded(read_whole(self.path))
         except FileNotFoundError:
             return ClientQuotas()
         except OSError as error:
@@ -79,6 +82,7 @@ class QuotaFile:
             QuotaRequestError: anything of it is wrong.
             ConfigurationError: see ``load``.
             LogDirError: the file cannot be written.
+            LockedError: another process has held its lock for too long.
 
         """
         if not self.path.parent.is_dir():
@@ -108,19 +112,16 @@ class QuotaFile:
     def _alone(self) -> Iterator[None]:
         """Exclude concurrent readers and writers during a change."""
         lock = self.path.with_suffix(".lock")
-        with writable(lock), lock.open("a") as file:
-            self._lock(file.fileno())
+        with writable(lock), os.fdopen(open_for_writing(lock, os.O_APPEND), "a") as file:
+            self._lock(file.fileno(), lock)
             yield
 
-    def _lock(self, descriptor: int) -> None:
-        give_up_s = time.monotonic() + QUIET_WAIT_S
-        while time.monotonic() < give_up_s:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(0.05)
-        self._note(f"another command changes {self.path}: waiting for it to end")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    def _lock(self, descriptor: int, lock: Path) -> None:
+        try:
+            lock_within(descriptor, lock, QUIET_WAIT_S)
+        except LockedError:
+            self._note(f"another command changes {self.path}: waiting for it to end")
+            lock_within(descriptor, lock, LONGEST_WAIT_S)
 
 
 def encoded(quotas: ClientQuotas) -> bytes:

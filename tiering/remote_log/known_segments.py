@@ -15,6 +15,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.sources.registry import brokers_layout
+from resnap.tiering.leader_epochs import checkpointed_epochs
 from resnap.tiering.remote_log.announceable import is_ours
 from resnap.tiering.remote_log.codec import event_of, read_events
 from resnap.tiering.remote_log.metadata_cache import fold_events
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.remote_log.codec import Event
-    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata
+    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteSegment
 
 
 class KnownSegments:
@@ -52,8 +54,27 @@ class KnownSegments:
 
     def between(self, partition: PartitionDir, start: int, end: int) -> list[str]:
         """Return the ids of the segments that brokers read for offsets from ``start`` up to ``end``."""
-        readable = self._readable.get((partition.topic_id or "", partition.topic_partition.partition), ())
-        return [one.id for one in readable if one.start_offset < end and one.end_offset >= start]
+        return [one.id for one in self._of(partition) if one.start_offset < end and one.end_offset >= start]
+
+    def end(self, partition: PartitionDir, sources: Sources) -> int | None:
+        """Return the first offset that brokers have not tiered; None if they name no segment of the partition's log.
+
+        Source: ``RemoteLogManager.findHighestRemoteOffset``.
+        """
+        above: int | None = None
+        for epoch in reversed(checkpointed_epochs(partition.leader_epochs, sources)):
+            ends = [
+                one.end_offset + 1
+                for one in self._of(partition)
+                if any(entry.leader_epoch == epoch.epoch for entry in one.leader_epochs)
+            ]
+            if ends:
+                return max(ends) if above is None else min(max(ends), above)
+            above = epoch.start_offset
+        return None
+
+    def _of(self, partition: PartitionDir) -> Sequence[RemoteSegment]:
+        return self._readable.get((partition.topic_id or "", partition.topic_partition.partition), ())
 
 
 def known_in(log_dirs: Iterable[LogDir]) -> KnownSegments:

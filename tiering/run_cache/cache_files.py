@@ -20,7 +20,7 @@ from resnap.replay.plan import Coverage
 from resnap.replay.scan.state_file import Anchor, StateFile
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
-from resnap.storage.whole_file import write_whole
+from resnap.storage.whole_file import read_whole, write_whole
 from resnap.tiering.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
 from resnap.tiering.run_cache.segment_marks import SegmentMark
@@ -69,9 +69,7 @@ class CacheFiles:
 
     def _read(self, path: Path) -> CachedResults:
         try:
-            if path.stat().st_size > MAX_BYTES:
-                raise ValueError("too large")
-            return decoded(path.read_bytes(), path.parent)
+            return decoded(read_whole(path, MAX_BYTES), path.parent)
         except FileNotFoundError:
             return CachedResults()
         except OSError as error:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from resnap.storage.whole_file import open_for_writing, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo
 
 VERSION: Final = 1
+MAX_BYTES: Final = 1 << 30
+"""A larger file is not ours: that of a million segments has some 200 MB."""
 KEPT_MS: Final = 7 * 86_400_000
 """What was all right longer ago is read again."""
 
@@ -54,7 +59,7 @@ class VerificationJournal:
 
     def note(self, info: ObjectInfo) -> None:
         """Record that the objects of the manifest ``info`` are correct."""
-        self._write("a", [info.key, info.etag])
+        self._write(os.O_APPEND, [info.key, info.etag])
 
     def end(self) -> None:
         """Delete the journal: the verification is complete."""
@@ -80,20 +85,20 @@ class VerificationJournal:
         if self.path is None:
             return []
         try:
-            text = self.path.read_text(encoding="utf-8", errors="replace")
+            text = read_whole(self.path, MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             return []
         return [_parsed(line) for line in text.splitlines()]
 
     def _begin(self) -> None:
-        self._write("w", {"version": VERSION, "begunMs": self.begun_ms})
+        self._write(os.O_TRUNC, {"version": VERSION, "begunMs": self.begun_ms})
 
-    def _write(self, mode: str, line: object) -> None:
+    def _write(self, flags: int, line: object) -> None:
         if self.path is None:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open(mode, encoding="utf-8") as file:
+            with os.fdopen(open_for_writing(self.path, flags), "w", encoding="utf-8") as file:
                 file.write(f"{json.dumps(line)}\n")
         except OSError as error:
             self.complain(f"{self.path}: the progress of this run cannot be saved: {error.strerror}")

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     LEADER_EPOCHS = "leader-epoch-checkpoint"
     PARTITION_METADATA = "partition.metadata"
     META_PROPERTIES = "meta.properties"
+    QUORUM_STATE = "quorum-state"
     MANIFEST = "manifest"
     RSM_MANIFEST = "rsm-manifest"
     RSM_INDEXES = "indexes"
@@ -48,7 +49,7 @@ def leading_offset(name: str) -> int | None:
 
 def kind_by_name(name: str) -> Kind | None:
     """Return what a file of this name is, in a log dir or in a store; None if the name does not say."""
-    if name in {Kind.PARTITION_METADATA, Kind.META_PROPERTIES, Kind.LEADER_EPOCHS}:
+    if name in {Kind.PARTITION_METADATA, Kind.META_PROPERTIES, Kind.LEADER_EPOCHS, Kind.QUORUM_STATE}:
         return Kind(name)
     if name.endswith("-offset-checkpoint"):
         return Kind.OFFSET_CHECKPOINT
@@ -86,6 +87,7 @@ _MARKS: Final[dict[Kind, Callable[[bytes, int], bool]]] = {
     Kind.SNAPSHOT: _is_snapshot,
     Kind.PARTITION_METADATA: _matches(rb"version: ?\d+\s+topic_id:"),
     Kind.META_PROPERTIES: _matches(rb"(?:.*\n)*?(?:broker\.id|node\.id|cluster\.id)="),
+    Kind.QUORUM_STATE: _matches(rb'\s*\{(?:.*\n)*?.*"leaderEpoch"\s*:'),
     Kind.LEADER_EPOCHS: _matches(rb"0\r?\n\d+\r?\n\d+ \d+\r?$"),
     Kind.OFFSET_CHECKPOINT: _matches(rb"0\r?\n\d+\r?\n(?:\S+ \d+ \d+\r?$|\Z)"),
     Kind.SEGMENT: _is_segment,

@@ -36,6 +36,7 @@ from resnap.storage.log.producer_snapshot import (
 )
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
+from resnap.storage.log.quorum_state import read_quorum_state
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 
 if TYPE_CHECKING:
@@ -169,6 +170,13 @@ def _inspect_meta_properties(file: OpenedFile) -> Answer:
     return Answer(head=record(read_meta_properties(file.content())))
 
 
+def _inspect_quorum_state(file: OpenedFile) -> Answer:
+    state = read_quorum_state(file.content())
+    columns = (Column(key="voterId", right=True),)
+    rows = [{"voterId": voter} for voter in state.voters]
+    return Answer(head=dict(state.fields), name="currentVoters", kind="voter", rows=rows, columns=columns)
+
+
 def _inspect_manifest(file: OpenedFile) -> Answer:
     manifest = read_manifest(file.content())
     head = record(manifest)
@@ -193,6 +201,7 @@ INSPECTORS: Final[dict[Kind, Callable[[OpenedFile], Answer]]] = {
     Kind.LEADER_EPOCHS: _inspect_leader_epochs,
     Kind.PARTITION_METADATA: _inspect_partition_metadata,
     Kind.META_PROPERTIES: _inspect_meta_properties,
+    Kind.QUORUM_STATE: _inspect_quorum_state,
     Kind.MANIFEST: _inspect_manifest,
     Kind.RSM_MANIFEST: aiven_files.inspect_manifest,
     Kind.RSM_INDEXES: aiven_files.inspect_indexes,

@@ -20,7 +20,7 @@ from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
@@ -58,6 +58,18 @@ class ClusterMetadata:
             if resource.type == ResourceType.TOPIC and CLEANUP_POLICY in values
         }
 
+    def unknown(self, topic_ids: Collection[str]) -> Collection[str]:
+        """Return those of ``topic_ids`` that no topic of the cluster has; none if nothing is known of its topics."""
+        unknown: Collection[str] = ()
+        for image in (self._ahead, None):  # a topic may have been created since
+            self._ahead = image or self._load(load_settings_image)
+            if self._ahead is None:
+                return ()
+            unknown = set(topic_ids) - {topic.topic_id for topic in self._ahead.topics.values()}
+            if not unknown:
+                break
+        return unknown
+
     def _load(self, load: Callable[[Path], MetadataImage]) -> MetadataImage | None:
         with suppress(ResnapError):
             return None if self.directory is None else load(self.directory)
@@ -81,6 +93,29 @@ def is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def with_strays(log_dir: LogDir, unknown: Callable[[Collection[str]], Collection[str]]) -> LogDir:
+    """Return ``log_dir`` with the partitions marked that its broker takes for stray ones when it starts.
+
+    ``unknown`` returns which of some topic ids no topic of the cluster has.
+
+    Source: ``LogManager.isStrayKraftReplica``.
+    """
+    if not log_dir.is_kraft or not log_dir.partitions:
+        return log_dir
+    strange = unknown({one.topic_id for one in log_dir.partitions if one.topic_id is not None})
+    return replace(log_dir, partitions=tuple(replace(one, stray=_why(one, strange)) for one in log_dir.partitions))
+
+
+def _why(partition: PartitionDir, unknown: Collection[str]) -> str | None:
+    if partition.topic_id is None:
+        return f"{partition.path} has no partition.metadata"
+    if partition.topic_id not in unknown:
+        return None
+    return (
+        f"{partition.path}/partition.metadata has topic id {partition.topic_id}, which the metadata log does not have"
+    )
 
 
 def with_topic_ids(log_dir: LogDir, load: Callable[[], MetadataImage | None]) -> LogDir:

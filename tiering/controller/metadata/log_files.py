@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import legible
 from resnap.storage.errors import MetadataLogError, UsageError
-from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
 from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, SnapshotHeaderRecord
@@ -110,11 +110,24 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
             what = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"{directory}: {what}", hint=_WHERE)
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
-        named = filter(None, map(_CHECKPOINT.fullmatch, os.listdir(found)))  # noqa: PTH208
+        names = os.listdir(found)  # noqa: PTH208
+        named = filter(None, map(_CHECKPOINT.fullmatch, names))
         checkpoints = tuple(sorted(Checkpoint(int(one[1]), int(one[2]), found / one[0]) for one in named))
     if not segments and not checkpoints:
         raise UsageError(f"{directory} holds no metadata log", hint=_WHERE)
+    _check_logs(found, names, segments[-1].base_offset if segments else -1)
     return MetadataLogFiles(directory=found, segments=segments, checkpoints=checkpoints)
+
+
+def _check_logs(directory: Path, names: Sequence[str], last: int) -> None:
+    """Refuse a directory with an index above the ``last`` segment: its records are missing, which no checkpoint has."""
+    for name in names:
+        file = parse_file_name(name)
+        if file is None or (file.kind, file.state) != (FileKind.INDEX, FileState.LIVE) or file.offset <= last:
+            continue
+        if not (directory / name).with_suffix(".log").exists():  # else it was created since it was listed
+            what = f"{directory} has {name} without the .log of this segment: its records are missing"
+            raise MetadataLogError(what, hint=_WHOLE_DIRECTORY)
 
 
 _WHERE: Final = "give a directory named __cluster_metadata-0, or the entry of log.dirs (metadata.log.dir) that holds it"

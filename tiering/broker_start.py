@@ -1,0 +1,128 @@
+"""What a stock broker does with the files of a partition when it starts, before it tiers anything.
+
+It recovers a segment that has no offset index, and one whose transaction index has an entry that ends below it. For
+that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new
+ones at the base offset and the end of each segment that it recovers, at the base offsets of the two segments below, and
+at those of the last two segments of the log. An entry of another version in a transaction index ends the start of the
+whole broker. Observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
+
+Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegment.sanityCheck``,
+``TransactionIndex.sanityCheck``, ``ProducerStateManager.truncateAndReload``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import LogDirError
+from resnap.storage.log.indexes import TRANSACTION_ENTRY, TRANSACTION_VERSION
+from resnap.storage.log.names import FileKind
+from resnap.storage.sources.files import GONE
+from resnap.tiering.refusal import Reason, Refusal, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.sources.files import Sources
+
+_SNAPSHOTS_BELOW: Final = 2
+"""Segments, from the last one down, at whose base a broker writes a snapshot when it replays a log."""
+
+
+class Recovered(NamedTuple):
+    """A segment that a broker recovers when it starts."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStart:
+    """What a broker finds wrong with the files of one partition when it starts."""
+
+    recovered: Mapping[int, Recovered] = field(default_factory=dict)
+    """By base offset, ascending."""
+    rewritten: frozenset[int] = frozenset()
+    """Offsets of the snapshots that it writes after it has recovered a segment."""
+    refusals: tuple[Refusal, ...] = ()
+    """Transaction indexes with which no broker starts, and those that could not be read."""
+
+    def deletes(self, offset: int) -> Recovered | None:
+        """Return the segment for which the snapshot at ``offset`` is deleted; None if it is there after the start."""
+        if offset <= next(iter(self.recovered), offset) or offset in self.rewritten:
+            return None
+        return next(why for base_offset, why in reversed([*self.recovered.items()]) if base_offset < offset)
+
+
+NOTHING_WRONG: Final = BrokerStart()
+
+
+def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
+    """Return what a broker finds wrong with the segments of ``partition`` when it starts.
+
+    Only the transaction indexes are read, which exist where transactions were aborted.
+    """
+    recovered: dict[int, Recovered] = {}
+    refusals: list[Refusal] = []
+    if not isinstance(partition.path, Path):
+        return NOTHING_WRONG
+    for segment in partition.segments:
+        if not partition.is_local(segment.base_offset):
+            continue
+        if segment.index_bytes is None and _has_no_index(segment, sources):
+            detail = f"the segment at offset {segment.base_offset} has no offset index"
+            recovered[segment.base_offset] = Recovered(Reason.INDEX_MISSING, detail)
+        if segment.txnindex_bytes:
+            found = _of_transaction_index(segment, sources)
+            if isinstance(found, Refusal):
+                refusals.append(found)
+            elif found is not None:
+                recovered.setdefault(segment.base_offset, found)
+    return BrokerStart(recovered=recovered, rewritten=_rewritten(partition, recovered), refusals=tuple(refusals))
+
+
+def _rewritten(partition: PartitionDir, recovered: Collection[int]) -> frozenset[int]:
+    bases = [one.base_offset for one in partition.segments]
+    offsets = set(bases[-_SNAPSHOTS_BELOW:])
+    for number, base_offset in enumerate(bases):
+        if base_offset in recovered:
+            offsets.update(bases[max(0, number - _SNAPSHOTS_BELOW) : number + 2])
+    return frozenset(offsets)
+
+
+def _has_no_index(segment: Segment, sources: Sources) -> bool:
+    """Whether the segment is still there without its offset index: retention deletes both, one after the other."""
+    try:
+        sources.facts(segment.path)
+    except (LogDirError, *GONE):
+        return False
+    try:
+        sources.facts(segment.sibling(FileKind.INDEX))
+    except GONE:
+        return True
+    except LogDirError:
+        pass
+    return False
+
+
+def _of_transaction_index(segment: Segment, sources: Sources) -> Recovered | Refusal | None:
+    """Return what a broker does about the first bad entry; it ignores a part of an entry at the end."""
+    path = segment.sibling(FileKind.TXNINDEX)
+    try:
+        content = sources.read(path)
+    except GONE:
+        return None
+    except LogDirError as error:
+        return refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
+    for at in range(0, len(content) - TRANSACTION_ENTRY.size + 1, TRANSACTION_ENTRY.size):
+        version, _, _, last_offset, _ = TRANSACTION_ENTRY.unpack_from(content, at)
+        if version != TRANSACTION_VERSION:  # to brokers before 4.4 it is the first byte alone, and may be negative
+            detail = f"{path} has an entry of version {version} at byte {at}, known is {TRANSACTION_VERSION}"
+            return refuse(segment, Reason.INDEX_UNUSABLE, f"{detail}: a broker does not start with it, with any topic")
+        if last_offset < segment.base_offset:
+            detail = f"{path} has an entry at byte {at} that ends at offset {last_offset}, below its segment"
+            return Recovered(Reason.INDEX_UNUSABLE, detail)
+    return None
