@@ -230,9 +230,8 @@ def _refusals(
     """Yield everything that stops a broker at a segment, in the order of the broker's checks, copied damage last."""
     segment, epochs = boundary.segment, inventory.leader_epochs
     if hanging is not None and hanging.first_offset < boundary.offset:
-from resnap.tiering.broker_start import NOTHING_WRONG
-from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
-from resnap.tiering.controller.transactions.state_log import known_states
+        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail, hint=hanging.hint)
+    if epochs.checkpointed_from is None or boundary.offset <= epochs.checkpointed_from:
         detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
         hint = None
         if segment.base_offset >= epochs.unknown_below:

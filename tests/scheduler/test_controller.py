@@ -209,6 +209,33 @@ def test_an_audit_of_nothing_is_not_a_success(command: Resnap, kraft: FixtureSet
     assert "matches --topic paymnets" in ran.err
 
 
+@pytest.mark.parametrize("others", [(), ("*.index", "*.timeindex")])
+def test_a_metadata_log_that_was_copied_without_its_log_is_no_false_alarm(
+    command: Resnap, kraft: FixtureSet, tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    data = shutil.copytree(kraft.data, tmp_path / "data")
+    for pattern in ("*.log", *others):
+        for path in (data / "__cluster_metadata-0").glob(pattern):
+            path.unlink()
+    ran = command("controller", "audit", data)
+    assert ran.code == 1, ran.out
+    assert f"{data}/__cluster_metadata-0 has " in ran.err
+    assert ".log" in ran.err
+    assert "give a whole copy" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["scan", "check"])
+def test_the_log_dir_of_a_controller_is_called_that(
+    verb: str, command: Resnap, kraft: FixtureSet, tmp_path: Path
+) -> None:
+    for name in ("__cluster_metadata-0", "meta.properties"):
+        copy = shutil.copytree if (kraft.data / name).is_dir() else shutil.copy
+        copy(kraft.data / name, tmp_path / name)
+    ran = command(verb, tmp_path)
+    assert ran.code == 2
+    assert f"no partition of a topic in {tmp_path}, only the metadata log: it is a controller's" in ran.err
+
+
 def test_an_audit_says_which_partition_it_could_not_read(command: Resnap, kraft: FixtureSet, tmp_path: Path) -> None:
     data = shutil.copytree(kraft.data, tmp_path / "data")
     (data / "payments-0" / "partition.metadata").write_text("garbage")

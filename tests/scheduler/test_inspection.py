@@ -335,3 +335,18 @@ def test_a_snapshot_names_transactional_ids_where_the_log_dir_has_their_topic(
     named = command("inspect", path, "--output", "json").document["entries"]
     assert [row.pop("transactionalId") for row in named] == ["ledger"] + [None] * (len(plain) - 1)
     assert named == plain
+
+
+def test_the_state_of_a_quorum_is_shown_with_its_voters(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    path = fixture_set("kafka-3.9.1-kraft").data / "__cluster_metadata-0" / "quorum-state"
+    head, rows, _ = shown(path)
+    assert (head["kind"], head["leaderId"], head["data_version"]) == ("quorum-state", 1, 0)
+    assert rows == [{"voterId": 1}]
+    renamed = tmp_path / "copy"
+    renamed.write_text('{"leaderId":2,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AA","data_version":1}')
+    head, rows, _ = shown(renamed)
+    assert (head["kind"], head["leaderEpoch"], rows) == ("quorum-state", 7, [])
+    renamed.write_text('{"leaderId":2,"leaderEpoch":"x"}')
+    assert damaged(renamed)[0] == []

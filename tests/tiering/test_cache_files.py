@@ -190,3 +190,13 @@ def test_two_that_write_at_once_leave_one_of_the_two_whole(partition: PartitionD
     assert complaints == []
     assert all(found in (*candidates, CachedResults()) for found in reader_found)
     assert files.load(partition) in candidates
+
+
+def test_a_pipe_in_the_place_of_the_results_is_not_waited_for(tmp_path: Path, partition: PartitionDir) -> None:
+    said: list[str] = []
+    files = CacheFiles(tmp_path / "cache", said.append)
+    files.directory(partition).mkdir(parents=True)
+    os.mkfifo(files.directory(partition) / FILE)
+    assert files.load(partition) == CachedResults()
+    assert len(said) == 1
+    assert "not a regular file" in said[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -78,3 +79,15 @@ def test_garbage_counts_as_nothing(garbage: bytes, after_a_head: bool) -> None:
         assert not journal.has(ONE)
         journal.note(ONE)
         assert opened(directory).has(ONE) or garbage[-1:] not in {b"\n", b""}
+
+
+def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(tmp_path: Path) -> None:
+    said: list[str] = []
+    opened(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    journal = VerificationJournal.open(tmp_path, "file:///s", now_ms=NOW_MS, fresh=False, complain=said.append)
+    journal.note(ONE)
+    assert len(said) == 1
+    assert str(path) in said[0]

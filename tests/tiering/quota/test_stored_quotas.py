@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -156,3 +157,10 @@ def test_a_metadata_log_that_is_damaged_later_leaves_the_quotas_as_they_were(tmp
         MetadataQuotas(tmp_path)
     with pytest.raises(UsageError):
         MetadataQuotas(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", [NAME, "quotas.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_an_error_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ResnapError, match=name):
+        QuotaFile(tmp_path, Disk()).set_rate("alice", 1)

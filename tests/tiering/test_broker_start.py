@@ -1,0 +1,82 @@
+"""What a broker deletes when it starts: the figures are those of ``tests/kafka/test_damaged_topics.py``."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.sources.files import PLAIN
+from resnap.tiering.broker_start import broker_start
+from resnap.tiering.file_damage import damage_in_files
+from resnap.tiering.refusal import Reason
+from tests.scheduler.files import file_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BATCH_BYTES = 1_570
+
+
+def a_log(tmp_path: Path) -> Path:
+    """Write a log of nine segments with ten batches each, and their offset indexes; return its directory."""
+    path = tmp_path / "payments-0"
+    path.mkdir()
+    for base in range(0, 90, 10):
+        batches = (struct.pack(">qiiBIhi", base + number, BATCH_BYTES - 12, 0, 2, 0, 0, 0) for number in range(10))
+        file_at(path, base, "log").write_bytes(b"".join(batch.ljust(BATCH_BYTES, b"\1") for batch in batches))
+        file_at(path, base, "index").write_bytes(struct.pack(">iiii", 4, 4 * BATCH_BYTES, 8, 8 * BATCH_BYTES))
+    return path
+
+
+def deleted(path: Path) -> list[int]:
+    start = broker_start(load_partition_dir(path), PLAIN)
+    return [offset for offset in range(10, 90, 10) if start.deletes(offset) is not None]
+
+
+def entries(*last_offsets: int, version: int = 0) -> bytes:
+    return b"".join(struct.pack(">hqqqq", version, 7, 1, last, 1) for last in last_offsets)
+
+
+@pytest.mark.parametrize(
+    ("without", "expected"), [((), []), ((20,), [40, 50, 60]), ((10, 40), [60]), ((60,), []), ((80,), [])]
+)
+def test_snapshots_above_a_segment_without_an_offset_index_are_deleted(
+    tmp_path: Path, without: tuple[int, ...], expected: list[int]
+) -> None:
+    path = a_log(tmp_path)
+    for base in without:
+        file_at(path, base, "index").unlink()
+    assert deleted(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"", []), (entries(13) + b"odd", []), (entries(3), [30, 40, 50, 60]), (entries(13, 3), [30, 40, 50, 60])],
+)
+def test_so_are_those_above_a_transaction_index_that_ends_below_its_segment(
+    tmp_path: Path, content: bytes, expected: list[int]
+) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 10, "txnindex").write_bytes(content)
+    assert deleted(path) == expected
+
+
+def test_an_entry_of_another_version_ends_the_start_of_the_broker(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 10, "txnindex").write_bytes(entries(13, version=1))
+    (refusal,) = broker_start(load_partition_dir(path), PLAIN).refusals
+    assert (refusal.base_offset, refusal.reason) == (10, Reason.INDEX_UNUSABLE)
+    assert "version 1 at byte 0" in refusal.detail
+
+
+def test_offsets_that_are_missing_between_two_segments_are_named(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []
+    for suffix in ("log", "index"):
+        file_at(path, 30, suffix).unlink()
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (20, Reason.MISSING_OFFSETS)
+    assert "offsets 30 to 39 are missing" in refusal.detail
