@@ -74,6 +74,13 @@ class ClusterSettings(SettingGroup):
     command_config: Annotated[
         Path | None, Setting("Client properties for the connection, in the format of Kafka's own tools.", "FILE")
     ] = None
+    kafka_version: Annotated[
+        str | None,
+        Setting(
+            "Release of the brokers, such as 4.2.2, for Kafka's known faults; a cluster shows no patch release.",
+            "VERSION",
+        ),
+    ] = None
     copy_overdue_after: Annotated[
         Duration,
         Setting("How long a closed segment may wait to be copied to remote storage before it is an error.", "DURATION"),

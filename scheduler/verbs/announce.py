@@ -6,10 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
+from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, some
@@ -57,6 +59,8 @@ def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
             key_prefix=settings.key_prefix,
             who=f"{this_run()} (announce)",
             now_ms=context.clock.now_ms,
+            releases=releases_of(settings, cluster).known,
+            kafka_configs=kafka_configs(settings),
         )
         found = announcer.judged()
         if request.publish:
@@ -72,10 +76,14 @@ def _result(one: Announcement, request: Request) -> Announced:
         f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
         " soon as they copy again"
     )
+    at_risk = (
+        f"{name}: its leader does not count what was announced as remote yet: keep retention.bytes at -1 until it has"
+        " copied by itself"
+    )
     return Announced(
         announcement=one,
         partly_done=request.publish and bool(one.segments),
-        warnings=(expired,) if one.expired else (),
+        warnings=(*((expired,) if one.expired else ()), *((at_risk,) if one.awaits_leader else ())),
         faults=(UsageError(f"{name}: {stop.reason.value}: {stop.detail}", hint=stop.hint),)
         if stop is not None and not one.segments
         else (),
@@ -109,7 +117,7 @@ class AnnounceView(View[Announced | Unread]):
             Column(key="below", title="BELOW", right=True),
             Column(key="stop", title="STOPS", show=_stop),
         )
-        self._totals = {"segments": 0, "bytes": 0, "below": 0, "published": published}
+        self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
 
     def row(self, result: Announced | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -120,6 +128,7 @@ class AnnounceView(View[Announced | Unread]):
         self._totals["segments"] += len(segments)
         self._totals["bytes"] += size
         self._totals["below"] += one.below
+        self._totals["awaitLeaders"] += one.awaits_leader
         stop = one.stop and {
             "hurdle": one.stop.reason.value,
             "offset": one.stop.offset,
@@ -136,6 +145,7 @@ class AnnounceView(View[Announced | Unread]):
             "bytes": size,
             "below": one.below,
             "expired": one.expired,
+            "awaitsLeader": one.awaits_leader,
             "stop": stop,
         }
 
@@ -143,17 +153,34 @@ class AnnounceView(View[Announced | Unread]):
         """Return what was, or could be, announced in all."""
         return self._totals
 
+    @property
+    def exit_code(self) -> int:
+        """3 where all is announced, and leaders do not count it yet."""
+        is_all_announced = not self._totals["segments"] and not self._totals["published"]
+        return PARTIAL if is_all_announced and self._totals["awaitLeaders"] else OK
+
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what brokers do next."""
+        waiting = some(self._totals["awaitLeaders"], "partition")
         what = f"{some(self._totals['segments'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         if not self._totals["published"]:
-            yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
+            if self._totals["segments"] or not self._totals["below"]:
+                yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
+            elif self._totals["awaitLeaders"]:
+                yield f"All is announced. Not done yet: the leaders of {waiting} do not count it; see the warnings."
+            else:
+                yield "Done: all is announced, and leaders count it: retention.bytes may be set back."
             return
         yield f"{what} read back and announced."
         if self._totals["segments"]:
             yield (
                 "Leaders use them once they begin to copy again: set remote.log.copy.disable=false, or start them."
                 " Then they delete their own copies according to local.retention."
+            )
+        if self._totals["awaitLeaders"]:
+            yield (
+                f"Not done yet in {waiting}: keep retention.bytes at -1 until this command, without --publish, says"
+                " that leaders count what was announced."
             )
 
 
@@ -171,6 +198,8 @@ def announce(
 ) -> None:
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 
-    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down.
+    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down. Brokers up
+    to 4.3 delete what is within retention.bytes meanwhile (KAFKA-20732): it must be -1, or well above both copies,
+    until this command says that it is done; it ends with 3 while leaders do not count what was announced.
     """
     context.show(run(Request(url=url, publish=publish), context), AnnounceView(published=publish))

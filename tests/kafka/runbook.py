@@ -21,7 +21,7 @@ FOLLOWED: Final = {
     "3. Make the snapshots, while the broker runs": 1,
     "4. Put them in, broker by broker": 3,
     "5. Switch tiering on": 2,
-    "Announce what Resnap has shipped, and have nothing copied by brokers": 2,
+    "Announce what Resnap has shipped, and have nothing copied by brokers": 3,
     "The same where brokers tier with Aiven's plugin": 2,
     "Several log dirs, and snapshots that are empty though they should not be": 3,
     "After a crash": 1,

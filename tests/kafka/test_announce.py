@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -30,6 +31,9 @@ OLDER: Final = [pytest.param(version, marks=pytest.mark.heavy) for version in ("
 JSON: Final = ("--output", "json")
 PUBLISH: Final = 1
 """The later block of either section."""
+DONE: Final = 2
+ROUNDS_OF_RETENTION_S: Final = 6
+"""A broker of these tests deletes twice a second, and leaves no trace where it has nothing to delete."""
 
 
 @pytest.mark.parametrize("version", [*OLDER, "4.4.0"])
@@ -63,6 +67,7 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
         operator.follow(ANNOUNCE)
         assert status()["partitions"] == []  # a dry run
         operator.follow(ANNOUNCE, PUBLISH)
+        operator.follow(ANNOUNCE, DONE)
         (believed,) = status()["partitions"]
         assert (believed["startOffset"], believed["readable"] >= len(closed)) == (0, True)
         broker.drive("configure", TOPIC, "local.retention.ms=-2", "local.retention.bytes=1000")  # its bytes are few
@@ -88,6 +93,60 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     assert ours < believed_in
     assert [one for one in standing["summary"]["findings"] if one["harmful"]] == []
     assert broker.complaints() == []
+
+
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
+def test_nothing_within_a_size_limit_is_deleted_when_the_words_of_announce_are_followed(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    data, remote = tmp_path / "data", tmp_path / "remote"
+    remote.mkdir()
+    broker = Broker(release(version), [data], tiering(remote))
+    announce = ("announce", remote.as_uri(), "--bootstrap-server", broker.address)
+
+    def typed(line: str) -> None:
+        assert f"kafka-configs.sh --bootstrap-server {broker.address} --alter" in line
+        broker.drive("configure", TOPIC, *line.split("--add-config ")[1].split(","))
+
+    with broker.running():
+        broker.drive("create", TOPIC, 1, *SMALL[version])
+        broker.drive("append", TOPIC, 0, 40)
+        before = broker.drive("read", TOPIC, 0)
+        first, *_ = segments = bases(data / f"{TOPIC}-0")
+        size = sum(path.stat().st_size for path in (data / f"{TOPIC}-0").glob("*.log"))
+        limit = size * 3 // 2  # above what there is, and below what a leader counts that has copied nothing
+        broker.drive("configure", TOPIC, "remote.storage.enable=true", "remote.log.copy.disable=true")
+        broker.drive("configure", TOPIC, f"retention.bytes={limit}")
+        tier = ("tier", data, "--topic", TOPIC, "--to", remote.as_uri(), "--layout", "local-tiered")
+        assert command(*tier, "--bootstrap-server", broker.address, "--engine", "local").code == 0
+        (asked,) = command(*announce, *JSON).document["partitions"]
+        if version == "4.4.0":
+            assert asked["stop"] is None
+        else:
+            refused = command(*announce, "--publish", *JSON)
+            assert (refused.code, refused.document["summary"]["segments"]) == (10, 0), refused.err
+            assert asked["stop"]["hurdle"] == "retention-at-risk"
+            take_away, put_back = asked["stop"]["hint"].split("`")[1::4]
+            typed(take_away)
+        published = command(*announce, "--publish")
+        assert published.code == 0, published.err
+        assert ("Not done yet in 1 partition" in published.out) is (version != "4.4.0")
+        if version != "4.4.0":
+            waiting = command(*announce)
+            assert (waiting.code, "keep retention.bytes at -1" in waiting.err) == (3, True)
+        time.sleep(ROUNDS_OF_RETENTION_S)
+        assert bases(data / f"{TOPIC}-0") == segments
+        broker.drive("configure", TOPIC, "remote.log.copy.disable=false")
+        eventually(lambda: command(*announce).code == 0, "the leader does not count what was announced")
+        if version != "4.4.0":
+            typed(put_back)
+        time.sleep(ROUNDS_OF_RETENTION_S)
+        assert broker.drive("read", TOPIC, 0) == before
+        (known,) = command(
+            "remote", "status", "--bootstrap-server", broker.address, "--store", remote.as_uri(), *JSON
+        ).document["partitions"]
+        assert known["startOffset"] == first
+        assert "retention size" not in broker.printed()
 
 
 def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_with_its_key(

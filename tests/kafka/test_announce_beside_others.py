@@ -149,6 +149,8 @@ def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluste
             key_prefix="",
             who="a test",
             now_ms=SystemClock().now_ms,
+            releases=(),
+            kafka_configs="kafka-configs.sh",
         )
         (judged,) = announcer.judged()
         announced = announcer.publish(judged, lambda *_: None)

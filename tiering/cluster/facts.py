@@ -71,6 +71,11 @@ class TopicFacts:
         retention_ms = int(self.settings.get("retention.ms", "-1"))
         return retention_ms if retention_ms >= 0 else None
 
+    @property
+    def retention_bytes(self) -> int:
+        """From which size on brokers delete segments of a partition; -1 for no limit."""
+        return int(self.settings.get("retention.bytes", "-1"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:

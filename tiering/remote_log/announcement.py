@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.records import TopicIdPartition
 
 _MAX_INT32: Final = 0x7FFFFFFF
+UNLIMITED: Final = 2**63
+"""Above any ``retention.bytes``: none is safe."""
 
 
 class StopReason(StrEnum):
@@ -51,6 +53,8 @@ class StopReason(StrEnum):
     """Brokers do not tier compacted topics."""
     COPYING_NOT_PAUSED = "copying-not-paused"
     """A leader keeps in memory how far it has copied, and would copy the same again."""
+    RETENTION_AT_RISK = "retention-at-risk"
+    """Brokers of this release would count the local log twice, and delete what is within retention.bytes."""
     LEADER_CHANGED = "leader-changed"
     """Another broker leads than the one whose log it was judged by."""
     POISONED = "poisoned"
@@ -78,6 +82,7 @@ _HINTS: Final = {
     StopReason.COMPACTED: "Kafka does not tier compacted topics",
     StopReason.COPYING_NOT_PAUSED: "set remote.log.copy.disable=true on the topic (3.9 with KRaft), or stop its"
     " leaders",
+    StopReason.RETENTION_AT_RISK: "set retention.bytes=-1 on the topic until its leaders have copied by themselves",
     StopReason.LEADER_CHANGED: "run again: the new leader's log is then used",
     StopReason.POISONED: "no broker reads past that record: see `resnap remote status`",
     StopReason.OTHER_LAYOUT: "give --key-prefix as brokers have it, or ship in the layout that they read, to a new"
@@ -97,11 +102,13 @@ class Stop(NamedTuple):
     reason: StopReason
     offset: int
     detail: str
+    commands: str = ""
+    """What to type, where it is known."""
 
     @property
     def hint(self) -> str:
         """The operator's next step."""
-        return _HINTS[self.reason]
+        return self.commands or _HINTS[self.reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +124,10 @@ class Announcement:
     """Number of segments that brokers will delete at once, because the topic's retention no longer keeps them."""
     stop: Stop | None
     """None where all that was shipped is, or will be, known to brokers."""
+    least_retention_bytes: int = 0
+    """As in the situation that it was judged by."""
+    awaits_leader: bool = False
+    """Whether ``retention.bytes`` is to stay away: the leader does not count what was announced as remote yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +143,10 @@ class Situation:
     lost: str | None
     """A key that brokers know, and that the store does not have."""
     now_ms: int
+    least_retention_bytes: int = 0
+    """The least ``retention.bytes`` within which brokers delete nothing while copying is paused; 0 for any."""
+    kafka_configs: str = "kafka-configs.sh"
+    """Kafka's tool with its connection, for the commands that are named."""
     epoch_ends: Mapping[int, EpochEnd]
     """Where the leader's epochs end, by the requested epoch; empty if there is no leader."""
 
@@ -151,11 +166,28 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
         below=len(ours) - len(left),
         expired=_expired(segments, situation),
         stop=stop,
+        least_retention_bytes=situation.least_retention_bytes,
+        awaits_leader=_awaits_leader(situation),
     )
 
 
-def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, leader: int | None) -> Stop | None:
-    """Return what in the topic's current state forbids ``offset``; ``leader`` is the one of the decision."""
+def _awaits_leader(situation: Situation) -> bool:
+    """Whether the leader counts less as remote than brokers know, in a release where size retention goes by it."""
+    end = None if situation.cache is None else situation.cache.end_offset
+    counted = None if situation.partition is None else situation.partition.remote_end_offset
+    return situation.least_retention_bytes > 0 and end is not None and (counted or 0) < end
+
+
+def changed(
+    partition: TopicIdPartition,
+    offset: int,
+    topic: TopicFacts | None,
+    leader: int | None,
+    *,
+    least_retention_bytes: int = 0,
+    kafka_configs: str = "kafka-configs.sh",
+) -> Stop | None:
+    """Return what in the topic's current state forbids ``offset``; the rest is of the decision (``Situation``)."""
     facts = None if topic is None else topic.partitions.get(partition.partition)
     if topic is None or facts is None:
         return Stop(StopReason.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
@@ -171,7 +203,38 @@ def changed(partition: TopicIdPartition, offset: int, topic: TopicFacts | None, 
         if facts.leader == leader
         else f"{_who(facts.leader)} leads, and {_who(leader)} led when it was judged",
     }
-    return next((Stop(reason, offset, detail) for reason, detail in reasons.items() if detail is not None), None)
+    stop = next((Stop(reason, offset, detail) for reason, detail in reasons.items() if detail is not None), None)
+    if stop is None and 0 <= topic.retention_bytes < least_retention_bytes:
+        return _retention_at_risk(topic, offset, least_retention_bytes, kafka_configs)
+    return stop
+
+
+def _retention_at_risk(topic: TopicFacts, offset: int, least: int, kafka_configs: str) -> Stop:
+    """Return the stop with the commands that take the limit away, and put it back."""
+    limits = {"retention.bytes": "-1", "local.retention.bytes": "-2"}
+    now = {name: topic.settings[name] for name in limits if name in topic.settings}
+    without = {name: value for name, value in limits.items() if now.get(name, value) != value}
+    own = {name for name in without if name in topic.own_settings}
+    alter = f"{kafka_configs} --alter --entity-type topics --entity-name {topic.name}"
+    back = " ".join(
+        f"{flag} {','.join(values)}"
+        for flag, values in (
+            ("--add-config", [f"{name}={now[name]}" for name in without if name in own]),
+            ("--delete-config", [name for name in without if name not in own]),
+        )
+        if values
+    )
+    detail = (
+        f"retention.bytes is {topic.retention_bytes}: until a leader has copied by itself again, it counts its local"
+        " log and the announced segments, and deletes what is within retention (KAFKA-20732)"
+    )
+    if least < UNLIMITED:
+        detail += f"; {least} or more would be safe now"
+    commands = (
+        f"before: `{alter} --add-config {','.join(f'{name}={value}' for name, value in without.items())}`; after"
+        f" `resnap announce` says that leaders count what was announced: `{alter} {back}`"
+    )
+    return Stop(StopReason.RETENTION_AT_RISK, offset, detail, commands)
 
 
 def _who(leader: int | None) -> str:
@@ -186,7 +249,14 @@ def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
 def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
     """Return why the whole partition cannot be announced."""
     there, poison, lost = situation.partition, situation.poison_at, situation.lost
-    stop = changed(partition, offset, situation.topic, None if there is None else there.leader)
+    stop = changed(
+        partition,
+        offset,
+        situation.topic,
+        None if there is None else there.leader,
+        least_retention_bytes=situation.least_retention_bytes,
+        kafka_configs=situation.kafka_configs,
+    )
     if stop is None and poison is not None:
         detail = f"the metadata topic has a record at offset {poison} that no broker can read"
         return Stop(StopReason.POISONED, offset, detail)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
+from resnap.tiering.cluster.broker_releases import local_log_bytes
+from resnap.tiering.known_faults import LOCAL_LOG_COUNTED_TWICE, Facts, met_fault
 from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
-from resnap.tiering.remote_log.announcement import Situation, changed, epochs_of, judge
+from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import encode_record, event_of
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, metadata_partition
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts
+    from resnap.tiering.kafka_release import Release
     from resnap.tiering.remote_log.announceable import Announceable
     from resnap.tiering.remote_log.announcement import Announcement
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
     from resnap.tiering.remote_log.records import TopicIdPartition
 
+_WITH_SPACE: Final = 110
+"""Per cent: producers write while segments are announced."""
 _UNKNOWN_BROKER: Final = -1
 """The broker id of a record if no leader is known."""
 
@@ -48,6 +53,10 @@ class Announcer:
     who: str
     """This run, as its leases name it."""
     now_ms: Callable[[], int]
+    releases: Sequence[Release]
+    """Of the brokers; none where they are not known."""
+    kafka_configs: str
+    """Kafka's tool with the connection to the cluster, for the commands that are named."""
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
     _layout: Tiered = field(init=False)
@@ -92,7 +101,8 @@ class Announcer:
             lease.hold()
             facts = self._facts({one.partition.name})
             now = self._judged(one.partition, one.segments, facts)
-            return self._publish(replace(now, below=one.below + now.below, stop=now.stop or one.stop), facts)
+            now = replace(now, below=one.below + now.below, stop=now.stop or one.stop)
+            return self._publish(now, facts)
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
@@ -152,11 +162,36 @@ class Announcer:
             poison_at=min((one.offset for one in metadata.poison), default=None),
             lost=self._lost(known),
             now_ms=self.now_ms(),
+            least_retention_bytes=self._least_retention_bytes(partition, shipped, known, facts),
+            kafka_configs=self.kafka_configs,
             epoch_ends={}
             if leader is None
             else self.cluster.epoch_ends(partition.topic_partition, leader, sorted(epochs)),
         )
         return judge(partition, shipped, situation)
+
+    def _least_retention_bytes(
+        self,
+        partition: TopicIdPartition,
+        shipped: Sequence[Announceable],
+        known: RemoteLogMetadataCache | None,
+        facts: ClusterFacts,
+    ) -> int:
+        """Return the ``retention.bytes`` that is above the local log and all remote segments, with some space.
+
+        0 where no broker has the fault by which both are counted; more than any where the sizes are not known.
+        """
+        topic, there = facts.topics.get(partition.name), facts.partition(partition.topic_partition)
+        limited = Facts(retention_bytes=0)
+        if topic is None or (self.releases and met_fault(LOCAL_LOG_COUNTED_TWICE, self.releases, limited) is None):
+            return 0
+        leader = None if there is None else there.leader
+        local = None if leader is None else local_log_bytes(self.cluster, partition.topic_partition, leader)
+        if local is None:
+            return UNLIMITED
+        remote = {} if known is None else {one.id: one.size_bytes for one in known.readable}
+        remote |= {one.id: one.log_bytes for one in shipped}
+        return (local + sum(remote.values())) * _WITH_SPACE // 100
 
     def _metadata(self, number: int) -> RemoteLogMetadata:
         records = self.cluster.read(METADATA_TOPIC, number)
@@ -187,7 +222,14 @@ class Announcer:
         there = facts.partition(one.partition.topic_partition)
         leader = there.leader if there is not None else None
         for count, segment in enumerate(one.segments):
-            stop = changed(one.partition, segment.base_offset, self.cluster.topic(one.partition.name), leader)
+            stop = changed(
+                one.partition,
+                segment.base_offset,
+                self.cluster.topic(one.partition.name),
+                leader,
+                least_retention_bytes=one.least_retention_bytes,
+                kafka_configs=self.kafka_configs,
+            )
             if stop is not None:
                 what = f"{one.partition.topic_partition}: {stop.reason.value}: {stop.detail}"
                 self.problems.append(
@@ -202,7 +244,7 @@ class Announcer:
             for value in [encode_record(record) for record in records]:
                 self.cluster.publish(METADATA_TOPIC, number, value)
         self._check_known(one, number)
-        return one
+        return replace(one, awaits_leader=one.least_retention_bytes > 0 and bool(one.segments))
 
     def _check_known(self, one: Announcement, number: int) -> None:
         """Read the published records; check that brokers use them, and that none copied in between."""

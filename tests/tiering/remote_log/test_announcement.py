@@ -17,7 +17,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
 from resnap.tiering.remote_log.announceable import announceable, records_of
-from resnap.tiering.remote_log.announcement import Situation, Stop, StopReason, changed, epochs_of, judge
+from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, Stop, StopReason, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
 from tests.storage.layouts.manifests import a_manifest, stored
@@ -167,6 +167,7 @@ def test_other_boundaries_than_those_of_brokers_overlap() -> None:
         ({"settings": {"cleanup.policy": "compact,delete"}}, StopReason.COMPACTED),
         ({"settings": {"remote.storage.enable": "false"}}, StopReason.NOT_TIERED),
         ({"settings": {"remote.log.copy.disable": "false"}}, StopReason.COPYING_NOT_PAUSED),
+        ({"settings": {"retention.bytes": "1099"}, "least_retention_bytes": 1100}, StopReason.RETENTION_AT_RISK),
         ({"poison_at": 7}, StopReason.POISONED),
         ({"lost": "kafka-tiered-storage/x"}, StopReason.OTHER_STORE),
     ],
@@ -195,6 +196,67 @@ def test_a_change_after_the_judgement_ends_the_announcement(
     stop = changed(PARTITION, 10, situation(settings=settings).topic, leader)
     assert (None if stop is None else stop.reason) == reason
     assert stop is None or (stop.offset, bool(stop.hint)) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("retention_bytes", "least", "stops"),
+    [
+        ("-1", UNLIMITED, False),
+        ("1100", 1100, False),
+        ("1099", 1100, True),
+        ("0", 0, False),
+        ("99999", UNLIMITED, True),
+    ],
+)
+def test_a_size_limit_that_brokers_would_count_twice_keeps_all_back(
+    retention_bytes: str, least: int, stops: bool
+) -> None:
+    settings = {"retention.bytes": retention_bytes}
+    found = judge(PARTITION, CHAIN, situation(settings=settings, least_retention_bytes=least))
+    assert (found.segments == (), found.stop is not None) == (stops, stops)
+    altered = changed(PARTITION, 10, situation(settings=settings).topic, 1, least_retention_bytes=least)
+    assert (altered is not None) is stops
+
+
+@pytest.mark.parametrize(
+    ("settings", "own", "before", "after"),
+    [
+        ({"retention.bytes": "9"}, {"retention.bytes"}, "retention.bytes=-1", "--add-config retention.bytes=9"),
+        ({"retention.bytes": "9"}, set(), "retention.bytes=-1", "--delete-config retention.bytes"),
+        (
+            {"retention.bytes": "9", "local.retention.bytes": "9"},
+            {"retention.bytes", "local.retention.bytes"},
+            "retention.bytes=-1,local.retention.bytes=-2",
+            "--add-config retention.bytes=9,local.retention.bytes=9",
+        ),
+        (
+            {"retention.bytes": "9", "local.retention.bytes": "-2"},
+            {"retention.bytes"},
+            "retention.bytes=-1",
+            "--add-config retention.bytes=9",
+        ),
+    ],
+)
+def test_the_commands_around_an_announcement_put_every_limit_back(
+    settings: dict[str, str], own: set[str], before: str, after: str
+) -> None:
+    topic = situation(settings=settings).topic
+    assert topic is not None
+    stop = changed(PARTITION, 10, replace(topic, own_settings=frozenset(own)), 1, least_retention_bytes=UNLIMITED)
+    assert stop is not None
+    line = f"`kafka-configs.sh --alter --entity-type topics --entity-name {PARTITION.name}"
+    assert f"before: {line} --add-config {before}`; " in stop.hint
+    assert f": {line} {after}`" in stop.hint
+
+
+@pytest.mark.parametrize(
+    ("counted", "least", "awaits"), [(None, 1, True), (0, 1, True), (20, 1, True), (30, 1, False), (0, 0, False)]
+)
+def test_all_is_done_once_the_leader_counts_what_was_announced(counted: int | None, least: int, awaits: bool) -> None:
+    led = PartitionFacts(partition=0, leader=1, log_start_offset=0, last_stable_offset=1000, remote_end_offset=counted)
+    known = cached(copied("a", 0, 29))
+    found = judge(PARTITION, [], situation(partition=led, cache=known, least_retention_bytes=least))
+    assert found.awaits_leader is awaits
 
 
 def test_where_there_is_no_leader_no_broker_copies_meanwhile() -> None:

@@ -1,0 +1,54 @@
+"""The releases of the brokers that a run is for: from the running cluster, a setting, or the metadata log."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from resnap.storage.errors import ClusterError
+from resnap.tiering.cluster.broker_releases import describe_releases
+from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
+
+if TYPE_CHECKING:
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.cluster.client import Cluster
+
+
+class BrokerReleases(NamedTuple):
+    """What is known of the brokers' releases."""
+
+    known: tuple[Release, ...]
+    not_known: str | None
+    """Why faults of some brokers are not checked; None where all are."""
+
+
+def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
+    """Return the brokers' releases: lines by the cluster, else by the metadata log, refined by ``--kafka-version``."""
+    given = None if settings.kafka_version is None else parse_release(settings.kafka_version)
+    lines = _of_cluster(cluster) if cluster is not None else _of_metadata_log(settings)
+    known = refined((line for line in lines if line is not None), given)
+    if settings.kafka_version is not None and given is None:
+        return BrokerReleases(known, f"{settings.kafka_version}: it is not known which release it is built from")
+    if given is None and (not lines or None in lines):
+        return BrokerReleases(known, "the brokers' release is not known: give --kafka-version")
+    return BrokerReleases(known, None)
+
+
+def kafka_configs(settings: Settings) -> str:
+    """Return Kafka's tool for settings of topics, with the connection that this run has."""
+    words = ["kafka-configs.sh", "--bootstrap-server", settings.bootstrap_server or "HOST:PORT"]
+    if settings.command_config is not None:
+        words += ["--command-config", str(settings.command_config)]
+    return shlex.join(words)
+
+
+def _of_cluster(cluster: Cluster) -> list[Release | None]:
+    try:
+        return list(describe_releases(cluster).values())
+    except ClusterError:
+        return []
+
+
+def _of_metadata_log(settings: Settings) -> list[Release | None]:
+    image = None if settings.metadata is None else settings.metadata.image()
+    return [] if image is None else [release_of_level(one.newest_metadata_version) for one in image.brokers.values()]
