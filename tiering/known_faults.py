@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.tiering.kafka_release import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MOST_READABLE_ENTRIES: Final = 1_000_000
 """With more producers than this in a snapshot, releases with ``SNAPSHOT_TOO_LARGE`` delete it."""
@@ -52,7 +52,7 @@ class Facts:
 
     Attributes:
         retention_bytes: of the topic; -1 for no limit.
-        largest_bytes: size of its largest partition, local segments and remote ones together.
+        partition_bytes: sizes of its partitions' logs.
         is_copying_paused: whether ``remote.log.copy.disable`` is set, or is to be set.
         log_dirs: the most log dirs that a broker has.
         entries: the most producers in the state of one partition.
@@ -61,7 +61,7 @@ class Facts:
     """
 
     retention_bytes: int | None = None
-    largest_bytes: int | None = None
+    partition_bytes: tuple[int, ...] | None = None
     is_copying_paused: bool | None = None
     log_dirs: int | None = None
     entries: int | None = None
@@ -181,6 +181,21 @@ def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault 
     return next((one for one in met_faults(releases, facts) if one.fault.name == name), None)
 
 
+def unreadable_snapshot(entries: int, releases: Sequence[Release]) -> str | None:
+    """Return what brokers of ``releases`` do to a snapshot of so many producers, and what helps; None if they read it.
+
+    Without ``releases``, they are not known, and count as any.
+    """
+    if entries <= MOST_READABLE_ENTRIES:
+        return None
+    met = met_fault(SNAPSHOT_TOO_LARGE, releases, Facts(entries=entries))
+    if releases and met is None:
+        return None
+    limit = f"{entries:,} producers, and brokers of some releases delete a snapshot of more than"
+    what = f"{limit} {MOST_READABLE_ENTRIES:,}; the release is not known" if met is None else met.detail
+    return f"{what}; {entries - MOST_READABLE_ENTRIES:,} of them must expire first (producer.id.expiration.ms)"
+
+
 def _met(fault: KnownFault, releases: Iterable[Release], facts: Facts) -> Iterator[MetFault]:
     met = "" if fault.meets is None else fault.meets(facts)
     answers = {release: fault.is_in(release) for release in releases}
@@ -196,10 +211,12 @@ def _number(version: str) -> tuple[int, ...]:
 def _limited_by_size(facts: Facts) -> str | None:
     """A size limit that the local log, counted twice, exceeds; a limit that no size is known against counts."""
     limit = facts.retention_bytes
-    if limit is None or limit < 0 or (facts.largest_bytes is not None and 2 * facts.largest_bytes <= limit):
+    if limit is None or limit < 0:
         return None
-    risk = "" if facts.largest_bytes is None else f", and the largest partition has {facts.largest_bytes} bytes"
-    return f"retention.bytes is {limit}{risk}"
+    if facts.partition_bytes is None:
+        return f"retention.bytes is {limit}"
+    at_risk = [min(size, 2 * size - limit) for size in facts.partition_bytes if 2 * size > limit]
+    return f"retention.bytes is {limit}, and {sum(at_risk)} bytes are at risk" if at_risk else None
 
 
 def _large_state(facts: Facts) -> str | None:

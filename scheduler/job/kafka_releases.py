@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import ClusterError
 from resnap.tiering.cluster.broker_releases import describe_releases
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
     if given is None and (not lines or None in lines):
         return BrokerReleases(known, "the brokers' release is not known: give --kafka-version")
     return BrokerReleases(known, None)
+
+
+def destination_releases(version: str | None, log_dir: str, broker_id: int | None) -> tuple[Release, ...]:
+    """Return the release of the broker of a log dir, by its version or the metadata log there; empty if not known."""
+    image = ClusterMetadata(find_metadata_log([log_dir])).image()
+    broker = None if image is None or broker_id is None else image.brokers.get(broker_id)
+    line = None if broker is None else release_of_level(broker.newest_metadata_version)
+    return refined([] if line is None else [line], None if version is None else parse_release(version))
 
 
 def kafka_configs(settings: Settings) -> str:

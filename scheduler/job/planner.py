@@ -37,12 +37,17 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.job.sources import SelectedPartition
     from resnap.scheduler.output.progress import Progress
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
     from resnap.tiering.inventory import PartitionInventory
     from resnap.tiering.readiness import JudgedPartition
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
+
+
+def _ignore(*_: object) -> None:
+    """Keep nothing of a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Planner:
     """Results of earlier runs; None for runs that find out everything themselves."""
     asked: Asked = RULES_ALONE
     """Which of the rules a flag asks for."""
+    on_state: Callable[[TopicPartition, int, int], None] = _ignore
+    """Is called with partition, boundary and number of producers of each snapshot that a replay has made."""
 
     @property
     def _sources(self) -> Sources:
@@ -164,6 +171,8 @@ class Planner:
         cost = cost_of([p.plan for p in planned])
         progress.expect(cost.segments, cost.size_bytes)
         for one in planned:
+            for known in one.still_valid:
+                self.on_state(one.selected.topic_partition, known.offset, known.entries)
             if one.is_settled:
                 yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
 
@@ -173,7 +182,13 @@ class Planner:
         left = [p.plan for p in planned if not p.is_settled]
         for_all = None if together is None else lambda results: together([replayed(one) for one in results])
         for result in self.engine.replay(left, sink_url, progress.advance, progress, together=for_all):
+            self.saw(result)
             yield replayed(result)
+
+    def saw(self, result: PartitionResult) -> None:
+        """Report the states that a replay has found."""
+        for one in result.boundaries:
+            self.on_state(result.topic_partition, one.boundary.offset, one.entries)
 
     def scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from resnap.replay.results import PartitionResult
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.engines import Engine
@@ -66,6 +67,8 @@ class StoreCheck:
     """For all that manifests do not say."""
     asked: Asked = RULES_ALONE
     """Which of them a flag asks for."""
+    saw: Callable[[PartitionResult], None] = lambda _: None
+    """Is called with what a replay has found."""
     journal: VerificationJournal
     since_ms: int | None = None
     """Only segments that were shipped since then, by the store's clock, are read; None for all."""
@@ -283,6 +286,7 @@ def _of_part(
         engine=planner.engine,
         rules=planner.rules,
         asked=planner.asked,
+        saw=planner.saw,
         journal=journal,
         since_ms=since_ms,
     )

@@ -13,6 +13,7 @@ from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.engines import Engine
+from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import Uploading
@@ -96,6 +97,7 @@ def planner_of(
         rules=rules or rules_of(context.settings, context.clock),
         engine=context.engine(ahead=replays),
         asked=_asked(context.settings),
+        on_state=LargeStates(context.settings, context.warn).look,
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
 

@@ -21,6 +21,7 @@ from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.reports import SIZES, sizes_row
 from resnap.scheduler.job.sources import high_watermark_of, joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -31,10 +32,12 @@ from resnap.scheduler.verbs.before_move import BeforeMoveView
 from resnap.scheduler.verbs.before_move import Request as BeforeMove
 from resnap.scheduler.verbs.before_move import run as run_before_move
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
+from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.file_damage import damage_in_files
 from resnap.tiering.inventory import NEVER_TIERED
+from resnap.tiering.known_faults import Facts, Severity, met_faults
 from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
 from resnap.tiering.refusal import Reason
 from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
     from resnap.scheduler.output.documents import BlockerRow, TopicRow
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
@@ -92,6 +97,7 @@ class _Judge:
     """What the broker's settings say against tiering; None where they were not given."""
     stored: Collection[str]
     """Topics of which remote storage that was named holds segments."""
+    releases: BrokerReleases
     unanswered: Sequence[str]
     """Why the cluster, a broker of it, or a file of a log dir did not answer."""
 
@@ -125,6 +131,8 @@ class _Judge:
             unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
             warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
         by_setting = self._setting_rows(partitions)
+        for severity, fault in self._fault_rows(partitions):
+            (blockers if severity is Severity.BLOCKS else warnings).append(fault)
         unknown += self.unanswered
         verdict = Verdict.UNKNOWN if unknown else Verdict.READY
         live = next((selected.live for selected in partitions), None)
@@ -149,6 +157,24 @@ class _Judge:
             {"partition": None, "reason": one.reason.value, "detail": one.detail, "hint": one.hint} for one in found
         ]
 
+    def _fault_rows(self, partitions: Sequence[SelectedPartition]) -> Iterator[tuple[Severity, BlockerRow]]:
+        """Yield Kafka's faults that the brokers' releases have and the topic meets."""
+        live = next((selected.live for selected in partitions), None)
+        directories = [one.inventory.partition for one in partitions]
+        by_broker = Counter(broker for broker, _ in {(one.log_dir.broker_id, one.log_dir.path) for one in partitions})
+        facts = Facts(
+            retention_bytes=None if live is None else live.retention_bytes,
+            partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
+            log_dirs=max(by_broker.values(), default=None),
+            entries=max(
+                (entries_in(one.snapshots[-1].size_bytes) for one in directories if one.snapshots), default=None
+            ),
+        )
+        for met in met_faults(self.releases.known, facts):
+            if met.met:
+                row: BlockerRow = {"partition": None, "reason": met.fault.name, "detail": met.detail, "hint": met.hint}
+                yield met.fault.severity, row
+
     def _not_checked(self, partitions: Sequence[SelectedPartition]) -> Iterator[str]:
         """Yield what there was nothing to judge by."""
         if self.by_broker is None:
@@ -162,6 +188,8 @@ class _Judge:
             yield "high-watermark"
         if any(selected.live_facts is None or selected.live_facts.remote_end_offset is None for selected in partitions):
             yield "shipped"
+        if self.releases.not_known is not None:
+            yield "known-faults"
         yield "record-batches"
 
 
@@ -185,14 +213,14 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     try:
         scope = joined_once(scope, sources)
         selection = select(scope, sources)
-        brokers = _brokers(scope, selection)
+        brokers, releases = _brokers(scope, selection), _releases(scope, settings)
     except LogDirError as error:
         return iter([Result(faults=(error,))])
     except ClusterError as error:
         faults.append(error)
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
-        selection, brokers = select(scope, sources), []
+        selection, brokers, releases = select(scope, sources), [], releases_of(settings, None)
     warn_unmatched(scope, selection, context)
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
@@ -211,9 +239,17 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         stored=set()
         if scope.joining is None
         else {one.topic_partition.topic for one in scope.joining.stored.partitions},
+        releases=releases,
         unanswered=unanswered,
     )
     return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))
+
+
+def _releases(scope: Scope, settings: Settings) -> BrokerReleases:
+    if scope.connect is None:
+        return releases_of(settings, None)
+    with scope.connect() as cluster:
+        return releases_of(settings, cluster)
 
 
 def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:

@@ -258,7 +258,7 @@ Manifest = Annotated[
 ]
 
 
-@with_settings(TOPIC, WRITE, S3)
+@with_settings(TOPIC, WRITE, S3, ("kafka_version",))
 def install(
     context: Invocation,
     staged: Staged = None,
@@ -291,6 +291,7 @@ def install(
         asked=frozenset(map(_replace, replacing or ())),
         undo_dir=undo_dir,
         dry_run=dry_run,
+        kafka_version=context.settings.kafka_version,
     )
     view = InstallView(dry_run=dry_run, is_table=context.output.form == "table")
     return context.show(run(request, context), view)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
+from resnap.scheduler.job.kafka_releases import destination_releases
 from resnap.scheduler.output.rendering import some
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
@@ -53,6 +55,8 @@ class Request:
     undo_dir: Path | None = None
     """Beside the staged snapshots, unless given."""
     dry_run: bool = False
+    kafka_version: str | None = None
+    """Release of the broker; its metadata log shows the line, where it is in the log dir."""
 
     @property
     def log_dir(self) -> Path:
@@ -187,7 +191,8 @@ def _select(request: Request, area: StagingArea) -> _Selection:
         offsets = staged.get(key, [])
         if absent := sorted(set(planned.get(key, ())).difference(offsets)):
             problems.append(_not_staged(request.staged, key, absent))
-        decided = decide(found, offsets, area, request.asked)
+        releases = partial(destination_releases, request.kafka_version, str(log_dir.path), log_dir.broker_id)
+        decided = decide(found, offsets, area, request.asked, releases)
         surveyed.append(Surveyed(inventory=found, installation=decided))
     return _Selection(
         log_dir=Path(str(log_dir.path)),

@@ -109,6 +109,11 @@ def read_snapshot(buffer: Buffer, offset: int | None = None) -> dict[int, Produc
     return {entry.producer_id: entry for entry in entries}
 
 
+def entries_in(size_bytes: int) -> int:
+    """Return how many entries a snapshot file of that size has."""
+    return max(size_bytes - HEADER.size, 0) // ENTRY.size
+
+
 def read_snapshot_array(buffer: Buffer, offset: int | None = None) -> npt.NDArray[np.void]:
     """Return the entries of a whole snapshot file as an array of ``ENTRY_DTYPE`` over ``buffer`` itself.
 

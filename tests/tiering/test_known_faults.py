@@ -81,10 +81,10 @@ def test_a_given_version_says_the_patch_release_of_its_own_line_alone() -> None:
     "facts, is_met",
     [
         (Facts(), False),
-        (Facts(retention_bytes=-1, largest_bytes=100), False),
+        (Facts(retention_bytes=-1, partition_bytes=(100,)), False),
         (Facts(retention_bytes=270_000), True),
-        (Facts(retention_bytes=270_000, largest_bytes=183_733), True),
-        (Facts(retention_bytes=367_466, largest_bytes=183_733), False),
+        (Facts(retention_bytes=270_000, partition_bytes=(100, 183_733)), True),
+        (Facts(retention_bytes=367_466, partition_bytes=(100, 183_733)), False),
     ],
 )
 def test_a_size_limit_is_safe_above_both_parts(facts: Facts, is_met: bool) -> None:

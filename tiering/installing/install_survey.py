@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -28,13 +29,15 @@ from resnap.tiering.installing.installation import (
     with_tail_judged,
 )
 from resnap.tiering.inventory import with_beginning, with_log_end
+from resnap.tiering.known_faults import MOST_READABLE_ENTRIES, unreadable_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.installing.staging_area import StagingArea
     from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.kafka_release import Release
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""
@@ -52,9 +55,16 @@ class _Staged(NamedTuple):
 
 
 def decide(
-    inventory: PartitionInventory, offsets: Iterable[int], area: StagingArea, asked: Collection[Replace]
+    inventory: PartitionInventory,
+    offsets: Iterable[int],
+    area: StagingArea,
+    asked: Collection[Replace],
+    releases: Callable[[], Sequence[Release]] = tuple,
 ) -> PartitionInstallation:
     """Decide what to do with the staged snapshots at ``offsets`` of one partition; nothing is changed.
+
+    ``releases`` returns those of the broker, none where they are not known; it is called only for a snapshot that not
+    every release reads.
 
     Raises:
         LogDirError, StoreError: something cannot be read.
@@ -77,6 +87,7 @@ def decide(
         fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
     else:
         fitting = _fitting([*decisions, *indexes], inventory, area, fingerprint)
+    fitting = [_readable(one, area, topic_partition, releases) for one in fitting]
     decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
@@ -212,6 +223,26 @@ def _checked(
         entries=len(staged.entries),
         left_out=print_.left_out,
     )
+
+
+def _readable(
+    decision: Decision,
+    area: StagingArea,
+    topic_partition: TopicPartition,
+    releases: Callable[[], Sequence[Release]],
+) -> Decision:
+    """Return ``decision``, unless the broker would delete the snapshot that it is to get."""
+    if not decision.is_change or (decision.entries or 0) <= MOST_READABLE_ENTRIES:
+        return decision
+    staged = _read_staged(area, topic_partition, decision.offset).entries
+    why = unreadable_snapshot(decision.entries or 0, releases())
+    if why is None or staged is None:
+        return decision
+    excess = len(staged) - MOST_READABLE_ENTRIES
+    last_ms = int(np.partition(staged["timestamp"], excess - 1)[excess - 1])
+    since = datetime.fromtimestamp(last_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    detail = f"{why}, and the last of those was active at {since}"
+    return replace(decision, outcome=Outcome.TOO_MANY_PRODUCERS, detail=detail)
 
 
 def _checked_index(

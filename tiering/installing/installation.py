@@ -78,6 +78,8 @@ class Outcome(StrEnum):
     """The broker has found no snapshot, and none would be at the base of the last segment."""
     TAIL_INCOMPLETE = "tail-incomplete"
     """It would be the newest, though producers were excluded from it: the broker would continue from it."""
+    TOO_MANY_PRODUCERS = "too-many-producers"
+    """The broker would delete it, because it reads no snapshot of so many producers."""
     NOT_REACHED = "not-reached"
     """The run ended before it, by an error."""
 
@@ -85,7 +87,7 @@ class Outcome(StrEnum):
 CHANGES: Final = frozenset({Outcome.INSTALLED, Outcome.REPLACED, Outcome.SET_ASIDE})
 REFUSALS: Final = frozenset({
     Outcome.STALE, Outcome.NO_FINGERPRINT, Outcome.STAGED_DAMAGED, Outcome.DIRECTORY_BUSY, Outcome.INDEX_MISSING,
-    Outcome.STRAY, Outcome.TAIL_UNCOVERED, Outcome.TAIL_INCOMPLETE,
+    Outcome.STRAY, Outcome.TAIL_UNCOVERED, Outcome.TAIL_INCOMPLETE, Outcome.TOO_MANY_PRODUCERS,
 })  # fmt: skip
 """Something is not as it should be: an error, where the others are an answer."""
 
@@ -104,6 +106,8 @@ HINTS: Final = {
     Outcome.STRAY: REASON_HINTS[Reason.STRAY],
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
     Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker continues from an older one",
+    Outcome.TOO_MANY_PRODUCERS: "lower producer.id.expiration.ms, and make it again once enough have expired; where the"
+    " broker is of a release that reads it, give --kafka-version",
     Outcome.NOT_ASKED: "--replace with corrupt, false-empty, false-partial or txnindex replaces it, and keeps the old",
 }
 

@@ -1,0 +1,67 @@
+"""Warns of partitions with almost as many producers as brokers read, and of snapshots that brokers would delete.
+
+Every replay and every restore passes here, whatever it is for, so no verb makes or approves such a snapshot silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from resnap.scheduler.job.kafka_releases import releases_of
+from resnap.scheduler.settings.running_cluster import connect
+from resnap.storage.errors import ResnapError
+from resnap.tiering.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.kafka_release import Release
+
+
+@dataclass(slots=True)
+class LargeStates:
+    """Judges numbers of producers by the releases of the brokers that will load the snapshots."""
+
+    settings: Settings
+    warn: Callable[[str], None]
+    _said: set[TopicPartition] = field(default_factory=set)
+    _releases: tuple[Release, ...] | None = None
+
+    def look(self, topic_partition: TopicPartition, offset: int, entries: int) -> None:
+        """Warn, once for each partition, where the snapshot at ``offset`` has many producers."""
+        if entries < MANY_ENTRIES or topic_partition in self._said:
+            return
+        self._said.add(topic_partition)
+        where = f"{topic_partition}: the snapshot at {offset}"
+        unreadable = unreadable_snapshot(entries, self.releases())
+        if unreadable is not None:
+            self.warn(f"{where} would be deleted by a broker that loads it: {unreadable} (see {PAGE})")
+        elif entries > MOST_READABLE_ENTRIES:
+            self.warn(f"{where} has {entries:,} producers: {self._later_releases()}")
+        else:
+            self.warn(
+                f"{where} has {entries:,} producers: at more than {MOST_READABLE_ENTRIES:,}, {self._later_releases()}"
+            )
+
+    def releases(self) -> tuple[Release, ...]:
+        """Return the releases of the brokers; asked for only once a partition has many producers."""
+        if self._releases is None:
+            self._releases = self._known()
+        return self._releases
+
+    def _known(self) -> tuple[Release, ...]:
+        settings = self.settings
+        if settings.bootstrap_server is None:
+            return releases_of(settings, None).known
+        try:
+            with connect(settings.bootstrap_server, settings.command_config, settings.shared_cluster) as cluster:
+                return releases_of(settings, cluster).known
+        except ResnapError:
+            return releases_of(settings, None).known
+
+    @staticmethod
+    def _later_releases() -> str:
+        return f"brokers of 4.2.2 and 4.4.0 delete the snapshot and lose the state (see {PAGE})"

@@ -1,0 +1,77 @@
+"""More producers than some releases read: said wherever such a snapshot is made, and never installed there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pytest
+
+from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
+from resnap.tiering.known_faults import MOST_READABLE_ENTRIES
+from tests.logs.bulk_log import HEADER_DTYPE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.scheduler.conftest import Resnap
+
+pytestmark = pytest.mark.slow
+RECORD: Final = bytes.fromhex("0e00000001027800")
+PRODUCERS: Final = MOST_READABLE_ENTRIES + 1
+JSON: Final = ("--output", "json")
+
+
+def write_log(root: Path) -> Path:
+    """Write a log dir with a partition of one batch of each of 1,000,001 producers, and a segment above it."""
+    partition = root / "big-0"
+    partition.mkdir(parents=True)
+    now_ms = int(time.time() * 1000) - 3_600_000
+    dtype = np.dtype(
+        [*((name, HEADER_DTYPE[name]) for name in HEADER_DTYPE.names or ()), ("record", f"V{len(RECORD)}")]
+    )
+    batches = np.zeros(PRODUCERS + 1, dtype)
+    numbers = np.arange(PRODUCERS + 1)
+    batches["base_offset"] = batches["producer_id"] = numbers
+    batches["batch_length"] = dtype.itemsize - 12
+    batches["magic"], batches["records_count"] = 2, 1
+    batches["base_timestamp"] = batches["max_timestamp"] = now_ms + numbers
+    batches["record"] = np.void(RECORD)
+    for base, cut in ((0, slice(0, PRODUCERS)), (PRODUCERS, slice(PRODUCERS, None))):
+        (partition / f"{base:020d}.log").write_bytes(batches[cut].tobytes())
+        for kind in ("index", "timeindex"):
+            (partition / f"{base:020d}.{kind}").touch()
+    (partition / "leader-epoch-checkpoint").write_bytes(write_leader_epochs([LeaderEpoch(epoch=0, start_offset=0)]))
+    (partition / "partition.metadata").write_text("version: 0\ntopic_id: lZ6vvmajTWKDBUTV6SQAtQ")
+    (root / "replication-offset-checkpoint").write_text(f"0\n1\nbig 0 {PRODUCERS + 1}\n")
+    (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=lZ6vvmajTWKDBUTV6SQAtA\n")
+    return root
+
+
+def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_path: Path) -> None:
+    log_dir, staged = write_log(tmp_path / "data"), tmp_path / "staged"
+    regenerate = ("regenerate", log_dir, "--into", staged, "--engine", "local")
+    made = command(*regenerate, "--kafka-version", "4.4.0")
+    assert made.code == 0, made.err
+    assert f"big-0: the snapshot at {PRODUCERS} would be deleted by a broker that loads it: 4.4.0 has this" in made.err
+    assert "1 of them must expire first (producer.id.expiration.ms)" in made.err
+    assert "brokers of 4.2.2 and 4.4.0 delete" in command(*regenerate, "--kafka-version", "4.3.1").err
+    assert "the release is not known" in command(*regenerate).err
+
+    placed = log_dir / "big-0" / f"{PRODUCERS:020d}.snapshot"
+    for version in (("--kafka-version", "4.4.0"), ("--kafka-version", "4.2"), ()):
+        refused = command("install", staged, log_dir, *version, *JSON)
+        (decision,) = refused.document["partitions"][0]["snapshots"]
+        assert (refused.code != 0, decision["outcome"], placed.exists()) == (True, "too-many-producers", False)
+        assert "1 of them must expire first" in decision["detail"]
+        assert "was active at 20" in decision["detail"]
+    installed = command("install", staged, log_dir, "--kafka-version", "4.3.1", *JSON)
+    assert (installed.code, placed.stat().st_size) == (0, 10 + 46 * PRODUCERS)
+
+    for version, code, verdict in (("4.4.0", 4, "blocked"), ("4.3.1", 0, "ready")):
+        checked = command("check", log_dir, "--kafka-version", version, *JSON)
+        (topic,) = checked.document["topics"]
+        assert (checked.code, topic["verdict"]) == (code, verdict), topic
+        assert [one["reason"] for one in topic["blockers"]] == (["snapshot-too-large"] if code else [])
