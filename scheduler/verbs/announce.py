@@ -195,11 +195,11 @@ def announce(
     publish: Annotated[
         bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")
     ] = False,
-) -> None:
+) -> int:
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 
     A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down. Brokers up
     to 4.3 delete what is within retention.bytes meanwhile (KAFKA-20732): it must be -1, or well above both copies,
     until this command says that it is done; it ends with 3 while leaders do not count what was announced.
     """
-    context.show(run(Request(url=url, publish=publish), context), AnnounceView(published=publish))
+    return context.show(run(Request(url=url, publish=publish), context), AnnounceView(published=publish))

@@ -36,6 +36,8 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.facts import ClusterFacts
+from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
+from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.inventory import NEVER_TIERED
 from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
@@ -163,6 +165,8 @@ class _Reading:
     """Offset of the first record of each metadata partition."""
     now_ms: int
     overdue_from_ms: int
+    settings: Mapping[str, Mapping[str, str]]
+    """Of the topics, as the running cluster or the metadata log beside the log dirs have them."""
     on_leaders: Mapping[TopicIdPartition, Waiting] = field(default_factory=dict)
     """What the leaders have not copied yet, where a cluster was asked."""
 
@@ -178,6 +182,7 @@ class _Reading:
                 before,
                 on_leaders=self.on_leaders,
                 overdue_from_ms=self.overdue_from_ms,
+                settings=self.settings,
             ),
             metadata_partitions=tuple(self.firsts),
             cut=tuple(number for number, first in self.firsts.items() if first),
@@ -201,6 +206,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
         firsts=firsts,
         overdue_from_ms=now_ms - overdue_ms,
         now_ms=now_ms,
+        settings=_settings({one.partition.name for one in wanted if one.deletions}, log_dirs, cluster),
     )
 
 
@@ -229,6 +235,19 @@ def _is_now(partition: TopicIdPartition, facts: ClusterFacts) -> bool:
     """Whether the cluster's topic of this name has this id: an older one was deleted."""
     topic = facts.topics.get(partition.name)
     return topic is not None and topic.topic_id == partition.id
+
+
+def _settings(topics: set[str], log_dirs: Sequence[LogDir], cluster: Cluster | None) -> Mapping[str, Mapping[str, str]]:
+    """Return the settings of topics; those that the topics themselves set, where no cluster is asked."""
+    if not topics:
+        return {}
+    if cluster is not None:
+        return {name: topic.settings for name, topic in cluster.facts(topics.__contains__).topics.items()}
+    image = ClusterMetadata(find_metadata_log([str(one.path) for one in log_dirs])).image()
+    configs = {} if image is None else image.configs
+    return {
+        one.name: values for one, values in configs.items() if one.type == ResourceType.TOPIC and one.name in topics
+    }
 
 
 def _with_firsts(events: Iterable[Event], firsts: dict[int, int | None]) -> Iterator[Event]:

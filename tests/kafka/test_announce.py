@@ -149,6 +149,33 @@ def test_nothing_within_a_size_limit_is_deleted_when_the_words_of_announce_are_f
         assert "retention size" not in broker.printed()
 
 
+@pytest.mark.heavy
+def test_what_a_broker_deletes_within_a_size_limit_is_found_in_its_metadata(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    data, remote = tmp_path / "data", tmp_path / "remote"
+    remote.mkdir()
+    broker = Broker(release("3.9.1"), [data], tiering(remote))
+    there = ("--bootstrap-server", broker.address)
+    with broker.running():
+        broker.drive("create", TOPIC, 1, *SMALL["3.9.1"], "remote.storage.enable=true", "remote.log.copy.disable=true")
+        broker.drive("append", TOPIC, 0, 40)
+        size = sum(path.stat().st_size for path in (data / f"{TOPIC}-0").glob("*.log"))
+        tier = ("tier", data, "--topic", TOPIC, "--to", remote.as_uri(), "--layout", "local-tiered")
+        assert command(*tier, *there, "--engine", "local").code == 0
+        assert command("announce", remote.as_uri(), *there, "--publish").code == 0
+        broker.drive("configure", TOPIC, f"retention.bytes={size * 3 // 2}")  # too early: the leader has copied nothing
+        eventually(lambda: "retention size" in broker.printed(), "the broker deletes nothing")
+
+        def found() -> list[Any]:
+            ran = command("remote", "status", *there, *JSON)
+            return [one for one in ran.document["summary"]["findings"] if one["kind"] == "deleted-within-retention"]
+
+        eventually(found, "the deletion is not found")
+        (finding,) = found()
+        assert (finding["place"], finding["bytes"] > 0) == (f"{TOPIC}-0", True)
+
+
 def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_with_its_key(
     command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:

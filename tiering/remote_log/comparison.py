@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.remote_log.records import SegmentState
 from resnap.tiering.remote_log.waiting import Waiting, waiting_segments
+from resnap.tiering.remote_log.within_retention import deleted_within_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +47,7 @@ class FindingKind(StrEnum):
     STUCK_DELETION = "stuck-deletion"
     DROPPED = "dropped"
     UNREFERENCED_OBJECTS = "unreferenced-objects"
+    DELETED_WITHIN_RETENTION = "deleted-within-retention"
 
 
 HARMFUL: Final = frozenset(
@@ -116,6 +118,8 @@ class PartitionComparison:
     """What is not in remote storage yet, by this log dir, else by the leader, else by the copy that was begun last."""
     overdue_from_ms: int
     """A segment that has waited since before this time is overdue."""
+    settings: Mapping[str, str]
+    """Of the topic, as far as they are known."""
 
     @property
     def local_start(self) -> int | None:
@@ -129,6 +133,7 @@ class PartitionComparison:
         yield from self._faulty_objects()
         yield from self._superfluous()
         yield from self._unreferenced_objects()
+        yield from self._deleted_within_retention()
 
     def _finding(self, kind: FindingKind, count: int, detail: str, size_bytes: int = 0) -> Finding:
         place = str(self.cache.partition.topic_partition)
@@ -201,6 +206,21 @@ class PartitionComparison:
             said = f"objects that no metadata names, first of {min(strange)}"
             yield self._finding(FindingKind.UNREFERENCED_OBJECTS, len(strange), said, size_bytes)
 
+    def _deleted_within_retention(self) -> Iterator[Finding]:
+        found = list(deleted_within_retention(self.cache.deletions, self.cache, self.settings))
+        if found:
+            starts, ends = zip(*((one.segment.start_offset, one.segment.end_offset + 1) for one in found), strict=True)
+            first = datetime.fromtimestamp(min(one.at_ms for one in found) / 1000, UTC).isoformat(
+                timespec="milliseconds"
+            )
+            said = (
+                f"brokers deleted remote segments of the offsets [{min(starts)}, {max(ends)}) from {first} on, though"
+                f" retention.bytes={self.settings['retention.bytes']} kept them: KAFKA-20732 up to 4.3, unless records"
+                " were deleted on request or retention has been changed since"
+            )
+            size_bytes = sum(one.segment.size_bytes for one in found)
+            yield self._finding(FindingKind.DELETED_WITHIN_RETENTION, len(found), said, size_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -248,6 +268,7 @@ def compare(
     *,
     on_leaders: Mapping[TopicIdPartition, Waiting] | None = None,
     overdue_from_ms: int,
+    settings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Comparison:
     """Return ``metadata`` compared with the directories ``local`` and with a store, if one was listed.
 
@@ -258,6 +279,7 @@ def compare(
         before: the metadata as read before the store was listed, if ``metadata`` was read after that.
         on_leaders: what is not in remote storage by the running cluster, if it was asked.
         overdue_from_ms: a segment that has waited since before this time is overdue.
+        settings: of topics, where they are known.
 
     """
     earlier = {} if before is None else {one.partition: one for one in before.partitions}
@@ -277,6 +299,7 @@ def compare(
                 before=earlier.get(one.partition),
                 waiting=_waiting(one, directories.get(key), (on_leaders or {}).get(one.partition)),
                 overdue_from_ms=overdue_from_ms,
+                settings=(settings or {}).get(one.partition.name, {}),
             )
         )
     poison = (

@@ -28,6 +28,7 @@ from resnap.tiering.remote_log.records import (
     TopicIdPartition,
     partition_of,
 )
+from resnap.tiering.remote_log.within_retention import Deletion
 from resnap.tiering.verifying.chains import Gap
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class RemoteLogMetadataCache:
     """Records that brokers skip: of unknown segments, or out of order."""
     delete_state: PartitionDeleteState | None
     """State of the deletion of the whole partition."""
+    deletions: tuple[Deletion, ...] = ()
+    """All deletions of finished segments that the records name, in their order."""
 
     @property
     def readable(self) -> tuple[RemoteSegment, ...]:
@@ -224,6 +227,8 @@ class _CacheBuilder:
         self._last_begun_at = -1
         self._dropped = 0
         self._delete_state: PartitionDeleteState | None = None
+        self._finished_bytes = 0
+        self._deletions: list[Deletion] = []
 
     def begin(self, record: RemoteLogSegmentMetadataRecord, begun_at: int) -> None:
         """Record that a segment's copy began."""
@@ -254,6 +259,7 @@ class _CacheBuilder:
         if known is None or state not in _NEXT[known.state]:
             self._dropped += 1
             return
+        self._count(known, state, record.event_timestamp_ms)
         if state is _DELETED:
             del self._segments[segment_id]
             return
@@ -270,6 +276,14 @@ class _CacheBuilder:
             event_timestamp_ms=record.event_timestamp_ms,
             custom_metadata=record.custom_metadata,
         )
+
+    def _count(self, known: RemoteSegment, state: SegmentState, at_ms: int) -> None:
+        """Keep the size of all finished segments, and a deletion with it."""
+        if state is _FINISHED and known.state is not _FINISHED:
+            self._finished_bytes += known.size_bytes
+        elif state is _DELETING and known.state is _FINISHED:
+            self._deletions.append(Deletion(known, at_ms, self._finished_bytes, self._last_begun_at))
+            self._finished_bytes -= known.size_bytes
 
     def delete(self, state: PartitionDeleteState) -> None:
         """Record the state of the partition's deletion."""
@@ -288,4 +302,5 @@ class _CacheBuilder:
             last_begun_at=self._last_begun_at,
             dropped=self._dropped,
             delete_state=self._delete_state,
+            deletions=tuple(self._deletions),
         )
