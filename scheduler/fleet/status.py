@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
@@ -31,6 +32,8 @@ class FleetStatus:
     """By name."""
     unanswered: str | None
     """Why the cluster has not answered, if it was asked."""
+    known_faults: str = ""
+    """Kafka's known faults in the releases of its brokers, in words; empty where it was not asked."""
 
     @property
     def silent(self) -> list[str]:
@@ -53,15 +56,16 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
         ConfigurationError: the configuration names no service, or cannot be used to query the cluster.
 
     """
-    brokers, places, unanswered = collected(settings, collector), None, None
+    brokers, places, unanswered, known_faults = collected(settings, collector), None, None, ""
     if settings.bootstrap_server is not None:
         try:
             with cluster_of(settings) as cluster:
                 places = LiveBrokers(cluster=cluster, wants=lambda _: True, warn=warn).partitions()
+                known_faults = faults_line(releases_of(settings, cluster))
         except ClusterError as error:
             unanswered = str(error)
     answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings.topics))
-    return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered)
+    return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, known_faults=known_faults)
 
 
 def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:

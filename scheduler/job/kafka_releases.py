@@ -9,6 +9,7 @@ from resnap.storage.errors import ClusterError
 from resnap.tiering.cluster.broker_releases import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
+from resnap.tiering.known_faults import PAGE, Facts, met_faults
 
 if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
@@ -33,6 +34,16 @@ def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
     if given is None and (not lines or None in lines):
         return BrokerReleases(known, "the brokers' release is not known: give --kafka-version")
     return BrokerReleases(known, None)
+
+
+def faults_line(releases: BrokerReleases) -> str:
+    """Return one line with the known faults that any tiered topic may meet with these releases."""
+    if not releases.known:
+        return f"Kafka's known faults are not checked: {releases.not_known}."
+    names = [met.fault.name for met in met_faults(releases.known, Facts()) if not met.met]
+    of = ", ".join(map(str, releases.known))
+    more = "" if releases.not_known is None else f" Not checked: {releases.not_known}."
+    return f"Kafka's known faults in {of}, for any tiered topic: {', '.join(names) or 'none'} (see {PAGE}).{more}"
 
 
 def destination_releases(version: str | None, log_dir: str, broker_id: int | None) -> tuple[Release, ...]:

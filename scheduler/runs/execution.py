@@ -18,7 +18,7 @@ from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome, RunKind
 from resnap.scheduler.verbs import census, regenerate, replicas, scan, tier, verify
 from resnap.storage.errors import ResnapError, UsageError
-from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.planning import can_be_tiered, read_saved_plan
 from resnap.tiering.readiness import Repair
@@ -167,7 +167,9 @@ class RunObserver(Observer):
         self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self.scope.wants_partition, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
-        self.service.observer.metrics.scan_seen(kept_as, segments=segments)
+        newest = (snapshot for one in partitions for snapshot in one.selected.inventory.partition.snapshots[-1:])
+        most = max((entries_in(one.size_bytes) for one in newest), default=0)
+        self.service.observer.metrics.scan_seen(kept_as, segments=segments, producers=most)
 
     def _holds(self, destination: str, prefix: str) -> bool | None:
         """Whether anything that can be read is where runs have put something; None if the store does not answer."""

@@ -69,12 +69,14 @@ class Metrics(Series):
             for gone in set(before.sources) - set(watched.sources):
                 self.segments_missing_snapshot.remove(*_shown(gone))
                 self.oldest_segment_not_in_remote_seconds.remove(*_shown(gone))
+                self.partition_producers_max.remove(*_shown(gone))
             for schedule in set(before.schedules) - set(watched.schedules):
                 self.schedule_last_success.remove(schedule)
         for source in watched.sources:
             self.segments_scanned.labels(*_shown(source))
             self.segments_missing_snapshot.labels(*_shown(source))
             self.oldest_segment_not_in_remote_seconds.labels(*_shown(source))
+            self.partition_producers_max.labels(*_shown(source))
         for schedule in watched.schedules:
             self.schedule_last_success.labels(schedule)
         for cluster in (*watched.clusters, OTHER):
@@ -97,9 +99,11 @@ class Metrics(Series):
         """
         self.registry.register(_QuotaCollector(read))
 
-    def scan_seen(self, log_dir: str, *, segments: int) -> None:
-        """Count the segments that a scan saw of one source."""
+    def scan_seen(self, log_dir: str, *, segments: int, producers: int) -> None:
+        """Count the segments that a scan saw of one source; note the most producers that one partition has there."""
         source = next((one for one in self.watched.sources if one[1] == log_dir), None)
+        if source is not None:
+            self.partition_producers_max.labels(*_shown(source)).set(producers)
         self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _shown(source))).inc(segments)
 
     def segments_missing(self, by_log_dir: Mapping[str, int]) -> None:

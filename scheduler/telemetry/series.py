@@ -78,6 +78,8 @@ class Series:
             "How long the oldest closed segment that is not in remote storage had waited, by the last scan; 0 for none."
         )
         self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
+        meaning = "The most producers in the newest snapshot of one partition, by the last scan since the start."
+        self.partition_producers_max = gauge("partition_producers_max", meaning, *_SOURCE)
         meaning = "Partitions by whether tiering could be turned on now."
         self.partitions = gauges("partitions", meaning, state=("ready", "not_ready"))
         self.last_scan_success = gauge("last_scan_success", "Whether the last scan succeeded.")

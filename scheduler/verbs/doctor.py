@@ -22,6 +22,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock, instant
 from resnap.scheduler.job.contract import Caller, Context, View
+from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.output.rendering import Row, some
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
@@ -68,6 +69,7 @@ def examine(
     yield _unless_needed(_java(environment), needed=needs_spark)
     yield _clock(clock)
     yield _expiration(settings)
+    yield ok("kafka", faults_line(releases_of(settings, None)))
     for place in places:
         yield from _place(place, settings, clock)
     if store_url is not None:
@@ -239,7 +241,7 @@ class DoctorView(View[Finding]):
         return FAILED if self._counts[Health.FAIL] else OK
 
 
-@with_settings(SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, S3)
+@with_settings(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3)
 def doctor(
     context: Invocation,
     places: Annotated[

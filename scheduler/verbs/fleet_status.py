@@ -81,6 +81,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
 
     _verdicts: Counter[Verdict] = field(default_factory=Counter)
     _brokers: list[Row] = field(default_factory=list)
+    _known_faults: str = ""
     _verdict: Verdict | None = None
     """The one in all, once everything was seen."""
 
@@ -88,7 +89,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         """Return the row of a topic, and count it."""
         if isinstance(result, FleetBrokers):
             self._brokers = [broker_row(one) for one in result.status.brokers]
-            self._verdict = result.status.verdict
+            self._verdict, self._known_faults = result.status.verdict, result.status.known_faults
             return None
         self._verdicts[result.answer.verdict] += 1
         return topic_row(result.answer)
@@ -115,6 +116,8 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
         yield ""
         yield f"{(self._verdict or Verdict.UNKNOWN).value}: {counts or 'no topics'}; {asked}."
+        if self._known_faults:
+            yield self._known_faults
 
 
 @with_settings(TOPIC, CLUSTER)

@@ -19,6 +19,7 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, ST
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.job.leader_replay import LeaderReplay
 from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
@@ -80,6 +81,8 @@ class Ended(Result):
     """Partitions with one replica in sync, so that there is nothing to compare it with."""
     not_replayed: int = 0
     """Partitions whose replicas may all have lost the same, since remote storage was not named."""
+    known_faults: str = ""
+    """Kafka's known faults in the brokers' releases, in words."""
 
 
 def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
@@ -108,6 +111,7 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
             known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
             by_log = replay.findings(planner_of(context), context)
             found += [one for one in by_log if (one.topic_partition, one.broker_id) not in known]
+        faults = faults_line(releases_of(context.settings, cluster))
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
@@ -116,7 +120,13 @@ def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
     globs, partitions = request.scope.unmatched(check.names)
     unseen = [*globs, *sorted(set(partitions))]
     yield from results(
-        found, check.partitions, check.replicas, alone=check.alone, not_replayed=not_replayed, unseen=unseen
+        found,
+        check.partitions,
+        check.replicas,
+        alone=check.alone,
+        not_replayed=not_replayed,
+        unseen=unseen,
+        known_faults=faults,
     )
 
 
@@ -139,6 +149,7 @@ def results(
     alone: int = 0,
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
+    known_faults: str = "",
 ) -> Iterator[Checked | Ended]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
@@ -157,6 +168,7 @@ def results(
         replicas=replicas,
         alone=alone,
         not_replayed=not_replayed,
+        known_faults=known_faults,
         faults=(*_not_known(found), *(_not_there(one) for one in unseen if not has_magic(one))),
         warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
@@ -269,6 +281,8 @@ class ReplicasView(View["Checked | Ended"]):
         self._bootstrap_server, self._command_config = bootstrap_server, command_config
         self._lost: list[ReplicaFinding] = []
         counts = ("partitions", "notCompared", "notReplayed", "replicas")
+        self._known_faults = ""
+        counts = ("partitions", "notCompared", "replicas")
         self._totals = dict.fromkeys((*counts, *(state.value for state in ReplicaState)), 0)
 
     @property
@@ -285,6 +299,7 @@ class ReplicasView(View["Checked | Ended"]):
     def row(self, result: Checked | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
         if isinstance(result, Ended):
+            self._known_faults = result.known_faults
             self._totals |= {
                 "partitions": result.partitions,
                 "notCompared": result.alone,
@@ -322,6 +337,8 @@ class ReplicasView(View["Checked | Ended"]):
             )
         if self._lost:
             yield from self._what_next()
+        if self._known_faults:
+            yield self._known_faults
 
     def _what_next(self) -> Iterator[str]:
         """Yield the commands that move leadership away from replicas that lost state, and that repair them."""

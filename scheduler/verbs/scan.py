@@ -17,6 +17,7 @@ from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
+from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
@@ -32,6 +33,7 @@ from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
 from resnap.storage.errors import CancelledError, ResnapError
+from resnap.storage.log.producer_snapshot import entries_in
 from resnap.tiering.inventory import Compaction, SnapshotState
 from resnap.tiering.readiness import ScanFacts, Stop, exclusion
 from resnap.tiering.refusal import HINTS, Reason
@@ -81,7 +83,8 @@ def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
         UsageError, LogDirError: a source is not what it should be, unless each is scanned for itself.
 
     """
-    planner = Planner(rules_of(context.settings, context.clock), context.engine(), None)
+    on_state = LargeStates(context.settings, context.warn).look
+    planner = Planner(rules_of(context.settings, context.clock), context.engine(), on_state=on_state)
     if request.separately:
         return _scanned_separately(request.scope, planner, context)
     selection = select(request.scope, planner.engine.reading.sources)
@@ -132,6 +135,8 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
 def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
     cost_now, cost_roll = planner.scan_costs(selected.inventory)
     judged = planner.judge(selected, high_watermark)
+    for snapshot in selected.inventory.partition.snapshots[-1:]:
+        planner.on_state(selected.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes))
     return PartitionScan(
         selected=selected,
         blockers=judged.blockers,

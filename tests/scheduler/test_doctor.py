@@ -96,6 +96,7 @@ def test_a_sound_machine_has_nothing_to_fail() -> None:
         "java",
         "clock",
         "expiration",
+        "kafka",
     ]
     assert {finding.health for finding in found} == {Health.OK}
 

@@ -55,7 +55,7 @@ def test_every_series_is_there_from_the_start_and_stays_the_same_when_things_hap
 
 
 def use_all(found: Metrics) -> Metrics:
-    found.scan_seen(SOURCE[1], segments=10)
+    found.scan_seen(SOURCE[1], segments=10, producers=7)
     found.segments_missing({SOURCE[1]: 3})
     found.last_scan_success.set(True)
     found.partitions.of("ready").set(4)
@@ -83,6 +83,7 @@ def test_each_call_moves_its_series() -> None:
     assert moved == {
         'resnap_segments_scanned_total{cluster="c1",log_dir="/data/1"}': 10,
         'resnap_segments_missing_snapshot{cluster="c1",log_dir="/data/1"}': 3,
+        'resnap_partition_producers_max{cluster="c1",log_dir="/data/1"}': 7,
         "resnap_last_scan_success": 1,
         'resnap_partitions{state="ready"}': 4,
         'resnap_partitions{state="not_ready"}': 2,
@@ -118,7 +119,7 @@ def test_no_request_creates_series_by_what_it_asks_for(words: list[str], status:
     found = made()
     known = samples(found).keys()
     cluster, log_dir, result, reason, kind, state, event, route = words
-    found.scan_seen(log_dir, segments=1)
+    found.scan_seen(log_dir, segments=1, producers=0)
     found.segments_missing({log_dir: 1})
     found.snapshots(cluster, result, 1)
     found.upload_failures.of(reason).inc()

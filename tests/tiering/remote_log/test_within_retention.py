@@ -36,7 +36,9 @@ TWO = [*copied("a", 0, 9), *copied("b", 10, 19)]
 def test_a_deletion_that_neither_size_nor_time_called_for_is_named(
     records: list[RemoteLogRecord], settings: dict[str, str], size_bytes: int
 ) -> None:
-    found = compare(fold_events(events(records)), [], None, settings={PARTITION.name: settings}).findings
+    found = compare(
+        fold_events(events(records)), [], None, settings={PARTITION.name: settings}, overdue_from_ms=0
+    ).findings
     named = [one for one in found if one.kind is FindingKind.DELETED_WITHIN_RETENTION]
     assert sum(one.size_bytes for one in named) == size_bytes
     assert all("[0, 10)" in one.detail and "KAFKA-20732" in one.detail for one in named)
