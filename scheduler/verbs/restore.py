@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -29,6 +29,8 @@ from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered
 from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
 from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.log.properties import is_topic_id
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
@@ -44,9 +46,6 @@ from resnap.tiering.restoring.restorer import Restored, Restorer
 from resnap.tiering.restoring.target import Target, without_topic_id
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
-
-if TYPE_CHECKING:
-    from resnap.storage.log.names import TopicPartition
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
@@ -92,7 +91,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         # A dry run replays nothing.
         replacing = None if request.dry_run else partial(replaced_snapshots, planner, progress)
         copying = None if request.dry_run else partial(restoring_copier, planner.engine, settings)
-        yield from restored(request, sources, progress, replacing=replacing, copying=copying)
+        yield from restored(request, sources, progress, replacing=replacing, copying=copying, on_state=planner.on_state)
 
 
 def restored(
@@ -103,11 +102,13 @@ def restored(
     disk: Disk | None = None,
     replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None = None,
     copying: Callable[[Collection[str], Collection[Path]], AbstractContextManager[Copier]] | None = None,
+    on_state: Callable[[TopicPartition, int, int], None] = lambda *_: None,
 ) -> Iterator[Result]:
     """Yield the results of a run.
 
     ``replacing`` gives what takes the place of stored snapshots that no digest vouches for; None to take them as they
-    are. ``copying`` gives what copies, by locators and log dirs; None for this thread.
+    are. ``copying`` gives what copies, by locators and log dirs; None for this thread. ``on_state`` is called with
+    partition, offset and number of producers of each stored snapshot.
     """
     made = {log_dir for log_dir in request.log_dirs if _may_be_made(log_dir, request)}
     for log_dir in request.log_dirs:
@@ -128,6 +129,9 @@ def restored(
     if any(not one.log_dir.is_shipped for one in selected.partitions):
         hint = "give what `resnap tier --to` was given; restore a copy of a log dir with the tool that copied it"
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)
+    for one in selected.partitions:
+        for snapshot in one.inventory.partition.snapshots:
+            on_state(one.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes))
     unknown = request.topic_ids.keys() - {one.topic_partition.topic for one in selected.partitions}
     if unknown and not selected.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
