@@ -282,7 +282,6 @@ class ReplicasView(View["Checked | Ended"]):
         self._lost: list[ReplicaFinding] = []
         counts = ("partitions", "notCompared", "notReplayed", "replicas")
         self._known_faults = ""
-        counts = ("partitions", "notCompared", "replicas")
         self._totals = dict.fromkeys((*counts, *(state.value for state in ReplicaState)), 0)
 
     @property
