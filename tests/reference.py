@@ -20,8 +20,7 @@ from resnap.scheduler.settings.settings import DECLARED
 from resnap.tiering import readiness
 from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.inventory import SnapshotState
-from resnap.tiering.readiness import Readiness
-from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.remote_log.announcement import Stop, StopReason
 from resnap.tiering.tiering_settings import SettingBlocker, SettingReason
 
@@ -122,8 +121,8 @@ def codes() -> Iterator[str]:
         ("State of a snapshot, by the directory", SnapshotState, {}),
         ("State of a snapshot, by a replay", Verdict, {}),
         ("Why a segment is not shipped", Reason, dict(HINTS)),
-        ("What a broker with tiering on would make of a partition", Readiness, {}),
-        ("Whether tiering can be turned on for a topic", readiness.Verdict, {}),
+        ("Whether tiering can be turned on for a partition, or a topic", readiness.Verdict, {}),
+        ("What unblocks a partition", UnblockedBy, {}),
         (
             "Which setting keeps a broker from tiering",
             SettingReason,

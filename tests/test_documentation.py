@@ -10,7 +10,7 @@ import pytest
 
 from resnap.replay.comparison import Verdict
 from resnap.scheduler.cli import failures
-from resnap.scheduler.cli.commands import COMMANDS
+from resnap.scheduler.cli.commands import COMMANDS, load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
@@ -51,6 +51,12 @@ def test_the_readme_is_short_and_its_first_command_leaves_resnap_on_the_path() -
     first, second, *_ = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     assert 'export PATH="$PWD/.venv/bin:$PATH"' in first
     assert "pytest" in second
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_selects_topics_can_exclude_some(name: str) -> None:
+    flags = {flag for one in load_command(name).params for flag in one.opts}
+    assert ("--exclude-topic" in flags) == ("--topic" in flags)
 
 
 def test_every_command_and_setting_is_in_the_reference() -> None:

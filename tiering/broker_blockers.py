@@ -42,7 +42,7 @@ _COMPACTED_BY: Final = {
 }
 _COMPACTED_ONCE: Final = (
     "if cleanup.policy of the topic no longer contains compact, give --metadata-log or --bootstrap-server to show it; "
-    "else exclude the topic (--topic): compacted topics cannot be tiered"
+    "else there is nothing to do: Kafka does not tier compacted topics"
 )
 """What to do where the cleaner has been there, and the topic may have another policy by now."""
 
@@ -62,6 +62,11 @@ class BrokerBlockers:
     def stop(self) -> Refusal | None:
         """The first segment at which copying stops for good; None if it reaches the log end."""
         return self.found[0] if self.found else None
+
+    @property
+    def decisive(self) -> Refusal | None:
+        """The first segment that is known to stop it; else the first that could not be read."""
+        return next((one for one in self.found if one.reason is not Reason.UNREADABLE), self.stop)
 
 
 class HangingTransaction(NamedTuple):

@@ -215,7 +215,7 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Foun
         Reason.COMPACTED,
         detail,
         "if the topic was never compacted, this replica has lost data: take the partition from another one; if it was"
-        " compacted once and is not now, let a broker tier it; else exclude the topic (--topic)",
+        " compacted once and is not now, let a broker tier it; else there is nothing to do",
     )
 
 

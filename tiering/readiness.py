@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from resnap.replay.largest_timestamp import largest_timestamps
 from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
 from resnap.tiering.broker_start import broker_start
 from resnap.tiering.eligibility import before_replay
 from resnap.tiering.inventory import NEVER_TIERED, Compaction
 from resnap.tiering.lost_producer_state import state_of_replica
-from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from resnap.storage.sources.files import Sources
     from resnap.tiering.broker_blockers import BrokerBlockers
@@ -25,38 +27,33 @@ if TYPE_CHECKING:
     from resnap.tiering.lost_producer_state import LostState
     from resnap.tiering.refusal import Refusal
 
+_FIRST_DAY: Final = date(1970, 1, 1)
+
 
 class Verdict(StrEnum):
-    """Whether tiering can be turned on for a topic."""
+    """Whether tiering can be turned on for a partition, or for a topic: one word everywhere."""
 
     READY = "ready"
-    """Nothing stops it."""
+    """A broker tiers every closed segment."""
     BLOCKED = "blocked"
-    """Something stops it."""
+    """A broker stops, or would tier what a replica without its producer state wrote."""
+    NEVER = "never"
+    """Kafka does not tier it: it is compacted, or a topic of the brokers' own."""
     UNKNOWN = "unknown"
     """What was to be judged could not be read."""
 
+    @classmethod
+    def of_all(cls, verdicts: Collection[Verdict]) -> Verdict:
+        """Return the verdict on a topic, or a cluster, from those on its parts; without any it is ready."""
+        return next((one for one in _WORST_FIRST if one in verdicts), cls.READY)
 
-class Readiness(StrEnum):
-    """How far a stock broker would tier a partition, and what can be done about it."""
 
-    READY = "ready"
-    """It tiers every closed segment."""
-    SHIPPED = "shipped"
-    """It would stop, but all that may be tiered is in a store already."""
-    PREPARED = "prepared"
-    """It would stop; the snapshots it lacks are made, but not installed yet."""
-    BLOCKED = "blocked"
-    """It stops, or would tier what a replica without its producer state wrote; a replay makes what it lacks."""
-    UNFIT = "unfit"
-    """It stops, and a replay is refused, too."""
-    EXCLUDED = "excluded"
-    """Compacted, or a topic of the brokers' own: it cannot be tiered."""
+_WORST_FIRST: Final = (Verdict.BLOCKED, Verdict.UNKNOWN, Verdict.READY, Verdict.NEVER)
 
-    @property
-    def verdict(self) -> Verdict:
-        """Whether tiering can be turned on now."""
-        return Verdict.READY if self in {Readiness.READY, Readiness.SHIPPED} else Verdict.BLOCKED
+
+def topic_verdict(verdicts: Collection[Verdict]) -> Verdict:
+    """Return the verdict on a topic from those on its partitions: compaction of one shows a setting of all."""
+    return Verdict.NEVER if Verdict.NEVER in verdicts else Verdict.of_all(verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +72,11 @@ class Repair:
 class Judgement:
     """The verdict, the reason, and the next step."""
 
-    readiness: Readiness
+    verdict: Verdict
+    unblocked_by: UnblockedBy | None = None
+    """None unless it is blocked."""
+    until_ms: int | None = None
+    """When retention will have unblocked it; None where something else does, or that is not known."""
     reason: str | None
     """Code of what a broker, or Resnap, stops at first."""
     detail: str
@@ -89,6 +90,8 @@ class Stop:
     reason: str
     detail: str
     hint: str
+    unblocked_by: UnblockedBy = UnblockedBy.OTHER
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ class ScanFacts:
     """The facts that the verdict on one partition depends on.
 
     Attributes:
-        excluded: why it cannot be tiered at all; None if it can.
+        never: why Kafka does not tier it at all; None if it does.
         lost: boundaries without a usable snapshot.
         broker_stop: where a broker's own tiering stops.
         blocking: where Resnap stops.
@@ -104,7 +107,7 @@ class ScanFacts:
 
     """
 
-    excluded: Stop | None
+    never: Stop | None
     lost: frozenset[int]
     broker_stop: Stop | None
     blocking: Stop | None
@@ -156,18 +159,19 @@ class JudgedPartition:
         inventory, blocking = self.candidates.inventory, _stop_of(self.candidates.blocking)
         topic = inventory.partition.topic_partition.topic
         return ScanFacts(
-            excluded=exclusion(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
+            never=never_tiered(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
             lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
-            broker_stop=_stop_of(self.blockers.stop),
+            broker_stop=_stop_of(self.blockers.decisive),
             blocking=blocking,
             lost_state=_without_state(self.lost_state),
         )
 
     def sizes(self) -> TieringSizes:
-        """Return the sizes of its segments."""
+        """Return the sizes of its segments; those of a partition that Kafka never tiers count nowhere."""
         inventory, stop, remote_end_offset = self.candidates.inventory, self.blockers.stop, self.remote_end_offset
-        is_excluded = self.facts.excluded is not None
-        tierable = blocked = shipped = never = 0
+        if self.facts.never is not None:
+            return TieringSizes()
+        tierable = blocked = shipped = kept = 0
         for segment in inventory.partition.segments:
             end = segment.next_base_offset
             is_local = inventory.partition.is_local(segment.base_offset)
@@ -175,20 +179,20 @@ class JudgedPartition:
                 continue
             if remote_end_offset is not None and end <= remote_end_offset:
                 shipped += segment.size_bytes
-            elif is_excluded or (stop is not None and segment.base_offset >= stop.base_offset):
+            elif stop is not None and segment.base_offset >= stop.base_offset:
                 blocked += segment.size_bytes
                 is_helped_by_none = (
                     segment.base_offset < inventory.leader_epochs.unknown_below
                     or segment.base_offset in self.blockers.damaged
                 )
-                never += segment.size_bytes if is_excluded or is_helped_by_none else 0
+                kept += segment.size_bytes if is_helped_by_none else 0
             else:
                 tierable += segment.size_bytes
         return TieringSizes(
             tierable=tierable,
             blocked=blocked,
             shipped=None if remote_end_offset is None else shipped,
-            freeable=tierable + blocked + shipped - never,
+            freeable=tierable + blocked + shipped - kept,
         )
 
 
@@ -200,6 +204,7 @@ def judge_partition(
     transaction_max_timeout_ms: int,
     expiration_ms: int,
     high_watermark: int | None = None,
+    retention_ms: int | None = None,
     facts: PartitionFacts | None = None,
     remote_end: Callable[[], int | None] = lambda: None,
     in_files: Iterable[Refusal] = (),
@@ -213,6 +218,7 @@ def judge_partition(
         transaction_max_timeout_ms: of the brokers.
         expiration_ms: the brokers' producer expiration.
         high_watermark: in place of what the checkpoint says; None to use the checkpoint.
+        retention_ms: ``retention.ms`` of the topic, -1 for no limit; None if it is not known.
         facts: the running cluster's facts of the partition, if it was asked.
         remote_end: returns the first offset that is not in remote storage; called only if something stops a broker.
         in_files: findings inside the segments' files that sizes do not show (``file_damage``).
@@ -241,29 +247,85 @@ def judge_partition(
     if blockers.found and remote_end_offset is None:
         remote_end_offset = remote_end()
         blockers = blockers_above(remote_end_offset=remote_end_offset)
+    candidates = before_replay(inventory, high_watermark=high_watermark)
+    retention = _retention_of(inventory, sources, retention_ms)
+    if retention is not None:
+        blockers = replace(blockers, found=tuple(map(retention.unblocks, blockers.found)))
+        candidates = replace(candidates, refusals=tuple(map(retention.unblocks, candidates.refusals)))
     return JudgedPartition(
         blockers=blockers,
-        candidates=before_replay(inventory, high_watermark=high_watermark),
+        candidates=candidates,
         lost_state=state_of_replica(inventory.partition, sources, expiration_ms),
         remote_end_offset=remote_end_offset,
     )
 
 
-def exclusion(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Retention:
+    """What retention does to the segments of a partition that no broker can tier."""
+
+    below: int
+    """They begin below this offset."""
+    until_ms: int | None
+    """When it will have deleted them all; None where that is not known."""
+    hint: str
+
+    def unblocks(self, refusal: Refusal) -> Refusal:
+        """Return ``refusal``, which waits for retention if it is of such a segment."""
+        if refusal.reason is not Reason.LEADER_EPOCHS_UNKNOWN or refusal.base_offset >= self.below:
+            return refusal
+        return replace(refusal, unblocked_by=UnblockedBy.RETENTION, until_ms=self.until_ms, hint=self.hint)
+
+
+def _retention_of(inventory: PartitionInventory, sources: Sources, retention_ms: int | None) -> _Retention | None:
+    """Return what retention does for a partition; None where it has nothing to do with what blocks it.
+
+    Source: ``UnifiedLog.deleteRetentionMsBreachedSegments``.
+    """
+    epochs = inventory.leader_epochs
+    if not epochs.unknown_below or epochs.damage:
+        return None
+    old = [one for one in inventory.partition.segments if one.base_offset < epochs.unknown_below]
+    why = "no broker can tier what was written before 0.11, or with an older message format"
+    if retention_ms is None:
+        ask = "--bootstrap-server or --metadata-log shows when"
+        return _Retention(below=epochs.unknown_below, until_ms=None, hint=f"{why}: retention will delete it; {ask}")
+    if retention_ms < 0:
+        hint = f"{why}, and retention.ms is -1: nothing deletes it unless that is lowered"
+        return _Retention(below=epochs.unknown_below, until_ms=None, hint=hint)
+    largest = largest_timestamps(old, sources, remote=inventory.partition.is_remote)
+    ends_ms = (one.mtime_ns // 1_000_000 if at_ms is None else at_ms for one, at_ms in zip(old, largest, strict=True))
+    until_ms = max(ends_ms) + retention_ms
+    return _Retention(
+        below=epochs.unknown_below,
+        until_ms=until_ms,
+        hint=f"{why}: retention deletes it on {day_of(until_ms)}; until then there is nothing to do",
+    )
+
+
+def day_of(at_ms: int) -> str:
+    """Return the day of a time in milliseconds, in UTC; clients may write any, also outside the calendar."""
+    try:
+        return (_FIRST_DAY + timedelta(milliseconds=at_ms)).isoformat()
+    except OverflowError:
+        return "a day beyond the calendar"
+
+
+def never_tiered(topic: str, blocking: Stop | None, *, is_compacted: bool) -> Stop | None:
     """Return why no broker tiers a partition of ``topic``, given Resnap's ``blocking``; None if one may."""
-    leave_out = "exclude the topic"
     if is_compacted:
-        detail = "compacted topics cannot be tiered"
-        return Stop("compacted", detail, leave_out) if blocking is None else replace(blocking, reason="compacted")
+        if blocking is not None:
+            return replace(blocking, reason=Reason.COMPACTED.value)
+        return Stop(Reason.COMPACTED.value, "Kafka does not tier compacted topics", HINTS[Reason.COMPACTED])
     if topic in NEVER_TIERED:
-        return Stop("internal-topic", f"brokers never tier {topic}", leave_out)
+        return Stop("internal-topic", f"Kafka does not tier {topic}", "nothing to do; --exclude-topic excludes it")
     return None
 
 
 def _stop_of(refusal: Refusal | None) -> Stop | None:
     if refusal is None:
         return None
-    return Stop(reason=refusal.reason.value, detail=refusal.detail, hint=refusal.hint)
+    return Stop(refusal.reason.value, refusal.detail, refusal.hint, refusal.unblocked_by, refusal.until_ms)
 
 
 def _without_state(lost: LostState | None) -> Stop | None:
@@ -274,30 +336,45 @@ def _without_state(lost: LostState | None) -> Stop | None:
 def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
     """Return the verdict for a partition, from a scan and the runs since then."""
     stop, blocking = facts.broker_stop, facts.blocking
-    if facts.excluded is not None:
-        why = facts.excluded
-        return _answer(Readiness.EXCLUDED, why.reason, why.detail, why.hint)
+    if facts.never is not None:
+        return _answer(Verdict.NEVER, facts.never)
     if facts.lost_state is not None:  # nothing stops a broker, which would tier snapshots that lack producers
-        lost = facts.lost_state
-        return _answer(Readiness.BLOCKED, lost.reason, lost.detail, lost.hint)
+        return _answer(Verdict.BLOCKED, facts.lost_state)
     if stop is None:
-        return _answer(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on")
-    lacks_snapshots = stop.reason == Reason.MISSING_SNAPSHOT
-    for repair in repairs if facts.lost else ():
-        if not facts.lost <= repair.offsets:
+        detail, next_step = "a broker can tier every closed segment", "turn tiering on"
+        return Judgement(verdict=Verdict.READY, reason=None, detail=detail, next_step=next_step)
+    if stop.reason == Reason.UNREADABLE:
+        return _answer(Verdict.UNKNOWN, stop)
+    repaired = _repaired(stop, facts.lost, repairs)
+    if repaired is None and blocking is not None and blocking.reason != Reason.HW_UNKNOWN:  # a replay does without
+        return _answer(Verdict.BLOCKED, blocking)
+    return _answer(Verdict.BLOCKED, repaired or stop)
+
+
+def _repaired(stop: Stop, lost: frozenset[int], repairs: Sequence[Repair]) -> Stop | None:
+    """Return ``stop`` with what is left to do after the runs; None if none has made all that is ``lost``."""
+    for repair in repairs:
+        if not lost or not lost <= repair.offsets:
             continue
         if repair.how == "shipped":
-            step = f"all that may be tiered is in {repair.destination}"
-            return _answer(Readiness.SHIPPED, stop.reason, stop.detail, step)
-        if lacks_snapshots:
+            step = (
+                f"all that may be tiered is in {repair.destination}: `resnap announce` makes it known to brokers that"
+                " tier there; for others rebuild and install the snapshots"
+            )
+            return replace(stop, hint=step, unblocked_by=UnblockedBy.ANNOUNCE, until_ms=None)
+        if stop.unblocked_by is UnblockedBy.REBUILD:
             step = f"stop the broker, then `resnap install {repair.destination} LOG_DIR`"
-            return _answer(Readiness.PREPARED, stop.reason, stop.detail, step)
-    readiness = Readiness.BLOCKED
-    step = "start a replay: `resnap regenerate`, or `resnap tier`" if lacks_snapshots else stop.hint
-    if blocking is not None and blocking.reason != Reason.HW_UNKNOWN:  # a replay does without
-        readiness, stop, step = Readiness.UNFIT, blocking, blocking.hint
-    return _answer(readiness, stop.reason, stop.detail, step)
+            return replace(stop, hint=step, unblocked_by=UnblockedBy.INSTALL)
+    return None
 
 
-def _answer(readiness: Readiness, reason: str | None, detail: str, next_step: str) -> Judgement:
-    return Judgement(readiness=readiness, reason=reason, detail=detail, next_step=next_step)
+def _answer(verdict: Verdict, stop: Stop) -> Judgement:
+    is_blocked = verdict is Verdict.BLOCKED
+    return Judgement(
+        verdict=verdict,
+        unblocked_by=stop.unblocked_by if is_blocked else None,
+        until_ms=stop.until_ms if is_blocked else None,
+        reason=stop.reason,
+        detail=stop.detail,
+        next_step=stop.hint,
+    )

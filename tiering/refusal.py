@@ -62,6 +62,21 @@ class Reason(StrEnum):
     """A stock broker ships it as it is; never a reason of ours."""
 
 
+class UnblockedBy(StrEnum):
+    """What a blocked partition waits for."""
+
+    REBUILD = "rebuild"
+    """Snapshots are missing: `resnap regenerate` or `resnap tier` rebuilds them."""
+    INSTALL = "install"
+    """The missing snapshots are rebuilt, and are to be installed beside the segments."""
+    ANNOUNCE = "announce"
+    """What is missing is shipped to a store, of which brokers do not know yet."""
+    RETENTION = "retention"
+    """No broker can tier its oldest segments, and retention will delete them."""
+    OTHER = "other"
+    """What the next step says."""
+
+
 _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START})
 """In the nature of a log: nothing waits for these segments."""
 
@@ -78,7 +93,7 @@ _REBUILD: Final = (
 HINTS: Final = {
     Reason.ACTIVE_SEGMENT: "nothing to do: it can be shipped once the broker has rolled it",
     Reason.BELOW_LOG_START: "nothing to do: it cannot be read any more",
-    Reason.COMPACTED: "exclude the topic (--topic): compacted topics cannot be tiered",
+    Reason.COMPACTED: "nothing to do: Kafka does not tier compacted topics; --exclude-topic excludes it",
     Reason.DIRECTORY_BUSY: "run again when the broker has finished; if it is stopped, start it once",
     Reason.HW_UNKNOWN: "give --high-watermark, or a log dir whose replication-offset-checkpoint lists the partition",
     Reason.ABOVE_HIGH_WATERMARK: "run again when the followers have caught up",
@@ -129,6 +144,10 @@ class Refusal:
     """The fact, with its numbers."""
     hint: str
     """What the operator does next."""
+    unblocked_by: UnblockedBy = UnblockedBy.OTHER
+    until_ms: int | None = None
+    """When retention will have deleted the segment and those below; None where something else unblocks it, and where
+    the retention is not known."""
 
 
 def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = None) -> Refusal:
@@ -139,6 +158,7 @@ def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = 
         reason=reason,
         detail=detail,
         hint=hint or HINTS[reason],
+        unblocked_by=UnblockedBy.REBUILD if reason is Reason.MISSING_SNAPSHOT else UnblockedBy.OTHER,
     )
 
 

@@ -1,21 +1,24 @@
 """Settings of a broker or a topic that prevent tiering, whatever the log dirs hold.
 
-``remote.storage.enable`` is not among them: that is the switch to turn on once there are no blockers.
+``remote.storage.enable`` (``SWITCH``) is not among them: it is to be turned on once there are no blockers.
 
 Source: ``RemoteLogManagerConfig``; KIP-405, KIP-950.
 """
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from resnap.tiering.cluster.facts import TopicFacts
 
+SWITCH: Final = "remote.storage.enable"
 SYSTEM: Final = "remote.log.storage.system.enable"
 PLUGIN_CLASS: Final = "remote.log.storage.manager.class.name"
 METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
@@ -57,6 +60,16 @@ class SettingBlocker:
     def hint(self) -> str:
         """The operator's next step."""
         return _HINTS[self.reason]
+
+
+def turn_on_command(topics: Sequence[str], bootstrap_server: str | None, command_config: Path | None) -> str:
+    """Return the command that turns tiering on for ``topics``; Kafka's tool takes one topic at a time."""
+    config = [] if command_config is None else ["--command-config", str(command_config)]
+    server = ["kafka-configs.sh", "--bootstrap-server", bootstrap_server or "HOST:PORT", *config]
+    alter = f"{shlex.join(server)} --alter --entity-type topics --add-config {SWITCH}=true --entity-name"
+    if len(topics) == 1:
+        return f"{alter} {shlex.quote(topics[0])}"
+    return f'for topic in {shlex.join(topics)}; do {alter} "$topic"; done'
 
 
 def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[SettingBlocker]:

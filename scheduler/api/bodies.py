@@ -79,6 +79,12 @@ def _form(kind: Any) -> Any:  # noqa: ANN401 - types
     return DurationText if parts and parts[0] is timedelta else kind
 
 
+def topics_in(body: Any) -> dict[str, list[str]]:  # noqa: ANN401 - a form of _asking
+    """Return the topics that a body selects, as settings of a run; what was not given stays the service's."""
+    given = {"topics": list(body.topics), "exclude_topics": list(body.exclude_topics)}
+    return {name: globs for name, globs in given.items() if globs}
+
+
 class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_ms", "history_expiration_ms")):  # type: ignore[misc]
     """What a replay takes into account; as the flags of the shell command of the same names."""
 
@@ -87,7 +93,7 @@ class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_
         return dict(self.model_dump(exclude_unset=True, exclude_none=True))
 
 
-class PlanBody(_asking("topics", "boundaries", "remote")):  # type: ignore[misc]
+class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote")):  # type: ignore[misc]
     """What to plan."""
 
     sources: list[Place] = Field([], max_length=64)
@@ -106,9 +112,8 @@ class PlanBody(_asking("topics", "boundaries", "remote")):  # type: ignore[misc]
 
     def settings(self) -> dict[str, Any]:
         """Return what the run is to set."""
-        topics = {"topics": list(self.topics)} if self.topics else {}
         remote = {} if self.remote is None else {"remote": self.remote}
-        return {**topics, **remote, "boundaries": self.boundaries, **self.window.settings()}
+        return {**topics_in(self), **remote, "boundaries": self.boundaries, **self.window.settings()}
 
 
 class PlannedRunBody(_asking("dry_run")):  # type: ignore[misc]
@@ -126,15 +131,14 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
         return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
 
 
-class ScanBody(_asking("topics")):  # type: ignore[misc]
+class ScanBody(_asking("topics", "exclude_topics")):  # type: ignore[misc]
     """What to scan."""
 
     sources: list[Place] = Field([], max_length=64)
     """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""
 
 
-class ReplicasBody(Asked):
+class ReplicasBody(_asking("topics", "exclude_topics")):  # type: ignore[misc]
     """Which replicas of the service's running cluster to compare; all of them unless given."""
 
-    topics: Annotated[list[Glob], Field(max_length=64)] = []
-    partitions: Annotated[list[PartitionName], Field(max_length=10_000)] = []
+    partitions: list[PartitionName] = Field([], max_length=10_000)

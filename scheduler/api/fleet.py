@@ -1,7 +1,7 @@
 """Routes of the whole cluster: one verdict per topic over all replicas, from the services beside the brokers."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -70,6 +70,14 @@ def matching(collected: Collected, topic: str | None, verdicts: Collection[Verdi
         for one in collected.status.topics
         if (not topic or fnmatchcase(one.topic, topic)) and (not verdicts or one.verdict in verdicts)
     ]
+
+
+def topics_by_verdict(topics: Iterable[TopicAnswer]) -> dict[Verdict, list[str]]:
+    """Return the names of topics by verdict."""
+    found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+    for one in topics:
+        found[one.verdict].append(one.topic)
+    return found
 
 
 def counts_of(collected: Collected) -> dict[Verdict, int]:

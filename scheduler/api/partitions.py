@@ -27,7 +27,8 @@ from resnap.scheduler.runs.partition_details import difference, name_of
 from resnap.scheduler.runs.run import Row
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition
 from resnap.scheduler.service.services import Services
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
 router = APIRouter(prefix="/v1", tags=["partitions"], route_class=TaggedRoute)
 _one = APIRouter(prefix="/partitions/{topic}/{partition}", route_class=TaggedRoute)
@@ -79,11 +80,16 @@ def list_partitions(
     _: Viewer,
     paging: Paging,
     topic: Annotated[str | None, Query(max_length=260, description="A glob.")] = None,
-    readiness: Annotated[list[Readiness] | None, Query(description="May be given several times.")] = None,
+    verdict: Annotated[list[Verdict] | None, Query(description="May be given several times.")] = None,
+    unblocked_by: Annotated[
+        list[UnblockedBy] | None, Query(alias="unblockedBy", description="Only those that this unblocks.")
+    ] = None,
     source: Source = None,
 ) -> PartitionsAnswer:
     """Return a page of partitions by topic and number, as the last scan saw them, with what was made since."""
-    wanted = PartitionFilter(topic=topic, readiness=tuple(readiness or ()), source=source)
+    wanted = PartitionFilter(
+        topic=topic, verdict=tuple(verdict or ()), unblocked_by=tuple(unblocked_by or ()), source=source
+    )
     seen = services.scans.page(wanted, limit=paging.most, after=paging.after(str, int, str))
     page, following = paging.cut(seen, lambda one: (one.topic, one.partition, one.source))
     answers = [PartitionAnswer.model_validate(one).model_copy(update={"row": None}) for one in page]

@@ -17,7 +17,8 @@ from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output import documents
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
-from resnap.tiering.readiness import Readiness, Verdict
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
 Instant: TypeAlias = Annotated[str, BeforeValidator(instant)]
 """ISO 8601, of milliseconds since 1970."""
@@ -189,7 +190,9 @@ class PartitionAnswer(Answer):
     source: str
     topic: str
     partition: int
-    readiness: Readiness = Field(validation_alias=AliasPath("judgement", "readiness"))
+    verdict: Verdict = Field(validation_alias=AliasPath("judgement", "verdict"))
+    unblocked_by: UnblockedBy | None = Field(validation_alias=AliasPath("judgement", "unblocked_by"))
+    until: Instant | None = Field(validation_alias=AliasPath("judgement", "until_ms"))
     reason: str | None = Field(validation_alias=AliasPath("judgement", "reason"))
     detail: str = Field(validation_alias=AliasPath("judgement", "detail"))
     next_step: str = Field(validation_alias=AliasPath("judgement", "next_step"))
@@ -200,10 +203,10 @@ class PartitionAnswer(Answer):
 
 
 class PartitionsAnswer(Answer):
-    """A page of partitions, and how many there are of each kind under the same filter."""
+    """A page of partitions, and how many have each verdict under the same filter."""
 
     partitions: list[PartitionAnswer]
-    counts: dict[Readiness, int]
+    counts: dict[Verdict, int]
     next_cursor: str | None
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
-from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody, ScanBody
+from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody, ScanBody, topics_in
 from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
 from resnap.scheduler.api.paging import Paging
@@ -50,8 +50,7 @@ def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
 @router.post("/v1/scans", status_code=202, summary="Scan now", responses=TAKEN)
 def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
     """Scan log dirs now, as a schedule would; the response has the address of the run."""
-    topics = {"topics": list(body.topics)} if body.topics else {}
-    asked = RunRequest(kind=RunKind.SCAN, sources=tuple(body.sources), settings=topics)
+    asked = RunRequest(kind=RunKind.SCAN, sources=tuple(body.sources), settings=topics_in(body))
     services = submission.services
     return submission.take(services.of_scanned_sources(services.within_places(asked)))
 
@@ -59,8 +58,8 @@ def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
 @router.post("/v1/replica-checks", status_code=202, summary="Compare the replicas of the cluster", responses=TAKEN)
 def create_replica_check(submission: Submitting, body: ReplicasBody) -> RunAnswer:
     """Find replicas that lack producer state which others have; only in the cluster that the configuration names."""
-    topics = {"topics": list(body.topics)} if body.topics else {}
-    return submission.take(RunRequest(kind=RunKind.REPLICAS, partitions=tuple(body.partitions), settings=topics))
+    asked = RunRequest(kind=RunKind.REPLICAS, partitions=tuple(body.partitions), settings=topics_in(body))
+    return submission.take(asked)
 
 
 async def _kinds(request: Request) -> tuple[RunKind, ...]:

@@ -27,8 +27,8 @@ def names_in(settings: type[SettingGroup]) -> Group:
 COMMON: Final = names_in(OutputSettings)
 DUMPED: Final = ("output",)
 """For a command that can also print as Kafka's dump tool does."""
-TOPIC: Final = ("topics",)
-PARTITIONS: Final = ("topics", "partitions", "high_watermark")
+TOPIC: Final = ("topics", "exclude_topics")
+PARTITIONS: Final = (*TOPIC, "partitions", "high_watermark")
 KEY_PREFIX: Final = ("key_prefix",)
 REMOTE: Final = ("remote", *KEY_PREFIX)
 SOURCE: Final = (*names_in(replay.SelectionSettings), *KEY_PREFIX)

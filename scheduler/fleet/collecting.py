@@ -27,7 +27,8 @@ from resnap.scheduler.clock import instant, milliseconds
 from resnap.scheduler.output.rendering import human_bytes, human_duration
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,8 @@ _LONGEST: Final = 500
 """Of a text that a service gives."""
 _READ_BYTES: Final = 64 << 10
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-_READINESS: Final = {one.value: one for one in Readiness}
+_VERDICTS: Final = {one.value: one for one in Verdict}
+_UNBLOCKED_BY: Final = {one.value: one for one in UnblockedBy}
 
 
 class _Answer(BaseModel):
@@ -74,7 +76,9 @@ class _Partition(_Answer):
     source: str
     topic: str
     partition: int
-    readiness: str
+    verdict: str = ""
+    """Empty from a service of a release before this word."""
+    unblocked_by: str | None = None
     reason: str | None
     detail: str
     next_step: str
@@ -241,10 +245,11 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
 
 
 def _replica(one: _Partition) -> Replica:
-    if one.readiness not in _READINESS:
-        raise _AnswerError(f"readiness {_cut(one.readiness)!r} is unknown: the service is of another release")
+    if one.verdict not in _VERDICTS:
+        raise _AnswerError(f"verdict {_cut(one.verdict)!r} is unknown: the service is of another release")
     return Replica(
-        readiness=_READINESS[one.readiness],
+        verdict=_VERDICTS[one.verdict],
+        unblocked_by=_UNBLOCKED_BY.get(one.unblocked_by or ""),
         reason=None if one.reason is None else sys.intern(_cut(one.reason)),
         detail=sys.intern(_cut(one.detail)),
         hint=sys.intern(_cut(one.next_step)),

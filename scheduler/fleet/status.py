@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
+from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
@@ -43,10 +43,7 @@ class FleetStatus:
     @property
     def verdict(self) -> Verdict:
         """The overall verdict: blocked takes precedence over unknown."""
-        verdicts = {one.verdict for one in self.topics}
-        if Verdict.BLOCKED in verdicts:
-            return Verdict.BLOCKED
-        return Verdict.UNKNOWN if Verdict.UNKNOWN in verdicts or self.silent else Verdict.READY
+        return Verdict.of_all({*(one.verdict for one in self.topics), *([Verdict.UNKNOWN] if self.silent else [])})
 
 
 def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str], None]) -> FleetStatus:
@@ -64,7 +61,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
                 known_faults = faults_line(releases_of(settings, cluster))
         except ClusterError as error:
             unanswered = str(error)
-    answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings.topics))
+    answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings))
     return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, known_faults=known_faults)
 
 
@@ -81,8 +78,7 @@ def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplic
     return collector.collect(settings.fleet)
 
 
-def is_meant(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Return whether ``globs`` select a topic; without globs, all topics but those that brokers never tier."""
-    if globs:
-        return lambda topic: any(fnmatchcase(topic, glob) for glob in globs)
-    return lambda topic: topic not in NEVER_TIERED
+def is_meant(settings: Settings) -> Callable[[str], bool]:
+    """Return whether the settings select a topic; unless they name topics, those that brokers never tier are not."""
+    scope = Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
+    return lambda topic: scope.wants(topic) and (bool(scope.topics) or topic not in NEVER_TIERED)

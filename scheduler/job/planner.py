@@ -209,6 +209,7 @@ class Planner:
             self._sources,
             facts=selected.live_facts,
             remote_end=selected.remote_end,
+            retention_ms=selected.retention_ms,
             now_ms=self.rules.as_of.now_ms,
             transaction_max_timeout_ms=self.rules.transaction_max_timeout_ms,
             expiration_ms=self.rules.written_under.expiration_ms,

@@ -108,6 +108,8 @@ def refusal_row(refusal: Refusal) -> RefusalRow:
         "reason": refusal.reason.value,
         "detail": refusal.detail,
         "hint": refusal.hint,
+        "unblockedBy": refusal.unblocked_by,
+        "untilMs": refusal.until_ms,
     }
 
 

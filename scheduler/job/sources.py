@@ -21,7 +21,14 @@ from resnap.storage.sources.joined_log import Joining, with_remote
 from resnap.storage.sources.log_dirs import open_source, open_tiered
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
-from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log, with_strays, with_topic_ids
+from resnap.tiering.controller.metadata.cluster import (
+    CLEANUP_POLICY,
+    RETENTION_MS,
+    ClusterMetadata,
+    find_metadata_log,
+    with_strays,
+    with_topic_ids,
+)
 from resnap.tiering.inventory import take_inventory
 from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
@@ -47,6 +54,8 @@ class Scope:
     sources: tuple[str, ...]
     topics: tuple[str, ...] = ()
     """Globs; all topics if there are none."""
+    exclude_topics: tuple[str, ...] = ()
+    """Globs of topics that are not in scope."""
     partitions: tuple[str, ...] = ()
     """Directories' names, such as ``payments-0``; all partitions if there are none."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +85,7 @@ class Scope:
     def typed(self) -> str:
         """The sources as they are typed in a shell, with the flags that select the same partitions and rules."""
         topics = [word for one in self.topics for word in ("--topic", one)]
+        topics += [word for one in self.exclude_topics for word in ("--exclude-topic", one)]
         partitions = [word for one in self.partitions for word in ("--partition", one)]
         remote = [] if self.remote is None else ["--remote", self.remote]
         return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
@@ -91,7 +101,11 @@ class Scope:
 
     def wants(self, topic: str) -> bool:
         """Whether ``topic`` is selected."""
-        return not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
+        return matches(topic, self.topics) and not self.excludes(topic)
+
+    def excludes(self, topic: str) -> bool:
+        """Whether ``topic`` is excluded by name."""
+        return any(fnmatchcase(topic, glob) for glob in self.exclude_topics)
 
     def wants_partition(self, partition: TopicPartition) -> bool:
         """Whether ``partition`` is selected."""
@@ -132,6 +146,8 @@ class SelectedPartition:
     """What the running cluster says of the topic, where it was asked."""
     remote_end: Callable[[], int | None] = lambda: None
     """Reads in the log dirs' part of ``__remote_log_metadata`` which offset is the first that is not tiered."""
+    retention_ms: int | None = None
+    """``retention.ms`` of the topic, -1 for no limit; None where neither the cluster nor a metadata log has it."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -176,6 +192,11 @@ class NothingInScopeError(UsageError):
     """The log dirs can be read and have no partition, or none that was asked for."""
 
 
+def matches(topic: str, globs: Sequence[str]) -> bool:
+    """Return whether one of ``globs`` matches a topic; without any, all topics match."""
+    return not globs or any(fnmatchcase(topic, glob) for glob in globs)
+
+
 def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
     """List the log dirs in scope and take the inventory of their partitions.
 
@@ -195,13 +216,21 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
     known = cache(partial(_known_in_log_dirs, scope, sources))
     for log_dir, metadata in opened:
         whole = log_dir if joining is None else with_remote(log_dir, joining)
-        policies = metadata.cleanup_policies() | ({} if facts is None else facts.cleanup_policies())
+        settings = metadata.topic_settings() | ({} if facts is None else facts.topic_settings())
+        policies = {name: one[CLEANUP_POLICY] for name, one in settings.items() if CLEANUP_POLICY in one}
         inventory = take_inventory(whole, cleanup_policies=policies, sources=sources)
         problems += inventory.problems
         for found in inventory.partitions:
-            live = None if facts is None else facts.topics.get(found.partition.topic_partition.topic)
-            remote_end = partial(_remote_end, known, found.partition, sources)
-            _add(partitions, SelectedPartition(inventory=found, log_dir=whole, live=live, remote_end=remote_end))
+            topic = found.partition.topic_partition.topic
+            kept = settings.get(topic, {}).get(RETENTION_MS)
+            selected = SelectedPartition(
+                inventory=found,
+                log_dir=whole,
+                live=None if facts is None else facts.topics.get(topic),
+                remote_end=partial(_remote_end, known, found.partition, sources),
+                retention_ms=None if kept is None else int(kept),
+            )
+            _add(partitions, selected)
     if not partitions and not problems:
         raise nothing_in(scope)
     if scope.high_watermark is not None and len(partitions) > 1:

@@ -272,6 +272,7 @@ def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan
     return Scope(
         sources=places,
         topics=settings.topics,
+        exclude_topics=settings.exclude_topics,
         partitions=settings.partitions,
         connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         high_watermark=settings.high_watermark,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.eligibility import Candidates, Eligibility
     from resnap.tiering.lost_producer_state import LostState
-    from resnap.tiering.readiness import TieringSizes
+    from resnap.tiering.readiness import TieringSizes, Verdict
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
@@ -44,6 +44,7 @@ class PartitionScan:
     cost_roll: Cost
     """With ``--as-of roll``."""
     sizes: TieringSizes
+    verdict: Verdict
     lost_state: LostState | None = None
     """What shows that the replica has lost its producer state."""
     waiting: Waiting | None = None

@@ -9,6 +9,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
 
 class Identity(TypedDict):
@@ -42,6 +43,8 @@ class RefusalRow(TypedDict):
     reason: str
     detail: str
     hint: str
+    unblockedBy: UnblockedBy
+    untilMs: int | None
 
 
 class LostBoundary(TypedDict):
@@ -92,6 +95,7 @@ class ScanRow(Identity, SizesRow):
     topicId: str | None
     segments: int
     bytes: int
+    verdict: Verdict
     logStartOffset: int
     highWatermark: int | None
     live: LiveRow | None
@@ -118,6 +122,8 @@ class BlockerRow(TypedDict):
     reason: str | None
     detail: str
     hint: str
+    unblockedBy: UnblockedBy | None
+    untilMs: int | None
     baseOffset: NotRequired[int]
     nextBaseOffset: NotRequired[int | None]
 
@@ -126,9 +132,9 @@ class TopicRow(SizesRow):
     """One topic of `resnap check`."""
 
     topic: str
-    verdict: str
+    verdict: Verdict
     partitions: int
-    readiness: dict[str, int]
+    verdicts: dict[Verdict, int]
     remoteStorageEnable: bool | None
     blockers: list[BlockerRow]
     warnings: list[BlockerRow]
@@ -323,7 +329,7 @@ class FleetTopicRow(TypedDict):
     verdict: Verdict
     partitions: int
     replicas: int
-    readiness: dict[str, int]
+    verdicts: dict[Verdict, int]
     missing: int
     offline: int | None
     underReplicated: int | None

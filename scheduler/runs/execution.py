@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Row, Run, RunRequest
     from resnap.scheduler.runs.scans import Scans
     from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.log.names import TopicPartition
     from resnap.tiering.planning import SavedPlan
 
 R = TypeVar("R", bound=Result)
@@ -131,6 +132,7 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
         return Scope(
             sources=(),
             topics=settings.topics,
+            exclude_topics=settings.exclude_topics,
             partitions=request.partitions,
             remote=remote_of(settings),
             connect=connect,
@@ -164,12 +166,17 @@ class RunObserver(Observer):
         for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
             text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
             self.service.observer.warn(f"{place}: {text}")
-        self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self.scope.wants_partition, unread=unread)
+        self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self._replaces, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         newest = (snapshot for one in partitions for snapshot in one.selected.inventory.partition.snapshots[-1:])
         most = max((entries_in(one.size_bytes) for one in newest), default=0)
         self.service.observer.metrics.scan_seen(kept_as, segments=segments, producers=most)
+
+    def _replaces(self, partition: TopicPartition) -> bool:
+        """Whether this scan decides what is kept of a partition; what the configuration excludes is forgotten."""
+        by_run = "exclude_topics" in self.run.request.settings
+        return self.scope.wants_partition(partition) or (not by_run and self.scope.excludes(partition.topic))
 
     def _holds(self, destination: str, prefix: str) -> bool | None:
         """Whether anything that can be read is where runs have put something; None if the store does not answer."""

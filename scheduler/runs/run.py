@@ -159,7 +159,8 @@ class Run:
     def is_of_everything(self) -> bool:
         """Whether it counts for the whole service or cluster; what a caller names says nothing of the rest."""
         asked = self.request
-        return self.origin != BY_API or not (asked.sources or asked.partitions or asked.settings.get("topics"))
+        is_of_some = asked.sources or asked.partitions or asked.settings.keys() & {"topics", "exclude_topics"}
+        return self.origin != BY_API or not is_of_some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.tiering.readiness import Readiness
-
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping
@@ -50,8 +48,8 @@ def keep_day(connection: sqlite3.Connection, source: str, at_ms: int) -> None:
     """Store the current counts of a source as those of this day."""
     connection.execute(
         """INSERT OR REPLACE INTO scan_days SELECT ?, ?, TOTAL(missing), TOTAL(blocked_bytes) FROM partitions
-           WHERE source = ? AND readiness != ?""",
-        (at_ms // DAY_MS, source, source, Readiness.EXCLUDED.value),
+           WHERE source = ?""",
+        (at_ms // DAY_MS, source, source),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,7 +13,8 @@ from resnap.scheduler.runs.scan_history import keep_day
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.readiness import Judgement, Readiness, Repair, judge
+from resnap.tiering.readiness import Judgement, Repair, Verdict, judge, topic_verdict
+from resnap.tiering.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,8 +53,10 @@ class ScannedTopic:
     """A topic as it was last seen, over all sources."""
 
     topic: str
-    counts: Mapping[Readiness, int]
-    """Partitions of each kind."""
+    counts: Mapping[Verdict, int]
+    """Partitions by verdict."""
+    reasons: Mapping[str, int]
+    """Partitions that are not ready, by reason."""
     missing: int
     """Boundaries without a usable snapshot."""
     tierable: int
@@ -64,6 +67,11 @@ class ScannedTopic:
     """Bytes of closed segments that are in a store already."""
     freeable: int
     """Bytes that it could delete from its disk once nothing is blocked."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the topic."""
+        return topic_verdict([one for one, count in self.counts.items() if count])
 
     @property
     def closed(self) -> int:
@@ -87,7 +95,8 @@ class PartitionFilter:
 
     topic: str | None = None
     """A glob."""
-    readiness: tuple[Readiness, ...] = ()
+    verdict: tuple[Verdict, ...] = ()
+    unblocked_by: tuple[UnblockedBy, ...] = ()
     source: str | None = None
 
 
@@ -215,29 +224,51 @@ class Scans:
     def topics_named(self, names: Iterable[str]) -> list[ScannedTopic]:
         """Return these topics by name, each with all of its partitions."""
         wanted = sorted(set(names))
-        query = f"""SELECT topic, readiness, COUNT(*) AS n, {_SUMMED} FROM partitions
-                    WHERE topic IN ({", ".join("?" * len(wanted))}) GROUP BY topic, readiness"""  # noqa: S608
-        counts = {name: dict.fromkeys(Readiness, 0) for name in wanted}
+        query = f"""SELECT topic, verdict, reason, COUNT(*) AS n, {_SUMMED} FROM partitions
+                    WHERE topic IN ({", ".join("?" * len(wanted))}) GROUP BY topic, verdict, reason"""  # noqa: S608
+        counts = {name: dict.fromkeys(Verdict, 0) for name in wanted}
+        reasons = {name: Counter[str]() for name in wanted}
         sums = {name: Counter[str]() for name in wanted}
         with self.database.read() as connection:
             for row in connection.execute(query, wanted):
-                counts[row["topic"]][Readiness(row["readiness"])] = row["n"]
+                counts[row["topic"]][Verdict(row["verdict"])] += row["n"]
+                reasons[row["topic"]].update({row["reason"]: row["n"]} if row["reason"] else {})
                 sums[row["topic"]].update({name: row[name] for name in _SUMS})
         return [
-            ScannedTopic(topic=name, counts=counts[name], **{one: sums[name][one] for one in _SUMS}) for name in wanted
+            ScannedTopic(
+                topic=name, counts=counts[name], reasons=reasons[name], **{one: sums[name][one] for one in _SUMS}
+            )
+            for name in wanted
         ]
 
-    def freeable(self) -> int:
-        """Return how many bytes of all topics a broker could delete from its disk once nothing is blocked."""
+    def topics_by_verdict(self) -> dict[Verdict, list[str]]:
+        """Return the names of all topics by verdict."""
+        verdicts = defaultdict[str, set[Verdict]](set)
         with self.database.read() as connection:
-            return int(connection.execute("SELECT TOTAL(freeable_bytes) FROM partitions").fetchone()[0])
+            for row in connection.execute("SELECT DISTINCT topic, verdict FROM partitions ORDER BY topic"):
+                verdicts[row["topic"]].add(Verdict(row["verdict"]))
+        found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+        for topic, of_partitions in verdicts.items():
+            found[topic_verdict(of_partitions)].append(topic)
+        return found
+
+    def waiting(self) -> dict[UnblockedBy, int]:
+        """Return how many partitions wait for what unblocks them."""
+        query = "SELECT unblocked_by, COUNT(*) AS n FROM partitions WHERE unblocked_by IS NOT NULL GROUP BY 1"
+        with self.database.read() as connection:
+            return {UnblockedBy(row["unblocked_by"]): row["n"] for row in connection.execute(query)}
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of all closed segments: ``tierable``, ``blocked``, ``shipped``, ``freeable``."""
+        with self.database.read() as connection:
+            row = connection.execute(f"SELECT {_SUMMED} FROM partitions").fetchone()  # noqa: S608 - made of our words
+        return {name: row[name] or 0 for name in _SUMS if name != "missing"}
 
     def missing_by_source(self) -> dict[str, int]:
         """Return how many boundaries of each source lack a usable snapshot, without those that cannot be tiered."""
-        query = "SELECT source, SUM(missing) AS missing FROM partitions WHERE readiness != ? GROUP BY source"
+        query = "SELECT source, SUM(missing) AS missing FROM partitions GROUP BY source"
         with self.database.read() as connection:
-            found = connection.execute(query, (Readiness.EXCLUDED.value,))
-            return {row["source"]: row["missing"] for row in found}
+            return {row["source"]: row["missing"] for row in connection.execute(query)}
 
     def waiting_by_source(self) -> dict[str, int]:
         """Return how many milliseconds the oldest segment of each source had waited to be copied when it was seen."""
@@ -266,17 +297,17 @@ class Scans:
         """Return the directory of one partition of each source for which a run has made what is not installed yet."""
         query = """SELECT MIN(json_extract(row, '$.path')) AS path FROM mendings JOIN partitions
                    USING (source, topic, partition)
-                   WHERE run_id = ? AND how = 'regenerated' AND readiness = ? GROUP BY source"""
+                   WHERE run_id = ? AND how = 'regenerated' AND unblocked_by = ? GROUP BY source"""
         with self.database.read() as connection:
-            return [row["path"] for row in connection.execute(query, (run_id, Readiness.PREPARED.value))]
+            return [row["path"] for row in connection.execute(query, (run_id, UnblockedBy.INSTALL.value))]
 
-    def counts(self, wanted: PartitionFilter | None = None) -> dict[Readiness, int]:
-        """Return how many partitions there are of each kind."""
+    def counts(self, wanted: PartitionFilter | None = None) -> dict[Verdict, int]:
+        """Return how many partitions have each verdict."""
         where, values = _where(wanted or PartitionFilter())
-        query = f"SELECT readiness, COUNT(*) AS n FROM partitions WHERE {where} GROUP BY readiness"  # noqa: S608
+        query = f"SELECT verdict, COUNT(*) AS n FROM partitions WHERE {where} GROUP BY verdict"  # noqa: S608
         with self.database.read() as connection:
-            found = {row["readiness"]: row["n"] for row in connection.execute(query, values)}
-        return {readiness: found.get(readiness.value, 0) for readiness in Readiness}
+            found = {row["verdict"]: row["n"] for row in connection.execute(query, values)}
+        return {verdict: found.get(verdict.value, 0) for verdict in Verdict}
 
     def sources(self) -> list[ScannedSource]:
         """Return every source that was scanned."""
@@ -287,18 +318,24 @@ class Scans:
     def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
         topic, partition = row["topic"], row["partition"]
         judgement = judge(facts_in(row), _repairs(connection, source, topic, partition))
-        kept = {"readiness": judgement.readiness, "reason": judgement.reason, "missing": row["lost"], "row": row}
-        sizes = _sizes(row, judgement.readiness)
+        kept = {
+            "verdict": judgement.verdict,
+            "unblocked_by": judgement.unblocked_by,
+            "reason": judgement.reason,
+            "missing": 0 if judgement.verdict is Verdict.NEVER else row["lost"],
+            "row": row,
+        }
+        sizes = _sizes(row, judgement)
         inserted(connection, "partitions", {**_at((source, topic, partition)), **kept, "scanned_ms": at_ms, **sizes})
 
 
-def _sizes(row: Row, readiness: Readiness) -> dict[str, int]:
+def _sizes(row: Row, judgement: Judgement) -> dict[str, int]:
     """Return the bytes of a partition by what tiering would do; what runs have shipped is no longer blocked."""
     tierable, blocked, shipped, freeable = (row.get(name) or 0 for name in SIZES)
-    is_shipped = readiness is Readiness.SHIPPED
+    is_shipped = judgement.unblocked_by is UnblockedBy.ANNOUNCE
     return {
         "tierable_bytes": tierable,
-        "blocked_bytes": 0 if is_shipped or readiness is Readiness.EXCLUDED else blocked,
+        "blocked_bytes": 0 if is_shipped else blocked,
         "shipped_bytes": shipped + (blocked if is_shipped else 0),
         "freeable_bytes": freeable,
     }
@@ -331,9 +368,10 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
         if value is not None:
             clauses.append(clause)
             values.append(value)
-    if wanted.readiness:
-        clauses.append(f"readiness IN ({', '.join('?' * len(wanted.readiness))})")
-        values += [one.value for one in wanted.readiness]
+    for column, among in (("verdict", wanted.verdict), ("unblocked_by", wanted.unblocked_by)):
+        if among:
+            clauses.append(f"{column} IN ({', '.join('?' * len(among))})")
+            values += [one.value for one in among]
     return " AND ".join(clauses), values
 
 

@@ -41,7 +41,6 @@ from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.active_producers import Cleaner
 from resnap.tiering.quota.quota_metrics import series
-from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -192,13 +191,15 @@ class Services:
 
     def measure(self) -> None:
         """Set the metrics that are measured when they are read."""
-        counts = self.scans.counts()
-        ready = sum(count for readiness, count in counts.items() if readiness.verdict is Verdict.READY)
         metrics = self.observation.metrics
         metrics.queue_runs.of("waiting").set(self.worker.waiting)
         metrics.queue_runs.of("running").set(self.worker.running)
-        metrics.partitions.of("ready").set(ready)
-        metrics.partitions.of("not_ready").set(sum(counts.values()) - ready)
+        for verdict, count in self.scans.counts().items():
+            metrics.partitions.of(verdict.value).set(count)
+        for verdict, topics in self.scans.topics_by_verdict().items():
+            metrics.topics.of(verdict.value).set(len(topics))
+        for name, size_bytes in self.scans.sizes().items():
+            metrics.sizes[name].set(size_bytes)
         metrics.segments_missing(self.scans.missing_by_source())
         metrics.segments_waiting(self.scans.waiting_by_source())
         metrics.remote_partitions_unfit.set(sum(unfit for _, unfit in self.unfit_stores()))

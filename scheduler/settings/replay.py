@@ -34,6 +34,12 @@ class SelectionSettings(SettingGroup):
         Listed,
         Setting("Only topics that match GLOB; can be given several times.", "GLOB", flag="--topic", for_runs=True),
     ] = ()
+    exclude_topics: Annotated[
+        Listed,
+        Setting(
+            "No topic that matches GLOB; can be given several times.", "GLOB", flag="--exclude-topic", for_runs=True
+        ),
+    ] = ()
     partitions: Annotated[
         Listed,
         Setting(

@@ -163,4 +163,16 @@ _PLACES: Final = """
 ALTER TABLE mendings ADD COLUMN is_there INTEGER NOT NULL DEFAULT 1; -- whether a scan has found anything at the place
 """
 
-MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS, _PLACES)
+_VERDICTS: Final = """
+DROP INDEX partitions_by_readiness;
+ALTER TABLE partitions RENAME COLUMN readiness TO verdict;
+ALTER TABLE partitions ADD COLUMN unblocked_by TEXT; -- of those that are blocked
+UPDATE partitions SET unblocked_by = CASE verdict WHEN 'blocked' THEN 'rebuild' WHEN 'prepared' THEN 'install'
+    WHEN 'shipped' THEN 'announce' WHEN 'unfit' THEN 'other' END;
+UPDATE partitions SET verdict = CASE WHEN unblocked_by IS NOT NULL THEN 'blocked' WHEN verdict = 'excluded' THEN 'never'
+    ELSE verdict END;
+UPDATE partitions SET missing = 0 WHERE verdict = 'never';
+CREATE INDEX partitions_by_verdict ON partitions (verdict, topic, partition, source);
+"""
+
+MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS, _PLACES, _VERDICTS)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from resnap.tiering.readiness import Verdict
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -39,6 +41,13 @@ UPLOAD_FAILURES: Final = (
 """The codes of errors, as the API gives them."""
 MISMATCHES: Final = ("snapshot", "object", "gap", "overlap")
 """What a store holds otherwise than it should (`Mismatch`)."""
+SIZES: Final = {
+    "tierable": "Bytes of closed segments that a broker can tier.",
+    "blocked": "Bytes of closed segments that a broker does not get to.",
+    "shipped": "Bytes of closed segments that are in remote storage already.",
+    "freeable": "Bytes that a broker could delete from its disk once nothing is blocked that can be helped.",
+}
+"""Of all scanned partitions, by the last scans."""
 REPLICA_STATES: Final = ("lost", "lagging", "unknown")
 SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -80,8 +89,10 @@ class Series:
         self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
         meaning = "The most producers in the newest snapshot of one partition, by the last scan since the start."
         self.partition_producers_max = gauge("partition_producers_max", meaning, *_SOURCE)
-        meaning = "Partitions by whether tiering could be turned on now."
-        self.partitions = gauges("partitions", meaning, state=("ready", "not_ready"))
+        verdicts = tuple(one.value for one in Verdict)
+        self.partitions = gauges("partitions", "Partitions by verdict, by the last scans.", verdict=verdicts)
+        self.topics = gauges("topics", "Topics by verdict, by the last scans.", verdict=verdicts)
+        self.sizes = {name: gauge(f"{name}_bytes", meaning) for name, meaning in SIZES.items()}
         self.last_scan_success = gauge("last_scan_success", "Whether the last scan succeeded.")
 
         self.snapshots_written = counter("snapshots_written", "Producer snapshots.", "cluster", "result")

@@ -22,9 +22,10 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Caller, Result, View
 from resnap.scheduler.job.kafka_releases import releases_of
-from resnap.scheduler.job.reports import SIZES, sizes_row
+from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
 from resnap.scheduler.job.sources import high_watermark_of, joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column, first_of, human_bytes
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
@@ -38,8 +39,8 @@ from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.file_damage import damage_in_files
 from resnap.tiering.inventory import NEVER_TIERED
 from resnap.tiering.known_faults import Facts, Severity, met_faults
-from resnap.tiering.readiness import TieringSizes, Verdict, judge, judge_partition
-from resnap.tiering.refusal import Reason
+from resnap.tiering.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
+from resnap.tiering.refusal import Reason, UnblockedBy
 from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class _Judge:
         sizes = TieringSizes()
         blockers: list[BlockerRow] = []
         warnings: list[BlockerRow] = []
-        readiness: Counter[str] = Counter()
+        verdicts: Counter[Verdict] = Counter()
         unknown = [str(problem.error) for problem in unread]
         for selected in partitions:
             judged = judge_partition(
@@ -118,29 +119,30 @@ class _Judge:
                 transaction_max_timeout_ms=self.transaction_max_timeout_ms,
                 expiration_ms=self.expiration_ms,
                 high_watermark=self.high_watermark,
+                retention_ms=selected.retention_ms,
                 facts=selected.live_facts,
                 remote_end=selected.remote_end,
                 in_files=damage_in_files(selected.inventory.partition, self.sources),
             )
             answer = judge(judged.facts, ())
-            readiness[answer.readiness.value] += 1
+            verdicts[answer.verdict] += 1
             sizes += judged.sizes()
             number = selected.topic_partition.partition
-            if answer.readiness.verdict is Verdict.BLOCKED:
-                blockers += _blocker_rows(number, judged, answer)
+            blockers += _blocker_rows(number, judged, answer)
             unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
             warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
         by_setting = self._setting_rows(partitions)
         for severity, fault in self._fault_rows(partitions):
             (blockers if severity is Severity.BLOCKS else warnings).append(fault)
         unknown += self.unanswered
-        verdict = Verdict.UNKNOWN if unknown else Verdict.READY
+        is_blocked = any(one["unblockedBy"] is not None for one in (*by_setting, *blockers))
+        by_all = [*verdicts, *([Verdict.BLOCKED] if is_blocked else ()), *([Verdict.UNKNOWN] if unknown else ())]
         live = next((selected.live for selected in partitions), None)
         row: TopicRow = {
             "topic": name,
-            "verdict": (Verdict.BLOCKED if by_setting or blockers else verdict).value,
+            "verdict": topic_verdict(by_all),
             "partitions": len({one.topic_partition for one in partitions} | {one.topic_partition for one in unread}),
-            "readiness": dict(sorted(readiness.items())),
+            "verdicts": dict(sorted(verdicts.items())),
             "remoteStorageEnable": None if live is None else live.is_tiered,
             **sizes_row(sizes.all_blocked() if by_setting else sizes),
             "blockers": [*by_setting, *blockers],
@@ -153,9 +155,7 @@ class _Judge:
     def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[BlockerRow]:
         live = next((selected.live for selected in partitions), None)
         found = [*(self.by_broker or ()), *(() if live is None else topic_setting_blockers(live))]
-        return [
-            {"partition": None, "reason": one.reason.value, "detail": one.detail, "hint": one.hint} for one in found
-        ]
+        return [_row_of_all(one.reason.value, one.detail, one.hint) for one in found]
 
     def _fault_rows(self, partitions: Sequence[SelectedPartition]) -> Iterator[tuple[Severity, BlockerRow]]:
         """Yield Kafka's faults that the brokers' releases have and the topic meets."""
@@ -172,8 +172,7 @@ class _Judge:
         )
         for met in met_faults(self.releases.known, facts):
             if met.met:
-                row: BlockerRow = {"partition": None, "reason": met.fault.name, "detail": met.detail, "hint": met.hint}
-                yield met.fault.severity, row
+                yield met.fault.severity, _row_of_all(met.fault.name, met.detail, met.hint)
 
     def _not_checked(self, partitions: Sequence[SelectedPartition]) -> Iterator[str]:
         """Yield what there was nothing to judge by."""
@@ -281,33 +280,35 @@ def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[
 
 def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[BlockerRow]:
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
-    found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
-    excluded, lost = judged.facts.excluded, judged.facts.lost_state
-    for stop in (excluded, lost):
-        if stop is not None:
-            yield {"partition": partition, "reason": stop.reason, "detail": stop.detail, "hint": stop.hint}
-    if excluded is not None:
+    if answer.verdict in {Verdict.READY, Verdict.UNKNOWN}:
         return
-    if not found and (lost is not None or judged.blockers.found):
-        return  # what could not be read makes the topic unknown
+    found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
+    if answer.verdict is Verdict.NEVER or judged.lost_state is not None or not found:
+        yield {
+            "partition": partition,
+            "reason": answer.reason,
+            "detail": answer.detail,
+            "hint": answer.next_step,
+            "unblockedBy": answer.unblocked_by,
+            "untilMs": answer.until_ms,
+        }
+    if answer.verdict is Verdict.NEVER or not found:
+        return
     blocking = judged.candidates.blocking
     if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(one.reason for one in found)}:
         found.append(blocking)
     for one in found:
         yield _refusal_row(partition, one)
-    if not found:
-        yield {"partition": partition, "reason": answer.reason, "detail": answer.detail, "hint": answer.next_step}
+
+
+def _row_of_all(reason: str, detail: str, hint: str) -> BlockerRow:
+    """Return the row of what blocks a whole topic."""
+    by = UnblockedBy.OTHER
+    return {"partition": None, "reason": reason, "detail": detail, "hint": hint, "unblockedBy": by, "untilMs": None}
 
 
 def _refusal_row(partition: int, refusal: Refusal) -> BlockerRow:
-    return {
-        "partition": partition,
-        "reason": refusal.reason.value,
-        "detail": refusal.detail,
-        "hint": refusal.hint,
-        "baseOffset": refusal.base_offset,
-        "nextBaseOffset": refusal.next_base_offset,
-    }
+    return {"partition": partition, **refusal_row(refusal)}
 
 
 def _reasons(value: object) -> str:
@@ -324,6 +325,7 @@ class CheckView(View[Result]):
     """A row per topic."""
 
     scope: Scope
+    settings: Settings
 
     name = "topics"
     kind = "topic"
@@ -335,10 +337,11 @@ class CheckView(View[Result]):
         Column(key="blockedBytes", title="BLOCKED", right=True, show=_size),
         Column(key="shippedBytes", title="SHIPPED", right=True, show=_size),
         Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size),
-        Column(key="blockers", title="BLOCKED BY", show=_reasons),
+        Column(key="blockers", title="WHY", show=_reasons),
     )
 
-    _verdicts: Counter[str] = field(default_factory=Counter)
+    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})
+    """Topics."""
     _sizes: Counter[str] = field(default_factory=Counter)
     _not_checked: dict[str, None] = field(default_factory=dict)
     _blockers: dict[str, tuple[str, BlockerRow]] = field(default_factory=dict)
@@ -357,76 +360,101 @@ class CheckView(View[Result]):
             self._is_unread = self._is_unread or bool(result.faults)
             return None
         row = result.row
-        self._verdicts[row["verdict"]] += 1
+        ends_ms = [one["untilMs"] for one in row["blockers"]]
+        until = "" if None in ends_ms or not ends_ms else f" until {day_of(max(filter(None, ends_ms)))}"
+        self._by_verdict[row["verdict"]].append(f"{row['topic']}{until}")
         self._sizes.update({key: value for key in SIZES if isinstance(value := row[key], int)})
         self._not_checked |= dict.fromkeys(row["notChecked"])
         for one in row["blockers"]:
             self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
         for one in row["warnings"]:
             self._warnings.setdefault(str(one["reason"]), (row["topic"], one))
-        if row["verdict"] == Verdict.UNKNOWN and not result.faults and len(self._unknown) < _MOST_SHOWN:
+        if row["verdict"] is Verdict.UNKNOWN and not result.faults and len(self._unknown) < _MOST_SHOWN:
             self._unknown += [why for why in row["unknown"][:1] if why not in self._unknown]
-        if row["verdict"] == Verdict.READY and row["remoteStorageEnable"] is not True:
+        if row["verdict"] is Verdict.READY and row["remoteStorageEnable"] is not True:
             is_stored = result.is_stored and row["remoteStorageEnable"] is None
             (self._stored if is_stored else self._off).append(row["topic"])
         return row
 
     @property
     def verdict(self) -> Verdict:
-        """The one in all: what is blocked counts before what is unknown."""
-        if self._verdicts[Verdict.BLOCKED]:
-            return Verdict.BLOCKED
-        is_unknown = self._verdicts[Verdict.UNKNOWN] or self._is_unread or self.is_cut_short
-        return Verdict.UNKNOWN if is_unknown else Verdict.READY
+        """The one in all: what is blocked counts before what is unknown; where there is no topic, nothing is."""
+        found = {one for one, topics in self._by_verdict.items() if topics}
+        if self._is_unread or self.is_cut_short:
+            found.add(Verdict.UNKNOWN)
+        return Verdict.of_all(found)
 
     @property
     def exit_code(self) -> int:
-        """What the verdict calls for."""
-        return {Verdict.READY: OK, Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}[self.verdict]
+        """What the verdict calls for; what Kafka never tiers calls for nothing."""
+        return {Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: PARTIAL}.get(self.verdict, OK)
 
     def totals(self) -> Row:
         """Return the verdict in all, topics by verdict, and sizes."""
         return {
             "verdict": self.verdict.value,
-            "topics": self._verdicts.total(),
-            **{verdict.value: self._verdicts[verdict] for verdict in Verdict},
+            "topics": sum(map(len, self._by_verdict.values())),
+            **{verdict.value: len(topics) for verdict, topics in self._by_verdict.items()},
             **{key: self._sizes.get(key) for key in SIZES},
             "notChecked": list(self._not_checked),
         }
 
     def closing(self) -> Iterable[str]:
-        """Yield the first blocker of each reason with what to do about it, the verdict, and the next command."""
+        """Yield the first of each reason with what to do about it, the answer, and the next command."""
         yield ""
         for topic, one in (*self._blockers.values(), *self._warnings.values()):
             where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
             yield f"{one['reason']}: {where}: {one['detail']}"
             yield f"  -> {one['hint']}"
-        counts = ", ".join(f"{self._verdicts[one]} {one}" for one in Verdict if self._verdicts[one])
-        yield f"{self.verdict.value}: {counts or 'no topics to tier; internal topics are never tiered'}."
+        if self.is_cut_short:
+            self._off.clear()
+            yield "Not known: the run ended before every topic was checked."
+        else:
+            on = len(self._by_verdict[Verdict.READY]) - len(self._off) - len(self._stored)
+            is_seen = self.verdict is not Verdict.UNKNOWN
+            yield from answer_of(self._by_verdict, on=on, is_seen=is_seen).sentences
         for why in self._unknown:
             yield f"  not known: {why}"
-        if self.is_cut_short:
-            yield "  not known: the run ended before every topic was checked"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
             yield f"Not checked: {', '.join(self._not_checked)}{more}."
-        if self.verdict is Verdict.READY and (self._off or self._stored):
+        if self._stored:
+            yield (
+                f"{self.scope.remote} holds segments of {first_of(self._stored, _MOST_SHOWN)} already: nothing is left"
+                " to do where remote.storage.enable is true, which --bootstrap-server HOST:PORT shows."
+            )
+        yield from self._next()
+
+    def _next(self) -> Iterator[str]:
+        """Yield what to do next: turn on what is ready, then what is broken, rebuilt, or blocked by something else."""
+        word = "Next"
+        if self._off:
             yield "These are the replicas given: check every broker's, or all at once with `resnap fleet status`."
-            if self._stored:
-                stored = first_of(self._stored, _MOST_SHOWN)
-                yield (
-                    f"{self.scope.remote} holds segments of {stored} already: nothing is left to do where"
-                    " remote.storage.enable is true, which --bootstrap-server HOST:PORT shows."
-                )
-            if self._off:
-                yield f"Next: set remote.storage.enable=true on {first_of(self._off, _MOST_SHOWN)}."
-        elif broken := next((self._blockers[one] for one in _FIRST if one in self._blockers), None):
-            topic, one = broken
-            yield f"Next: {topic}-{one['partition']}: {one['hint']}."
-        elif Reason.MISSING_SNAPSHOT.value in self._blockers:
+            yield "Next: turn tiering on:"
+            yield from (f"  {line}" for line in turn_on_lines(self._off, self.settings))
+            word = "Then"
+        blocker = next((self._blockers[one] for one in (*_FIRST, *self._blockers) if one in self._blockers), None)
+        if blocker is not None and blocker[1]["unblockedBy"] is None:  # what Kafka never tiers
+            blocker = next((one for one in self._blockers.values() if one[1]["unblockedBy"] is not None), None)
+        if Reason.MISSING_SNAPSHOT in self._blockers and not self._blockers.keys() & {*_FIRST}:
             install = self.scope.install_command("DIR")
-            yield f"Next: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
+            yield f"{word}: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
+        elif blocker is not None:
+            topic, one = blocker
+            where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
+            yield f"{word}: {where}: {one['hint']}."
+        elif self.verdict is Verdict.UNKNOWN:
+            yield f"{word}: repair what could not be read, then `resnap check {self.scope.typed}` again."
+        elif self._stored:
+            yield f"{word}: `resnap check {self.scope.typed} --bootstrap-server HOST:PORT`."
+        elif not self._off:
+            is_on = (
+                "tiering is on for each topic that Kafka tiers"
+                if self._by_verdict[Verdict.READY]
+                else ("Kafka tiers none of these topics")
+            )
+            yield f"Next: nothing is left to do: {is_on}."
 
 
 @with_settings(
@@ -446,7 +474,8 @@ def check(
 ) -> int:
     """Say for each topic whether tiering can be turned on, and what stops it.
 
-    Ends with 0 if every topic is ready, with 4 if one is blocked, and with 3 if one could not be judged. It reads what
+    Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
+    tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what
     `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records. Of the
     batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
 
@@ -457,4 +486,4 @@ def check(
     if before_move:
         scope = replace(scope, topics=tuple(before_move), remote=None)
         return context.show(run_before_move(BeforeMove(scope=scope), context), BeforeMoveView())
-    return context.show(run(Request(scope=scope), context), CheckView(scope))
+    return context.show(run(Request(scope=scope), context), CheckView(scope, context.settings))

@@ -14,6 +14,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.sources import matches
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.replicas import check_of
@@ -78,7 +79,7 @@ def run(request: Request, context: Context) -> Iterator[Against]:
             places=places,
             min_in_sync={name: int(one[_MIN]) for name, one in described.items() if one.get(_MIN, "").isdecimal()},
             findings=findings,
-            wants=is_meant(settings.topics),
+            wants=is_meant(settings),
         )
     yield from results(gate(facts))
 
@@ -90,8 +91,7 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
         UsageError: they mean none.
 
     """
-    wants = is_meant(globs)
-    if globs and not any(wants(place.topic_partition.topic) for place in places):
+    if globs and not any(matches(place.topic_partition.topic, globs) for place in places):
         named = " ".join(f"--topic {glob}" for glob in globs)
         raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
 from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column, human_count, some
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.readiness import Verdict
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
-    from resnap.tiering.fleet.topics import TopicAnswer
+    from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.fleet.topics import Blocker, TopicAnswer
 
 CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 SILENT_HINT: Final = (
@@ -79,7 +80,11 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         Column(key="why", title="WHY", of=why_of),
     )
 
-    _verdicts: Counter[Verdict] = field(default_factory=Counter)
+    settings: Settings
+    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})
+    """Topics."""
+    _blocker: tuple[str, Blocker] | None = None
+    """The first, and its topic."""
     _brokers: list[Row] = field(default_factory=list)
     _known_faults: str = ""
     _verdict: Verdict | None = None
@@ -91,7 +96,9 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
             self._brokers = [broker_row(one) for one in result.status.brokers]
             self._verdict, self._known_faults = result.status.verdict, result.status.known_faults
             return None
-        self._verdicts[result.answer.verdict] += 1
+        self._by_verdict[result.answer.verdict].append(result.answer.topic)
+        if self._blocker is None and result.answer.verdict is Verdict.BLOCKED:
+            self._blocker = result.answer.topic, result.answer.blockers[0]
         return topic_row(result.answer)
 
     @property
@@ -104,20 +111,32 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         """Return the verdict in all, topics by verdict, and the brokers."""
         return {
             "verdict": (self._verdict or Verdict.UNKNOWN).value,
-            "topics": self._verdicts.total(),
-            **{verdict.value: self._verdicts[verdict] for verdict in Verdict},
+            "topics": sum(map(len, self._by_verdict.values())),
+            **{verdict.value: len(topics) for verdict, topics in self._by_verdict.items()},
             "brokers": self._brokers,
         }
 
     def closing(self) -> Iterable[str]:
-        """Yield the verdict in words."""
-        counts = ", ".join(f"{human_count(self._verdicts[one])} {one}" for one in Verdict if self._verdicts[one])
+        """Yield the answer in words, and what to do next."""
         silent = sum(one["error"] is not None for one in self._brokers)
         asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
         yield ""
-        yield f"{(self._verdict or Verdict.UNKNOWN).value}: {counts or 'no topics'}; {asked}."
+        yield from answer_of(self._by_verdict).sentences
+        yield f"Asked: {asked}."
         if self._known_faults:
             yield self._known_faults
+        word, ready = "Next", self._by_verdict[Verdict.READY]
+        if ready:
+            yield "Next: turn tiering on:"
+            yield from (f"  {line}" for line in turn_on_lines(ready, self.settings))
+            word = "Then"
+        if self._blocker is not None:
+            topic, one = self._blocker
+            yield f"{word}: broker {one.broker_id}: {topic}-{one.partition}: {one.hint}."
+        elif silent or self._by_verdict[Verdict.UNKNOWN]:
+            yield f"{word}: {SILENT_HINT}."
+        elif not ready:
+            yield "Next: nothing is left to do: Kafka tiers none of these topics."
 
 
 @with_settings(TOPIC, CLUSTER)
@@ -126,7 +145,7 @@ def show_fleet(context: Invocation) -> int:
 
     Asks the services beside the brokers, which the [[fleet]] tables of the configuration file name, and with
     --bootstrap-server the cluster, which replicas there are. A topic is ready only if each of its replicas is known to
-    be. Ends with 0 if every topic is ready, with 4 if one is blocked, and with 16 if none is known to be and a broker,
-    its service or the cluster did not answer.
+    be. Ends with 0 if every topic that Kafka tiers is ready, with 4 if one is blocked, and with 16 if none is known to
+    be and a broker, its service or the cluster did not answer.
     """
-    return context.show(run(context), FleetView())
+    return context.show(run(context), FleetView(settings=context.settings))

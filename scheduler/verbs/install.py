@@ -286,7 +286,9 @@ def install(
                          hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
     request = Request(
         staged=staged,
-        scope=Scope(sources=(str(log_dir),), topics=context.settings.topics),
+        scope=Scope(
+            sources=(str(log_dir),), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics
+        ),
         plan=saved_plan(plan_file, None),
         asked=frozenset(map(_replace, replacing or ())),
         undo_dir=undo_dir,

@@ -395,7 +395,7 @@ def repair(
 
     The originals are kept in the store, and --undo puts them back. What cannot be repaired is named.
     """
-    scope = Scope(sources=(url,), topics=context.settings.topics)
+    scope = Scope(sources=(url,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics)
     request = Request(scope=scope, no_other_writers=no_other_writers, undo=undo)
     is_dry = context.settings.dry_run
     view = UndoView(is_dry=is_dry) if undo is not None else RepairView(url, is_dry=is_dry)

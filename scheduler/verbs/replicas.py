@@ -380,6 +380,7 @@ def replicas(
     scope = Scope(
         sources=tuple(sources or ()),
         topics=settings.topics,
+        exclude_topics=settings.exclude_topics,
         remote=remote_of(settings),
         connect=partial(cluster_of, settings),
     )

@@ -305,7 +305,7 @@ class _Run:
         result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
         if outcome is Restored.OCCUPIED:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
-            hint = "move it out of the log dir, or exclude the topic (--topic)"
+            hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
         if outcome is Restored.RESTORED:
             return replace(result, warnings=tuple(warnings_of(one, restorer.log_dir)), partly_done=not dry_run)
@@ -404,7 +404,7 @@ def restore(
     else:
         chosen = None if brokers is None else _brokers(brokers)
     request = Request(
-        scope=Scope(sources=(url,), topics=settings.topics),
+        scope=Scope(sources=(url,), topics=settings.topics, exclude_topics=settings.exclude_topics),
         log_dirs=tuple(into or ()),
         topic_ids=dict(map(_topic_id, topic_id or ())),
         assignment=chosen,

@@ -261,7 +261,7 @@ def retain(
     Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
     """
     request = Request(
-        scope=Scope(sources=(url,), topics=context.settings.topics),
+        scope=Scope(sources=(url,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics),
         limits=_limits(retention, retention_bytes),
         delete=delete,
     )

@@ -35,8 +35,8 @@ from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_co
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.tiering.inventory import Compaction, SnapshotState
-from resnap.tiering.readiness import ScanFacts, Stop, exclusion
-from resnap.tiering.refusal import HINTS, Reason
+from resnap.tiering.readiness import ScanFacts, Stop, judge, never_tiered
+from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.remote_log.waiting import waiting_segments
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Plan
         sizes=judged.sizes(),
         lost_state=judged.lost_state,
         waiting=_waiting(selected),
+        verdict=judge(judged.facts, ()).verdict,
     )
 
 
@@ -170,6 +171,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "segments": len(partition.segments),
         "bytes": sum(segment.size_bytes for segment in partition.segments),
         **sizes_row(scan.sizes),
+        "verdict": scan.verdict,
         "logStartOffset": partition.log_start_offset,
         "highWatermark": scan.candidates.high_watermark,
         "live": _live_row(scan.selected),
@@ -187,7 +189,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "replayNow": cost_row(scan.cost_now),
         "replayRoll": cost_row(scan.cost_roll),
         "blocking": refusal_row_if(scan.candidates.blocking),
-        "brokerStops": refusal_row_if(scan.blockers.stop),
+        "brokerStops": refusal_row_if(scan.blockers.decisive),
         "lostProducerState": _lost_state_row(scan),
         "waiting": _waiting_row(scan.waiting),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
@@ -226,7 +228,7 @@ def facts_in(row: Mapping[str, Any]) -> ScanFacts:
     """Return the facts of a row of ``scan``, as it is kept."""
     blocking = _stop_in(row["blocking"])
     return ScanFacts(
-        excluded=exclusion(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
+        never=never_tiered(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
         lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),
         blocking=blocking,
@@ -234,10 +236,19 @@ def facts_in(row: Mapping[str, Any]) -> ScanFacts:
     )
 
 
-def _stop_in(refusal: Mapping[str, str] | None) -> Stop | None:
+def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
+    """Return what a row says; rows that older versions have kept do not say what unblocks it."""
     if refusal is None:
         return None
-    return Stop(reason=refusal["reason"], detail=refusal["detail"], hint=refusal["hint"])
+    reason = refusal["reason"]
+    by = UnblockedBy.REBUILD if reason == Reason.MISSING_SNAPSHOT else UnblockedBy.OTHER
+    return Stop(
+        reason=reason,
+        detail=refusal["detail"],
+        hint=refusal["hint"],
+        unblocked_by=UnblockedBy(refusal.get("unblockedBy", by)),
+        until_ms=refusal.get("untilMs"),
+    )
 
 
 def _live_row(selected: SelectedPartition) -> LiveRow | None:

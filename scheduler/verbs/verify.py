@@ -453,7 +453,7 @@ def verify(
     if store is None:
         request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
         return context.show(run(request, context), JudgedView(request.scope, snapshots))
-    scope = Scope(sources=(store,), topics=context.settings.topics)
+    scope = Scope(sources=(store,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics)
     asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
     return context.show(run_store(asked, context), StoreView())
 

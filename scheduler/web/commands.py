@@ -19,7 +19,7 @@ from resnap.scheduler.runs.run import RunKind
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import shown
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -116,7 +116,7 @@ class Shell:
         """Return what can be asked for one partition, or done about it."""
         place = seen.row["path"]
         return [
-            *_installs(seen, repairs),
+            *installs(seen, repairs),
             Command("scan it", self.line("scan", place)),
             Command("see what a replay would read and make", self.line("plan", place)),
             Command("make its snapshots", self.line("regenerate", place, "--into", STAGED)),
@@ -167,8 +167,9 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
     return f"{line} {shlex.quote(url)}"
 
 
-def _installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
-    if seen.judgement.readiness is not Readiness.PREPARED:
+def installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
+    """Return how to install what was rebuilt for a partition, if that unblocks it."""
+    if seen.judgement.unblocked_by is not UnblockedBy.INSTALL:
         return []
     return [install(one.destination, seen.row["path"]) for one in repairs if one.how == "regenerated"]
 

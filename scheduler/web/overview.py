@@ -11,26 +11,28 @@ from typing import Annotated, Any, Final, NamedTuple
 from fastapi import APIRouter, Depends, Query, Response
 from markupsafe import Markup
 
-from resnap.scheduler.api.paging import Page
+from resnap.scheduler.api.paging import PAGE, Page
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.output.answer import answer_of, turn_on_lines, way_of
 from resnap.scheduler.output.rendering import human_bytes, human_count
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
-from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrder
+from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
-from resnap.scheduler.web.answer import answer_of, way_of
-from resnap.scheduler.web.commands import STAGED, Command, Shell
+from resnap.scheduler.web.commands import STAGED, Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
 from resnap.scheduler.web.svg import LINE_PX, SIZES, Box, Part, bar, element, picture, rect, treemap
-from resnap.scheduler.web.words import READINESS
-from resnap.tiering.readiness import Readiness
+from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
 _LAST_RUNS = 5
+_MOST_LINKED = 5
 _MOST_NAMED = 10
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
 MOST_BOXES: Final = 60
@@ -38,6 +40,15 @@ MOST_BOXES: Final = 60
 MOST_DAYS: Final = 90
 _GAP: Final = 0.2
 """Of a day's width, between two bars."""
+
+
+class _Waiting(NamedTuple):
+    """What is to be done about blocked partitions, how many, the first of them, and the address of all."""
+
+    says: str
+    partitions: int
+    first: list[ScannedPartition]
+    href: str
 
 
 class _UnfitStore(NamedTuple):
@@ -70,23 +81,36 @@ def show_overview(
     context: Context,
     listing: Listing,
     topic: Glob = "",
-    readiness: Annotated[list[Readiness] | None, Query()] = None,
+    verdict: Annotated[list[Verdict] | None, Query()] = None,
+    unblocked_by: Annotated[list[UnblockedBy] | None, Query(alias="unblockedBy")] = None,
     source: Source = "",
 ) -> Response:
     """Answer the question; show a page of topics, or of the partitions that are asked for."""
     services, shell = context.services, context.shell
-    wanted = PartitionFilter(topic=topic or None, readiness=tuple(readiness or ()), source=source or None)
-    asked = {"topic": topic, "readiness": [one.value for one in wanted.readiness], "source": source}
+    wanted = PartitionFilter(
+        topic=topic or None,
+        verdict=tuple(verdict or ()),
+        unblocked_by=tuple(unblocked_by or ()),
+        source=source or None,
+    )
+    asked = {
+        "topic": topic,
+        "verdict": [one.value for one in wanted.verdict],
+        "unblockedBy": [one.value for one in wanted.unblocked_by],
+        "source": source,
+    }
     scans, now_ms = services.scans, services.clock.now_ms()
     counts, sources, unfit = scans.counts(), scans.sources(), _unfit(services)
+    topics, waiting, sizes = scans.topics_by_verdict(), scans.waiting(), scans.sizes()
     unread = sum(one.error is not None for one in sources)
     is_whole = wanted == PartitionFilter()
     values = {
         **(_topics(services, wanted, listing) if is_whole else _partitions(services, wanted, asked, listing)),
-        "answer": answer_of(counts, unread),
-        "way": way_of(counts, unread),
+        "answer": answer_of(topics, unread=unread, is_seen=bool(sources)),
+        "way": way_of(counts, waiting, len(topics[Verdict.READY]), unread),
+        "waiting": _waiting(services, waiting),
         "counts": counts,
-        "freeable": scans.freeable(),
+        "freeable": sizes["freeable"],
         "blocked_map": blocked_map(scans.topics(PartitionFilter(), limit=MOST_BOXES, order=TopicOrder.BLOCKED)),
         "days": days_picture(scanned_days(services.database, now_ms, MOST_DAYS)),
         "sources": sources,
@@ -96,7 +120,9 @@ def show_overview(
         "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
         "runs": _runs(services),
         "commands": [
-            *(_replays(context, topic, source) if counts[Readiness.BLOCKED] else ()),
+            *(_turning_on(services, topics[Verdict.READY]) if not unread else ()),
+            *(_installs(services) if waiting.get(UnblockedBy.INSTALL) else ()),
+            *(_replays(context, topic, source) if waiting.get(UnblockedBy.REBUILD) else ()),
             *(context.scheduled("scan", "scan it now") or [context.api("/v1/scans", "scan it now", {})]),
             *_repairs(shell, unfit),
             Command("the same in a shell", shell.overview("scan", source, topic)),
@@ -110,7 +136,7 @@ def show_overview(
 def show_topics(context: Context, listing: Listing, topic: Glob = "") -> Response:
     """Answer the question for each topic of a page."""
     values = _topics(context.services, PartitionFilter(topic=topic or None), listing)
-    is_blocked = any(one.counts[Readiness.BLOCKED] for one, _, _ in values["topics"])
+    is_blocked = any(one.missing and one.counts[Verdict.BLOCKED] for one, _ in values["topics"])
     values["commands"] = [
         *(_replays(context, topic) if is_blocked else ()),
         Command("the same in a shell", context.shell.overview("scan", "", topic)),
@@ -123,11 +149,10 @@ def _topics(services: Services, wanted: PartitionFilter, listing: _Listing) -> d
     shown, following = listing.cut_at(
         lambda limit, skip: services.scans.topics(wanted, limit=limit, skip=skip, order=listing.order)
     )
-    answers = [answer_of(one.counts) for one in shown]
     return {
-        "topics": list(zip(shown, answers, disk_bars(shown), strict=True)),
+        "topics": list(zip(shown, disk_bars(shown), strict=True)),
         "wanted": wanted,
-        "kinds": READINESS,
+        "kinds": VERDICTS,
         "partitions_of": partitions_of,
         **listing.addresses("/topics", {"topic": wanted.topic}, following),
     }
@@ -142,7 +167,7 @@ def _partitions(
     )
     topics = {one.topic: one for one in services.scans.topics_named(one.topic for one in shown)}
     groups = [
-        {"topic": topics[name], "answer": answer_of(topics[name].counts), "partitions": list(partitions)}
+        {"topic": topics[name], "partitions": list(partitions)}
         for name, partitions in groupby(shown, key=lambda one: one.topic)
         if name in topics  # else a scan has replaced it since
     ]
@@ -150,10 +175,39 @@ def _partitions(
         "groups": groups,
         "matching": sum(services.scans.counts(wanted).values()),
         "wanted": wanted,
-        "kinds": READINESS,
+        "kinds": VERDICTS,
         "partitions_of": partitions_of,
         **listing.addresses("/", asked, following),
     }
+
+
+def _waiting(services: Services, waiting: Mapping[UnblockedBy, int]) -> list[_Waiting]:
+    """Return what is to be done about blocked partitions, the most urgent first."""
+    return [
+        _Waiting(
+            says=says,
+            partitions=waiting[by],
+            first=services.scans.page(PartitionFilter(unblocked_by=(by,)), limit=_MOST_LINKED),
+            href=f"{link('/', unblockedBy=by.value)}#partitions",
+        )
+        for by, says in UNBLOCKED_BY.items()
+        if waiting.get(by)
+    ]
+
+
+def _turning_on(services: Services, topics: Sequence[str]) -> list[Command]:
+    """Return the command that turns tiering on for the topics that are ready."""
+    if not topics:
+        return []
+    line, *more = turn_on_lines(topics, services.settings)
+    return [Command(" ".join(["turn tiering on for what is ready", *more]), line)]
+
+
+def _installs(services: Services) -> list[Command]:
+    """Return how to install what was rebuilt, a command for each place and log dir."""
+    waiting = services.scans.page(PartitionFilter(unblocked_by=(UnblockedBy.INSTALL,)), limit=PAGE)
+    found = (one for seen in waiting for one in installs(seen, services.scans.repairs(seen)))
+    return list(dict.fromkeys(found))
 
 
 def _replays(context: PageContext, topic: str, source: str = "") -> list[Command]:

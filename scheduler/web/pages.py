@@ -38,6 +38,7 @@ class PageContext:
             "version": self.request.app.version,
             "now_ms": self.services.clock.now_ms(),
             "link": link,
+            "partition_link": lambda seen: link(partition_path(seen), source=seen.source),
         }
         headers = {"Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
         return tagged(self.request, HTMLResponse(render(template, {**common, **values}), headers=headers))

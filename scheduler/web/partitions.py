@@ -23,7 +23,7 @@ from resnap.scheduler.web.partition_pictures import (
     spread_of,
     state_of,
 )
-from resnap.scheduler.web.words import READINESS
+from resnap.scheduler.web.words import VERDICTS, waits_for
 from resnap.storage.errors import ResnapError
 
 router = APIRouter(prefix="/partitions/{topic}/{partition}", include_in_schema=False)
@@ -44,7 +44,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
     services = context.services
     places = services.scans.find(topic, partition, source or None)
     if len(places) > 1:
-        several = {"places": places, "kinds": READINESS, "path": partition_path(places[0])}
+        several = {"places": places, "kinds": VERDICTS, "path": partition_path(places[0])}
         return context.page("places.html", several)
     seen = seen_in(services, context.who, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)
@@ -53,7 +53,8 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
     staged = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "regenerated"))
     values: dict[str, object] = {
         "seen": seen,
-        "word": READINESS[seen.judgement.readiness],
+        "word": VERDICTS[seen.judgement.verdict],
+        "waits_for": waits_for(seen.judgement),
         "error": error,
         "cells": cells(boundaries),
         "spread": spread_of(boundaries),

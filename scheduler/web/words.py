@@ -10,11 +10,14 @@ from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text, some
 from resnap.scheduler.runs.run import RunState
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict, day_of
+from resnap.tiering.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
+
+    from resnap.tiering.readiness import Judgement
 
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
@@ -31,14 +34,20 @@ class Word(NamedTuple):
     means: str = ""
 
 
-READINESS: Final[Mapping[Readiness, Word]] = {
-    Readiness.READY: Word("ready", "✓", "good", "a broker can tier every closed segment"),
-    Readiness.SHIPPED: Word("shipped", "✓", "good", "all that may be tiered is in a store already"),
-    Readiness.PREPARED: Word("prepared", "◐", "near", "snapshots are made, but not installed yet"),
-    Readiness.BLOCKED: Word("blocked", "✕", "todo", "a broker stops; a replay makes what is missing"),
-    Readiness.UNFIT: Word("unfit", "!", "stop", "a broker stops, and a replay is refused, too"),
-    Readiness.EXCLUDED: Word("excluded", "-", "none", "compacted: it cannot be tiered"),
+VERDICTS: Final[Mapping[Verdict, Word]] = {
+    Verdict.READY: Word(Verdict.READY.value, "✓", "good", "a broker can tier every closed segment"),
+    Verdict.BLOCKED: Word(Verdict.BLOCKED.value, "✕", "todo", "a broker would stop"),
+    Verdict.UNKNOWN: Word(Verdict.UNKNOWN.value, "?", "none", "something could not be read"),
+    Verdict.NEVER: Word(Verdict.NEVER.value, "-", "none", "Kafka does not tier it: compacted, or internal"),
 }
+UNBLOCKED_BY: Final[Mapping[UnblockedBy, str]] = {
+    UnblockedBy.OTHER: "look at the reason",
+    UnblockedBy.REBUILD: "rebuild the snapshots",
+    UnblockedBy.INSTALL: "install the rebuilt snapshots",
+    UnblockedBy.ANNOUNCE: "announce what is shipped",
+    UnblockedBy.RETENTION: "wait for retention",
+}
+"""What is to be done about a blocked partition, the most urgent first."""
 RUN_STATES: Final[Mapping[RunState, Word]] = {
     RunState.QUEUED: Word("queued", "…", "none"),
     RunState.RUNNING: Word("running", "▶", "busy"),
@@ -54,6 +63,13 @@ PARTITION_STATES: Final[Mapping[PartitionState, Word]] = {
     PartitionState.PLANNED: Word("planned", "…", "none"),
     PartitionState.FAILED: Word("failed", "✕", "stop"),
 }
+
+
+def waits_for(judgement: Judgement) -> str:
+    """Return what a blocked partition waits for, or until when; empty for others."""
+    if judgement.until_ms is not None:
+        return f"until {day_of(judgement.until_ms)}"
+    return "" if judgement.unblocked_by is None else UNBLOCKED_BY[judgement.unblocked_by]
 
 
 def moment(at_ms: int) -> str:

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 NAME = "fleet"
 BROKERS, EACH, REPLICAS, PARTITIONS_A_TOPIC = 200, 4_000, 3, 100
 KINDS: Final = {
-    "ready": {"readiness": "ready", "reason": None, "detail": "a broker can tier every closed segment", "missing": 0},
-    "blocked": {"readiness": "blocked", "reason": "missing-snapshot", "missing": 9},
+    "ready": {
+        "verdict": "ready",
+        "unblockedBy": None,
+        "reason": None,
+        "detail": "a broker can tier every closed segment",
+        "missing": 0,
+    },
+    "blocked": {"verdict": "blocked", "unblockedBy": "rebuild", "reason": "missing-snapshot", "missing": 9},
 }
 
 

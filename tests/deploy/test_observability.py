@@ -117,6 +117,12 @@ def test_the_variables_of_the_dashboard_are_labels_that_there_are() -> None:
         assert label in OF_THE_TARGET
 
 
+def test_whatever_raises_an_alert_is_on_the_dashboard() -> None:
+    drawn = {name for _, expression in shown() for name, _ in parse(expression).selectors}
+    raised = {name for _, rule in alerts() for name, _ in parse(rule["expr"]).selectors}
+    assert raised - drawn == set()
+
+
 def test_the_panels_of_the_dashboard_do_not_lie_on_each_other() -> None:
     taken: dict[tuple[int, int], str] = {}
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

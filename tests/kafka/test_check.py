@@ -158,7 +158,7 @@ def test_what_check_says_of_each_topic_is_what_a_broker_does(
     blocked = STOPPED | UNREADABLE | {topic_of(policy): "compacted" for policy in REFUSED}
     assert reasons == {name: {reason} for name, reason in blocked.items()} | {name: set() for name in READY}
     assert {name: row["verdict"] for name, row in rows.items()} == {
-        name: "blocked" if found else "ready" for name, found in reasons.items()
+        name: "never" if found == {"compacted"} else "blocked" if found else "ready" for name, found in reasons.items()
     }
     closed = {name: bases(data / f"{name}-0")[:-1] for name in rows}
     stops = {name: min((one.get("baseOffset", 0) for one in rows[name]["blockers"]), default=1 << 62) for name in rows}

@@ -232,7 +232,7 @@ def test_a_cluster_in_use_is_repaired_broker_by_broker_and_tiers_everything(
 
         seen = cluster.fleet("status")
         assert seen.code == 4, seen.err
-        assert {one["topic"]: (one["verdict"], one["readiness"]) for one in seen.document["topics"]} == {
+        assert {one["topic"]: (one["verdict"], one["verdicts"]) for one in seen.document["topics"]} == {
             topic: ("blocked", {"blocked": 3}) for topic in TOPICS
         }
         assert [one["blockers"][0]["brokers"] for one in seen.document["topics"]] == [[1, 2, 3]] * 2

@@ -40,7 +40,8 @@ class Script:
 
 def row(topic: str, number: int, **fields: object) -> dict[str, object]:
     """Return a partition as the API gives it."""
-    ready = {"source": "/data", "topic": topic, "partition": number, "readiness": "ready", "reason": None,
+    ready = {"source": "/data", "topic": topic, "partition": number, "verdict": "ready", "unblockedBy": None,
+             "until": None, "reason": None,
              "detail": "nothing stops it", "nextStep": "turn tiering on", "missing": 0}  # fmt: skip
     return {**ready, "scanned": "2026-01-01T00:00:00.000Z", "row": None, **fields}
 

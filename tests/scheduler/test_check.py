@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.replay.evidence import segment_spans
 from resnap.scheduler.verbs.check import _Judge
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.errors import StoreAccessError
+from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.sources.files import PLAIN
+from resnap.tiering.broker_blockers import broker_blockers
 from resnap.tiering.controller.transactions.metadata import TransactionState as Step
-from resnap.tiering.readiness import judge
+from resnap.tiering.inventory import take_inventory
+from resnap.tiering.readiness import Verdict, day_of, judge, judge_partition
 from tests.cases import each
 from tests.kafka.brokers import free_port
 from tests.logs.transaction_log import step, write_segment
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
 
 SETS = ("kafka-2.7.2", "kafka-2.7.2-killed", "kafka-2.7.2-then-3.9.1", "kafka-3.9.1-kraft")
+TURNED_ON = (
+    "Next: turn tiering on:\n  kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics"
+    " --add-config remote.storage.enable=true --entity-name {}\n"
+)
 TIERING = (
     "remote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=a.Plugin\n"
     "remote.log.metadata.manager.listener.name=PLAINTEXT\n"
@@ -49,7 +58,7 @@ def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_verdict_of_a_topic_follows_from_the_readiness_of_its_partitions(
+def test_the_verdict_of_a_topic_follows_from_those_of_its_partitions_and_is_the_same_in_scan(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], name: str
 ) -> None:
     data = fixture_set(name).data
@@ -59,22 +68,21 @@ def test_the_verdict_of_a_topic_follows_from_the_readiness_of_its_partitions(
     stops: dict[str, set[str]] = {}
     for row in scanned:
         answer = judge(facts_in(row), ())
-        wanted.setdefault(row["topic"], []).append(answer.readiness.value)
+        assert row["verdict"] == answer.verdict
+        wanted.setdefault(row["topic"], []).append(answer.verdict.value)
         stops.setdefault(row["topic"], set()).update({answer.reason} if answer.reason else set())
     rows = {row["topic"]: row for row in ran.document["topics"]}
     assert rows.keys() == {topic for topic in wanted if not topic.startswith("__")}
     for topic, row in rows.items():
-        is_ready = set(wanted[topic]) <= {"ready", "shipped"}
-        assert row["verdict"] == ("ready" if is_ready else "blocked")
-        assert row["readiness"] == {one: wanted[topic].count(one) for one in sorted(set(wanted[topic]))}
+        [verdict] = {"never"} & set(wanted[topic]) or {"blocked"} & set(wanted[topic]) or {"ready"}
+        assert row["verdict"] == verdict
+        assert row["verdicts"] == {one: wanted[topic].count(one) for one in sorted(set(wanted[topic]))}
         assert stops[topic] <= {one["reason"] for one in row["blockers"]}
         assert all({"partition", "reason", "detail", "hint"} <= one.keys() for one in row["blockers"])
         assert row["tierableBytes"] + row["blockedBytes"] >= row["freeableBytes"]
     summary = ran.document["summary"]
     verdicts = [row["verdict"] for row in rows.values()]
-    assert {one: summary[one] for one in ("ready", "blocked", "unknown")} == {
-        one: verdicts.count(one) for one in ("ready", "blocked", "unknown")
-    }
+    assert {one.value: summary[one] for one in Verdict} == {one.value: verdicts.count(one) for one in Verdict}
     assert (ran.code, summary["verdict"]) == ((4, "blocked") if "blocked" in verdicts else (0, "ready"))
 
 
@@ -188,7 +196,7 @@ def test_a_replica_that_looks_as_if_it_had_lost_its_state_is_blocked(command: Re
     [seen] = scanned.document["partitions"]
     assert (scanned.code, seen["lost"]) == (4, 0)
     answer = judge(facts_in(seen), ())
-    assert (answer.readiness.verdict, answer.reason, answer.next_step) == (
+    assert (answer.verdict, answer.reason, answer.next_step) == (
         "blocked", "lost-producer-state", blocker["hint"],
     )  # fmt: skip
 
@@ -200,12 +208,13 @@ def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
     assert ran.out.splitlines()[0].split()[:2] == ["TOPIC", "VERDICT"]
     assert "missing-snapshot: " in ran.out
     assert "Not checked: broker-settings" in ran.out
-    assert f"Next: `resnap regenerate {broker_log} --into DIR`, then `resnap install DIR {broker_log}`." in ran.out
+    assert "1 of 5 topics can be turned on now: orders.\n3 blocked: dash-ed.topic_1, legacy, payments.\n1" in ran.out
+    assert f"Then: `resnap regenerate {broker_log} --into DIR`, then `resnap install DIR {broker_log}`." in ran.out
     file_at(broker_log / "payments-0", bases(broker_log / "payments-0")[0], "log").unlink()
     broken = command("check", broker_log).out
-    assert "Next: payments-0: take the partition from the log dir of another replica." in broken
-    assert "Next: `resnap regenerate" not in broken, "a log that has lost records is not to be tiered"
-    assert "Next: set remote.storage.enable=true on payments." in command("check", ready_log).out
+    assert "Then: payments-0: take the partition from the log dir of another replica." in broken
+    assert "`resnap regenerate /" not in broken, "a log that has lost records is not to be tiered"
+    assert TURNED_ON.format("payments") in command("check", ready_log).out
 
 
 def test_what_is_in_remote_storage_already_is_not_to_be_turned_on(
@@ -214,9 +223,9 @@ def test_what_is_in_remote_storage_already_is_not_to_be_turned_on(
     tiered = fixture_set("kafka-3.9.1-tiered")
     remote = ("--remote", tiered.remote.as_uri())
     ran = command("check", tiered.data, *remote)
-    assert (ran.code, "set remote.storage.enable" in ran.out) == (0, False), ran.out
+    assert (ran.code, "kafka-configs.sh" in ran.out, "\nNext: `resnap check " in ran.out) == (0, False, True), ran.out
     assert f"{tiered.remote.as_uri()} holds segments of payments already" in ran.out
-    assert "Next: set remote.storage.enable=true on payments." in command("check", tiered.data).out
+    assert TURNED_ON.format("payments") in command("check", tiered.data).out
 
 
 def test_no_segment_is_read_but_for_first_headers(
@@ -377,7 +386,7 @@ def test_a_log_dir_that_cannot_be_read_hides_no_other(command: Resnap, ready_log
     ran = command("check", ready_log, unread, "--output", "json")
     [row] = ran.document["topics"]
     assert (ran.code, row["verdict"], ran.document["summary"]["verdict"]) == (3, "unknown", "unknown")
-    assert (row["readiness"], row["blockers"], row["tierableBytes"] > 0) == ({"ready": 1}, [], True)
+    assert (row["verdicts"], row["blockers"], row["tierableBytes"] > 0) == ({"ready": 1}, [], True)
     assert (str(unread) in row["unknown"][0], str(unread) in ran.error["message"]) == (True, True)
     ran = command("check", unread, broker_log, "--output", "json")
     assert (ran.code, {row["topic"]: row["verdict"] for row in ran.document["topics"]}["payments"]) == (4, "blocked")
@@ -411,7 +420,7 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     ran = command("check", ready_log, "--output", "json")
     [row] = ran.document["topics"]
     assert (ran.code, {one["reason"] for one in row["blockers"]}) == (4, {"missing-snapshot"})
-    assert (row["readiness"], "high-watermark" in row["notChecked"]) == ({"blocked": 1}, True)
+    assert (row["verdicts"], "high-watermark" in row["notChecked"]) == ({"blocked": 1}, True)
     shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
     assert "Nothing to ship: no segment is eligible." in shipped.out
     assert "hw-unknown: give --high-watermark" in shipped.out
@@ -431,21 +440,23 @@ def test_a_check_that_was_cut_short_calls_nothing_ready(
 
     monkeypatch.setattr(_Judge, "topic", until_zebra)
     ran = command("check", ready_log)
-    assert "unknown: 1 ready." in ran.out
-    assert "the run ended before every topic was checked" in ran.out
-    assert "Next: set remote.storage.enable" not in ran.out
+    assert "Not known: the run ended before every topic was checked." in ran.out
+    assert "kafka-configs.sh" not in ran.out
+    assert "\nNext: repair what could not be read" in ran.out
 
 
-def test_topics_that_brokers_never_tier_are_blocked_where_named(command: Resnap, ready_log: Path) -> None:
+def test_topics_that_brokers_never_tier_change_no_exit_code_and_are_listed_where_named(
+    command: Resnap, ready_log: Path
+) -> None:
     shutil.copytree(ready_log / "payments-0", ready_log / "__remote_log_metadata-0")
     (ready_log / "__remote_log_metadata-0" / "partition.metadata").unlink(missing_ok=True)
     assert [row["topic"] for row in command("check", ready_log, "--output", "json").document["topics"]] == ["payments"]
     alone = command("check", ready_log / "__remote_log_metadata-0")
-    assert (alone.code, "ready: no topics to tier; internal topics are never tiered." in alone.out) == (0, True)
+    assert (alone.code, "There is no topic that Kafka tiers.\n" in alone.out) == (0, True)
     ran = command("check", ready_log, "--topic", "__*", "--output", "json")
     [row] = ran.document["topics"]
     [blocker] = row["blockers"]
-    assert (ran.code, row["topic"], row["readiness"]) == (4, "__remote_log_metadata", {"excluded": 1})
+    assert (ran.code, row["topic"], row["verdicts"]) == (0, "__remote_log_metadata", {"never": 1})
     assert (blocker["reason"], row["freeableBytes"]) == ("internal-topic", 0)
 
 
@@ -460,3 +471,61 @@ def test_a_metadata_log_that_is_named_must_be_there_and_one_that_is_found_is_not
     (ready_log / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"\1" * 100)
     ran = command("check", ready_log)
     assert "the metadata log is not used" in ran.err
+
+
+def test_where_all_that_is_possible_is_done_the_ready_topics_are_named_and_the_exit_code_is_0(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    staged = tmp_path / "staged"
+    assert command("regenerate", broker_log, "--into", staged, "--engine", "local").code == 0
+    assert command("install", staged, broker_log).code == 0
+    ran = command("check", broker_log)
+    assert ran.code == 4, "of legacy"
+    assert "3 of 5 topics can be turned on now: dash-ed.topic_1, orders, payments.\n1 blocked: legacy.\n" in ran.out
+    assert "Next: turn tiering on:\n  for topic in dash-ed.topic_1 orders payments; do kafka-configs.sh " in ran.out
+    assert "Then: legacy-0: no broker can tier what was written before 0.11" in ran.out
+    ran = command("check", broker_log, "--exclude-topic", "leg*", "--output", "json")
+    assert (ran.code, {row["topic"]: row["verdict"] for row in ran.document["topics"]}) == (
+        0, {"compacted": "never", "dash-ed.topic_1": "ready", "orders": "ready", "payments": "ready"},
+    )  # fmt: skip
+    ran = command("check", broker_log, "--topic", "compacted")
+    assert (ran.code, "Next: nothing is left to do: Kafka tiers none of these topics." in ran.out) == (0, True)
+
+
+def test_what_only_retention_helps_is_blocked_until_the_day_after_which_it_has_deleted_that(
+    fixture_set: Callable[[str], FixtureSet],
+) -> None:
+    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
+    [legacy] = [one for one in take_inventory(log_dir).partitions if one.partition.topic_partition.topic == "legacy"]
+    old = [one for one in segment_spans(legacy.partition) if one.base_offset < legacy.leader_epochs.unknown_below]
+    last_ms = max(one.largest_timestamp_ms or one.mtime_ms for one in old)
+    for retention_ms, until_ms, says in (
+        (86_400_000, last_ms + 86_400_000, f"retention deletes it on {day_of(last_ms + 86_400_000)}"),
+        (-1, None, "retention.ms is -1"),
+        (None, None, "--bootstrap-server or --metadata-log shows when"),
+    ):
+        judged = judge_partition(
+            legacy, PLAIN, now_ms=0, transaction_max_timeout_ms=900_000, expiration_ms=1, retention_ms=retention_ms
+        )
+        answer = judge(judged.facts, ())
+        assert (answer.verdict, answer.unblocked_by, answer.until_ms) == ("blocked", "retention", until_ms)
+        assert says in answer.next_step
+
+
+def test_segments_that_brokers_have_tiered_already_block_nothing(broker_log: Path) -> None:
+    [payments] = [
+        one
+        for one in take_inventory(load_log_dir(broker_log)).partitions
+        if str(one.partition.topic_partition) == "payments-0"
+    ]
+    missing = [one.offset for one in payments.boundaries if not one.state.is_usable]
+    for remote_end_offset, stop in ((None, missing[0]), (missing[0], missing[1]), (missing[-1], None)):
+        found = broker_blockers(payments, remote_end_offset=remote_end_offset).stop
+        assert (None if found is None else found.next_base_offset) == stop
+
+
+@pytest.mark.parametrize("flags", [(), ("--topic", "compacted"), ("--topic", "orders"), ("--topic", "legacy")])
+def test_there_is_always_a_next_step(command: Resnap, broker_log: Path, flags: tuple[str, ...]) -> None:
+    assert "\nNext: " in command("check", broker_log, *flags).out
+    (broker_log / "orders-0" / "partition.metadata").write_text("nonsense")
+    assert "\nNext: " in command("check", broker_log, *flags).out

@@ -52,7 +52,7 @@ def test_a_topics_own_policy_says_whether_it_is_compacted(policy: str, compactio
 def test_a_policy_that_was_removed_says_nothing(data: Path) -> None:
     set_policy(data, "payments", "compact")
     set_policy(data, "payments", None)
-    assert "payments" not in ClusterMetadata(data).cleanup_policies()
+    assert "cleanup.policy" not in ClusterMetadata(data).topic_settings().get("payments", {})
 
 
 def test_lost_topic_ids_are_read_from_the_cluster_metadata(
@@ -72,7 +72,7 @@ def test_lost_topic_ids_are_read_from_the_cluster_metadata(
 def test_an_unusable_metadata_log_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     assert ClusterMetadata(tmp_path).image() is None
-    assert ClusterMetadata(tmp_path).cleanup_policies() == {}
+    assert ClusterMetadata(tmp_path).topic_settings() == {}
     assert ClusterMetadata(None).image() is None
 
 

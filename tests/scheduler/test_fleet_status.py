@@ -61,12 +61,14 @@ def test_one_answer_comes_of_several_services_and_one_that_is_gone_makes_it_unkn
         assert topics["payments"]["verdict"] == "blocked"
         (blocker,) = topics["payments"]["blockers"]
         assert (blocker["reason"], blocker["brokers"]) == ("missing-snapshot", [3])
-        assert topics["payments"]["readiness"] == {"blocked": 2, "ready": 2}
+        assert topics["payments"]["verdicts"] == {"blocked": 2, "ready": 2}
         assert ran.document["summary"]["verdict"] == "blocked"
         assert [one["error"] for one in ran.document["summary"]["brokers"]] == [None] * 3
         table = command("fleet", "status", "--config", configuration, "--topic", "payments").out
         assert "missing-snapshot: 2 replicas" in table
-        assert "blocked: 1 blocked; 3 brokers." in table
+        assert (
+            "None of 1 topic is ready.\n1 blocked: payments.\nAsked: 3 brokers.\nNext: broker 3: payments-0: " in table
+        )
         two = tables[: tables.index("\n[[fleet]]\nbroker = 3")]
         configuration.write_text(two)
         ran = command("fleet", "status", "--config", configuration, "--output", "json")
@@ -110,7 +112,7 @@ def test_a_service_that_does_not_say_what_it_was_asked_for_is_not_known_and_noth
     configuration, token = tmp_path / "resnap.toml", tmp_path / "token"
     token.write_text(SECRET)
     endless = json.dumps({"partitions": [row("payments", 0)], "nextCursor": "again"}).encode()
-    strange = json.dumps({"partitions": [row("payments", 0, readiness="<b>")], "nextCursor": None}).encode()
+    strange = json.dumps({"partitions": [row("payments", 0, verdict="<b>")], "nextCursor": None}).encode()
     for path, answer, why in (
         ("/v1/sources", answering(401), "401 Unauthorized: it needs a valid token of that service"),
         ("/v1/sources", answering(421), "421 Misdirected Request: it does not accept this host name"),
@@ -122,7 +124,7 @@ def test_a_service_that_does_not_say_what_it_was_asked_for_is_not_known_and_noth
         ("/v1/sources", answering(200, sources(scanned=None)), "could not scan /data: nothing was seen yet"),
         ("/v1/sources", answering(200, sources(scanned="2001-01-01T00:00:00Z")), "its last scan was"),
         ("/v1/partitions", answering(200, endless), "its list of partitions has more than 3 pages"),
-        ("/v1/partitions", answering(200, strange), "readiness '<b>' is unknown"),
+        ("/v1/partitions", answering(200, strange), "verdict '<b>' is unknown"),
         ("/v1/partitions", answering(304), "it answers 304 Not Modified"),
     ):
         with scripted(Script(answers={path: answer})) as service, scripted(Script()) as other:

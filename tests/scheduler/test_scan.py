@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.verbs.scan import facts_in
-from resnap.tiering.readiness import Readiness, judge
+from resnap.tiering.readiness import Verdict, judge
 from tests.cases import mostly_slow
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 
@@ -96,7 +96,7 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
         assert (row[key]["reason"], row[key]["baseOffset"]) == ("leader-epochs-unknown", 0)
         assert "begins at offset 309" in row[key]["detail"]
         assert "retention will delete it" in row[key]["hint"]
-    assert judge(facts_in(row), []).readiness is Readiness.UNFIT
+    assert judge(facts_in(row), []).verdict is Verdict.BLOCKED
     assert "retention will delete it" in command("scan", data / "legacy-0").out
     tier = ("tier", data / "legacy-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
     assert "would write up to 6 segments" in command(*tier, "--dry-run").out
@@ -104,7 +104,7 @@ def test_a_broker_stops_where_messages_carry_no_leader_epoch_whatever_snapshots_
     assert shipped["summary"]["shipped"] == 6
     assert shipped["partitions"][0]["blocking"]["reason"] == "leader-epochs-unknown"
     [orders] = command("scan", data / "orders-0", "--output", "json").document["partitions"]
-    assert judge(facts_in(orders), []).readiness is Readiness.READY
+    assert judge(facts_in(orders), []).verdict is Verdict.READY
 
 
 def test_a_topic_that_was_once_compacted_is_reported_with_the_flag_that_says_so(
@@ -115,7 +115,7 @@ def test_a_topic_that_was_once_compacted_is_reported_with_the_flag_that_says_so(
         assert "was compacted, and its current cleanup.policy is not known" in refusal["detail"]
         assert "--metadata-log" in refusal["hint"]
     assert "--metadata-log" in judge(facts_in(row), []).next_step
-    assert judge(facts_in(row), []).readiness is Readiness.EXCLUDED
+    assert judge(facts_in(row), []).verdict is Verdict.NEVER
 
 
 @pytest.mark.parametrize("lost", ["missing", "emptied"])
@@ -126,7 +126,7 @@ def test_a_broker_stops_without_a_leader_epoch_checkpoint_and_tier_finds_the_epo
     checkpoint.unlink() if lost == "missing" else checkpoint.write_bytes(b"0\n0\n")
     [row] = command("scan", broker_log / "orders-0", "--output", "json").document["partitions"]
     assert (row["brokerStops"]["reason"], row["blocking"]) == ("leader-epochs-unknown", None)
-    assert judge(facts_in(row), []).readiness is Readiness.BLOCKED
+    assert judge(facts_in(row), []).verdict is Verdict.BLOCKED
     assert "resnap tier" in judge(facts_in(row), []).next_step
     tier = ("tier", broker_log / "orders-0", "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine")
     assert command(*tier, "local", "--output", "json").document["summary"]["shipped"] == 2

@@ -16,17 +16,22 @@ from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
 from resnap.tiering.fleet.gate import GateAnswer, GateFacts, GateReason, Obstacle, gate
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 from tests import schemas
 
 if TYPE_CHECKING:
     import pytest
 
 T0: Final = TopicPartition("t", 0)
-READY: Final = Replica(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on", 0)
-BLOCKED: Final = Replica(Readiness.BLOCKED, "missing-snapshot", "no snapshot at 10", "start a replay", 2)
-PREPARED: Final = BLOCKED._replace(readiness=Readiness.PREPARED)
-LOST: Final = Replica(Readiness.BLOCKED, "lost-producer-state", "9001 is not known", "keep it from leading", 0)
+READY: Final = Replica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
+BLOCKED: Final = Replica(
+    Verdict.BLOCKED, UnblockedBy.REBUILD, "missing-snapshot", "no snapshot at 10", "start a replay", 2
+)
+PREPARED: Final = BLOCKED._replace(unblocked_by=UnblockedBy.INSTALL)
+LOST: Final = Replica(
+    Verdict.BLOCKED, UnblockedBy.OTHER, "lost-producer-state", "9001 is not known", "keep it from leading", 0
+)
 SERVICES: Final = tuple(BrokerReplicas(broker_id=one, topics={"t": {0: READY}}) for one in (1, 2, 3))
 FINE: Final = GateFacts(
     broker_id=1,
@@ -55,7 +60,7 @@ def test_a_broker_may_be_stopped_only_if_nothing_suffers() -> None:
     down, offline, below = GateReason.BROKER_DOWN, GateReason.OFFLINE, GateReason.BELOW_MIN_IN_SYNC
     under, staged, state = GateReason.UNDER_REPLICATED, GateReason.NOT_STAGED, GateReason.LOST_STATE_WOULD_LEAD
     lost, lagging = ReplicaState.LOST, ReplicaState.LAGGING
-    unfit = BLOCKED._replace(readiness=Readiness.UNFIT)
+    unfit = BLOCKED._replace(unblocked_by=UnblockedBy.OTHER)
     for what, changed, wanted in (
         ("all is well", {}, []),
         ("it lags itself", {"places": placed(1, 2, 3, leader=2, in_sync=(2, 3))}, []),
@@ -73,7 +78,7 @@ def test_a_broker_may_be_stopped_only_if_nothing_suffers() -> None:
         ("its snapshots are not made", {"brokers": seen(BLOCKED, READY, READY)}, [staged]),
         ("its snapshots cannot be made", {"brokers": seen(unfit, READY, READY)}, [staged]),
         ("... of a topic that is not meant", {"brokers": seen(BLOCKED, READY, READY), "wants": lambda _: False}, []),
-        ("it was shipped", {"brokers": seen(BLOCKED._replace(readiness=Readiness.SHIPPED), READY, READY)}, []),
+        ("it was shipped", {"brokers": seen(BLOCKED._replace(unblocked_by=UnblockedBy.ANNOUNCE), READY, READY)}, []),
         ("the next leader has lost state", {"findings": found(2, lost)}, [state]),
         ("... as its service has seen", {"brokers": seen(READY, LOST, READY)}, [state]),
         ("the one after that has", {"findings": found(3, lost)}, []),

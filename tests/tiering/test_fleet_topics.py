@@ -7,13 +7,16 @@ from typing import Final
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica, TopicAnswer, topic_answers
-from resnap.tiering.readiness import Readiness, Verdict
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 
-READY: Final = Replica(Readiness.READY, None, "a broker can tier every closed segment", "turn tiering on", 0)
-SHIPPED: Final = READY._replace(readiness=Readiness.SHIPPED, reason="missing-snapshot", missing=3)
-BLOCKED: Final = Replica(Readiness.BLOCKED, "missing-snapshot", "no snapshot at 10", "start a replay", 2)
-PREPARED: Final = BLOCKED._replace(readiness=Readiness.PREPARED)
-UNFIT: Final = BLOCKED._replace(readiness=Readiness.UNFIT, reason="damaged")
+READY: Final = Replica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
+BLOCKED: Final = Replica(
+    Verdict.BLOCKED, UnblockedBy.REBUILD, "missing-snapshot", "no snapshot at 10", "start a replay", 2
+)
+INSTALL: Final = BLOCKED._replace(unblocked_by=UnblockedBy.INSTALL)
+DAMAGED: Final = BLOCKED._replace(unblocked_by=UnblockedBy.OTHER, reason="damaged")
+NEVER: Final = READY._replace(verdict=Verdict.NEVER, reason="compacted")
 
 
 def broker(broker_id: int, *replicas: Replica | None, topic: str = "t") -> BrokerReplicas:
@@ -39,8 +42,9 @@ def test_a_topic_is_blocked_before_it_is_unknown_and_ready_only_if_every_replica
     ready, blocked, unknown = Verdict.READY, Verdict.BLOCKED, Verdict.UNKNOWN
     three = [place(0, 1, 2, 3)]
     for what, brokers, places, wanted in (
-        ("all are ready", [broker(1, READY), broker(2, SHIPPED), broker(3, READY)], None, ready),
-        ("one waits for an installation", [broker(1, READY), broker(2, PREPARED)], None, blocked),
+        ("all are ready", [broker(1, READY), broker(2, READY), broker(3, READY)], None, ready),
+        ("one is compacted", [broker(1, BLOCKED), broker(2, NEVER), silent(3)], None, Verdict.NEVER),
+        ("one waits for an installation", [broker(1, READY), broker(2, INSTALL)], None, blocked),
         ("one is blocked", [broker(1, READY), broker(2, BLOCKED)], None, blocked),
         ("one is silent, and may have a replica", [broker(1, READY), silent(2)], None, unknown),
         ("one is silent, another blocked", [broker(1, BLOCKED), silent(2)], None, blocked),
@@ -68,14 +72,14 @@ def test_what_is_not_known_is_said_broker_by_broker() -> None:
 
 
 def test_replicas_are_counted_by_kind_by_reason_and_by_who_leads() -> None:
-    brokers = [broker(1, BLOCKED, READY), broker(2, BLOCKED, UNFIT), broker(3, READY, SHIPPED)]
+    brokers = [broker(1, BLOCKED, READY), broker(2, BLOCKED, DAMAGED), broker(3, READY, INSTALL)]
     places = [place(0, 1, 2, 3), place(1, 3, 2, 1, leader=3, in_sync=(3, 2))]
     answer = one(brokers, places)
-    assert answer.readiness == {Readiness.READY: 2, Readiness.BLOCKED: 2, Readiness.UNFIT: 1, Readiness.SHIPPED: 1}
-    assert (answer.partitions, answer.missing, answer.offline) == (2, 9, 0)
-    assert (answer.under_replicated, answer.blocked_leaders) == (1, 1)
+    assert answer.verdicts == {Verdict.READY: 2, Verdict.BLOCKED: 4}
+    assert (answer.partitions, answer.missing, answer.offline) == (2, 8, 0)
+    assert (answer.under_replicated, answer.blocked_leaders) == (1, 2)
     first, second = answer.blockers
-    assert (first.reason, first.replicas, first.brokers) == ("missing-snapshot", 2, (1, 2))
+    assert (first.reason, first.replicas, first.brokers) == ("missing-snapshot", 3, (1, 2, 3))
     assert (second.reason, second.broker_id, second.partition) == ("damaged", 2, 1)
 
 
@@ -94,5 +98,5 @@ def test_only_selected_topics_that_the_cluster_has_are_reported() -> None:
 
 
 def test_of_a_replica_that_was_seen_twice_the_worse_counts() -> None:
-    for better, worse in ((READY, SHIPPED), (SHIPPED, PREPARED), (PREPARED, BLOCKED), (BLOCKED, UNFIT)):
+    for better, worse in ((READY, NEVER), (NEVER, DAMAGED), (READY, BLOCKED)):
         assert better.or_worse(worse) == worse.or_worse(better) == worse

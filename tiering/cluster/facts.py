@@ -84,10 +84,9 @@ class ClusterFacts:
     cluster_id: str | None
     topics: Mapping[str, TopicFacts]
 
-    def cleanup_policies(self) -> dict[str, str]:
-        """Return the cleanup policy of each topic, where it is known."""
-        policies = {name: topic.settings.get("cleanup.policy") for name, topic in self.topics.items()}
-        return {name: policy for name, policy in policies.items() if policy is not None}
+    def topic_settings(self) -> dict[str, Mapping[str, str]]:
+        """Return the settings of each topic, where they are known."""
+        return {name: topic.settings for name, topic in self.topics.items() if topic.settings}
 
     def partition(self, of: TopicPartition) -> PartitionFacts | None:
         """Return what is known of a partition; None where the cluster has none."""

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.fleet.topics import first_of
-from resnap.tiering.readiness import Readiness
-from resnap.tiering.refusal import Reason
+from resnap.tiering.refusal import Reason, UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +82,7 @@ HINTS: Final = {
     GateReason.OFFLINE: "wait until another replica is in sync; a topic with one replica goes offline in any case",
     GateReason.BELOW_MIN_IN_SYNC: "wait until more replicas are in sync, or lower min.insync.replicas of the topic",
     GateReason.UNDER_REPLICATED: "wait until all replicas are in sync",
-    GateReason.NOT_STAGED: "have the broker's own service make them, or exclude the topic with --topic",
+    GateReason.NOT_STAGED: "have the broker's own service make them, or exclude the topic with --exclude-topic",
     GateReason.LOST_STATE_WOULD_LEAD: "move leadership to another replica first; docs/lost-producer-state.md",
 }
 
@@ -131,7 +130,7 @@ class _Judged:
         lacking = [
             place.topic_partition
             for place, replica in self._seen()
-            if replica is not None and replica.missing and replica.readiness in {Readiness.BLOCKED, Readiness.UNFIT}
+            if replica is not None and replica.missing and replica.unblocked_by not in _STAGED
         ]
         if lacking:
             detail = f"snapshots are missing, and none are made: {first_of(lacking)}"
@@ -187,6 +186,8 @@ class _Judged:
                 yield place, topics.get(name.topic, {}).get(name.partition)
 
 
+_STAGED: Final = {None, UnblockedBy.INSTALL, UnblockedBy.ANNOUNCE}
+"""Of a replica that is not blocked, or whose missing snapshots exist elsewhere."""
 _IN_SYNC: Final = {
     GateReason.OFFLINE: "no other replica is in sync",
     GateReason.BELOW_MIN_IN_SYNC: "too few others are in sync for min.insync.replicas",

@@ -12,24 +12,23 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from resnap.tiering.readiness import Readiness, Verdict
+from resnap.tiering.readiness import Verdict, topic_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas
+    from resnap.tiering.refusal import UnblockedBy
 
-_WORST_LAST: Final = (
-    Readiness.READY, Readiness.SHIPPED, Readiness.EXCLUDED, Readiness.PREPARED, Readiness.BLOCKED, Readiness.UNFIT,
-)  # fmt: skip
-_BLOCKED: Final = frozenset(one for one in Readiness if one.verdict is Verdict.BLOCKED)
+_WORST_LAST: Final = (Verdict.READY, Verdict.NEVER, Verdict.UNKNOWN, Verdict.BLOCKED)
 
 
 class Replica(NamedTuple):
     """A replica as a service has scanned it."""
 
-    readiness: Readiness
+    verdict: Verdict
+    unblocked_by: UnblockedBy | None
     reason: str | None
     detail: str
     hint: str
@@ -38,7 +37,7 @@ class Replica(NamedTuple):
 
     def or_worse(self, other: Replica) -> Replica:
         """Return the worse of two scans of one replica, as from two log dirs."""
-        return max(self, other, key=lambda one: _WORST_LAST.index(one.readiness))
+        return max(self, other, key=lambda one: _WORST_LAST.index(one.verdict))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,8 @@ class TopicAnswer:
 
     topic: str
     partitions: int
-    readiness: Mapping[Readiness, int]
-    """Replicas of each kind."""
+    verdicts: Mapping[Verdict, int]
+    """Replicas by verdict."""
     missing: int
     blockers: tuple[Blocker, ...]
     unknown: tuple[str, ...]
@@ -89,9 +88,9 @@ class TopicAnswer:
     @property
     def verdict(self) -> Verdict:
         """Whether tiering can be turned on; blocked takes precedence over unknown."""
-        if self.blockers:
-            return Verdict.BLOCKED
-        return Verdict.UNKNOWN if self.unknown else Verdict.READY
+        found = topic_verdict(self.verdicts)
+        is_open = found is Verdict.READY or not self.verdicts
+        return Verdict.UNKNOWN if self.unknown and is_open else found
 
 
 _Seen: TypeAlias = "Mapping[int, Mapping[int, Replica]]"
@@ -143,7 +142,7 @@ def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
     return TopicAnswer(
         topic=topic,
         partitions=len(partitions),
-        readiness=tally.readiness,
+        verdicts=tally.verdicts,
         missing=tally.missing,
         blockers=_blockers(tally.blocked),
         unknown=unknown,
@@ -170,7 +169,7 @@ def _as_placed(
     return TopicAnswer(
         topic=topic,
         partitions=len(places),
-        readiness=tally.readiness,
+        verdicts=tally.verdicts,
         missing=tally.missing,
         blockers=_blockers(tally.blocked),
         unknown=(*unknown, *((f"without a leader: {first_of(leaderless)}",) if leaderless else ())),
@@ -184,16 +183,15 @@ def _as_placed(
 class _Tally:
     """Sums over replicas; there may be a million of them."""
 
-    readiness: dict[Readiness, int] = field(default_factory=dict)
+    verdicts: dict[Verdict, int] = field(default_factory=dict)
     missing: int = 0
     blocked: list[_Found] = field(default_factory=list)
 
     def add(self, broker: int, number: int, one: Replica) -> bool:
         """Count a replica; return whether it is blocked."""
-        readiness = one.readiness
-        self.readiness[readiness] = self.readiness.get(readiness, 0) + 1
+        self.verdicts[one.verdict] = self.verdicts.get(one.verdict, 0) + 1
         self.missing += one.missing
-        if readiness not in _BLOCKED:
+        if one.verdict is not Verdict.BLOCKED:
             return False
         self.blocked.append((broker, number, one))
         return True
@@ -211,7 +209,7 @@ def _blockers(replicas: Sequence[_Found]) -> tuple[Blocker, ...]:
     """Return the blockers of replicas, by reason, the most frequent first."""
     by_reason: dict[str, list[_Found]] = defaultdict(list)
     for found in replicas:
-        by_reason[found[2].reason or found[2].readiness.value].append(found)
+        by_reason[found[2].reason or found[2].verdict.value].append(found)
     return tuple(
         Blocker(
             reason=reason,

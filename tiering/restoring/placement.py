@@ -65,7 +65,7 @@ class Assignment:
         found = self.chosen.get(partition)
         if found is None:
             raise UsageError(f"{partition}: --assignment does not list it",
-                             hint="add it to the file, or exclude the topic (--topic)")  # fmt: skip
+                             hint="add it to the file, or exclude the topic (--exclude-topic)")  # fmt: skip
         return found
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
 
-HINT: Final = "see `resnap verify URL`; restore from another copy, or exclude the topic (--topic)"
+HINT: Final = "see `resnap verify URL`; restore from another copy, or exclude the topic (--exclude-topic)"
 
 
 class ShippedFile(NamedTuple):

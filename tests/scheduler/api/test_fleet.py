@@ -53,7 +53,7 @@ def test_the_cluster_is_answered_for_and_a_broker_that_goes_and_comes_back_is_fo
             assert f"broker 3: {gone}: connection refused" == brokers[3]["error"]
             assert (brokers[2]["replicas"], brokers[2]["error"]) == (4, None)
             topics = {one["topic"]: one for one in found["topics"]}
-            assert topics["payments"]["readiness"] == {"blocked": 2, "ready": 2}
+            assert topics["payments"]["verdicts"] == {"blocked": 2, "ready": 2}
             assert topics["payments"]["blockers"][0]["brokers"] == [1]
             assert topics["payments"]["underReplicated"] is None
 

@@ -15,7 +15,7 @@ from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, 
 from resnap.scheduler.service.services import Services
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_a_scan_of_one_topic_leaves_the_metric_of_the_log_dir_as_it_was(service:
         assert missing(client) == before
 
 
-def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(service: Whole) -> None:
+def test_a_replay_of_a_partitions_directory_shows_that_the_partition_waits_for_an_installation(service: Whole) -> None:
     directory = service.directory / "data" / "payments-0"
     destination = service.directory / "out" / "one"
     with service.client() as client:
@@ -100,18 +100,22 @@ def test_a_replay_of_a_partitions_directory_shows_the_partition_as_prepared(serv
         assert answer.status_code == 202, answer.text
         assert service.over(client, answer.headers["location"])["state"] == "succeeded"
         [seen] = service.services.scans.find("payments", 0)
-        assert (before.judgement.readiness, seen.judgement.readiness) == ("blocked", "prepared")
+        assert [one.judgement.unblocked_by for one in (before, seen)] == ["rebuild", "install"]
         assert seen.source == before.source
-        counts = service.services.scans.counts()
-        ready = counts[Readiness.READY] + counts[Readiness.SHIPPED]
-        assert f'resnap_partitions{{state="ready"}} {ready}.0' in client.get("/metrics").text, "it is not installed"
+        ready = service.services.scans.counts()[Verdict.READY]
+        measured = client.get("/metrics").text
+        assert f'resnap_partitions{{verdict="ready"}} {ready}.0' in measured, "it is not installed"
+        for verdict, topics in service.services.scans.topics_by_verdict().items():
+            assert f'resnap_topics{{verdict="{verdict.value}"}} {len(topics)}.0' in measured
+        for name, size_bytes in service.services.scans.sizes().items():
+            assert float(measured.split(f"\nresnap_{name}_bytes ")[1].split()[0]) == size_bytes
 
 
 def _without_answer(_store: LocalObjectStore, _prefix: str = "") -> Iterator[ObjectInfo]:
     raise StoreUnavailableError("no answer")
 
 
-@pytest.mark.parametrize(("kind", "mark"), [("regenerate", "prepared"), ("tier", "shipped")])
+@pytest.mark.parametrize(("kind", "mark"), [("regenerate", "install"), ("tier", "announce")])
 def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(
     service: Whole, monkeypatch: pytest.MonkeyPatch, kind: str, mark: str
 ) -> None:
@@ -119,16 +123,17 @@ def test_what_was_made_counts_as_long_as_a_scan_finds_it_where_it_was_put(
     body = {"kind": kind, "partitions": ["payments-0"], "destination": destination.as_uri()}
 
     def shown(client: httpx.Client) -> tuple[str, bool, int]:
-        """Return the readiness, whether the page names the place, and how many partitions are counted so."""
+        """Return what unblocks it, whether the page names the place, and how many partitions are counted so."""
         scanned(service, client, topics=["payments"])
         one = client.get("/v1/partitions/payments/0").json()
         page = client.get("/partitions/payments/0").text
-        counts = client.get("/v1/partitions").json()["counts"]
-        return one["readiness"], f"<dt>{'Shipped' if kind == 'tier' else 'Regenerated'}</dt>" in page, counts[mark]
+        so_too = client.get("/v1/partitions", params={"unblockedBy": mark}).json()["partitions"]
+        assert one["verdict"] == "blocked"
+        return one["unblockedBy"], f"<dt>{'Shipped' if kind == 'tier' else 'Regenerated'}</dt>" in page, len(so_too)
 
     with service.client() as client:
         before = shown(client)
-        assert before == ("blocked", False, 0)
+        assert before == ("rebuild", False, 0)
         answer = client.post("/v1/replays", json=body)
         assert service.over(client, answer.headers["location"])["state"] == "succeeded", answer.text
         assert shown(client) == (mark, True, 1)
@@ -257,3 +262,18 @@ def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
     services.start()
     assert measured(services) == [*before[:-1], 'resnap_replicas{state="lost"} 2.0']
     assert services.stop()
+
+
+def test_topics_that_a_request_excludes_stay_as_they_were_and_those_of_the_configuration_are_forgotten(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    log_dir = fixture_set("kafka-2.7.2").data
+    with whole(tmp_path, log_dir) as service, service.client() as client:
+        sources, before = known(service, client)
+        assert scanned(service, client, excludeTopics=["pay*", "legacy"])["totals"]["partitions"] == len(before) - 3
+        assert known(service, client) == (sources, before)
+        file = service.directory / "resnap.toml"
+        file.write_text(f'exclude-topic = ["pay*"]\n{file.read_text()}')
+        service.services.reload()
+        scanned(service, client)
+        assert known(service, client)[1] == [one for one in before if one[1] != "payments"]

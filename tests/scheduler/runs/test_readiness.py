@@ -9,7 +9,8 @@ import pytest
 from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
 from resnap.scheduler.verbs.scan import facts_in
-from resnap.tiering.readiness import Readiness, Repair, Verdict, judge
+from resnap.tiering.readiness import Repair, Verdict, judge
+from resnap.tiering.refusal import UnblockedBy
 from tests.cases import each
 
 if TYPE_CHECKING:
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import Row
 
 STOP = {"reason": "missing-snapshot", "detail": "of [0, 10)", "hint": "replay"}
-OLD = {"reason": "leader-epochs-unknown", "detail": "none at 0", "hint": "let retention take it"}
+OLD = {
+    "reason": "leader-epochs-unknown",
+    "detail": "none at 0",
+    "hint": "let retention take it",
+    "unblockedBy": "retention",
+    "untilMs": 7,
+}
 TORN = {"reason": "torn-segment", "detail": "at 10", "hint": "another replica"}
 
 
@@ -41,30 +48,33 @@ def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Repair:
 
 
 @each(
-    ("seen", "repairs", "answer", "reason"),
+    ("seen", "repairs", "unblocked_by", "reason"),
     [
-        (row(stop=None), [], Readiness.READY, None),
-        (row(10), [], Readiness.BLOCKED, "missing-snapshot"),
-        (row(10, blocking=TORN), [], Readiness.UNFIT, "torn-segment"),
-        (row(10, compaction="compacted"), [], Readiness.EXCLUDED, "compacted"),
-        (row(10, 20), [made("regenerated", 10)], Readiness.BLOCKED, "missing-snapshot"),
-        (row(10, 20), [made("regenerated", 10, 20)], Readiness.PREPARED, "missing-snapshot"),
-        (row(10, 20), [made("regenerated", 10, 20, 30)], Readiness.PREPARED, "missing-snapshot"),
-        (row(10), [made("shipped", 10), made("regenerated", 10)], Readiness.SHIPPED, "missing-snapshot"),
-        (row(10), [made("shipped"), made("regenerated", 10)], Readiness.PREPARED, "missing-snapshot"),
-        (row(10, blocking=TORN), [made("shipped", 5)], Readiness.UNFIT, "torn-segment"),
-        (row(), [made("regenerated", 10)], Readiness.BLOCKED, "missing-snapshot"),
-        (row(10, stop=OLD, blocking=OLD), [made("regenerated", 10)], Readiness.UNFIT, "leader-epochs-unknown"),
-        (row(stop=OLD, blocking=OLD), [], Readiness.UNFIT, "leader-epochs-unknown"),
-        (row(10, stop=OLD), [made("regenerated", 10)], Readiness.BLOCKED, "leader-epochs-unknown"),
-        (row(10, stop=OLD, blocking=OLD), [made("shipped", 10)], Readiness.SHIPPED, "leader-epochs-unknown"),
+        (row(stop=None), [], None, None),
+        (row(10), [], UnblockedBy.REBUILD, "missing-snapshot"),
+        (row(10, blocking=TORN), [], UnblockedBy.OTHER, "torn-segment"),
+        (row(10, compaction="compacted"), [], None, "compacted"),
+        (row(10, 20), [made("regenerated", 10)], UnblockedBy.REBUILD, "missing-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20)], UnblockedBy.INSTALL, "missing-snapshot"),
+        (row(10, 20), [made("regenerated", 10, 20, 30)], UnblockedBy.INSTALL, "missing-snapshot"),
+        (row(10), [made("shipped", 10), made("regenerated", 10)], UnblockedBy.ANNOUNCE, "missing-snapshot"),
+        (row(10), [made("shipped"), made("regenerated", 10)], UnblockedBy.INSTALL, "missing-snapshot"),
+        (row(10, blocking=TORN), [made("shipped", 5)], UnblockedBy.OTHER, "torn-segment"),
+        (row(), [made("regenerated", 10)], UnblockedBy.REBUILD, "missing-snapshot"),
+        (row(10, stop=OLD, blocking=OLD), [made("regenerated", 10)], UnblockedBy.RETENTION, "leader-epochs-unknown"),
+        (row(stop=OLD, blocking=OLD), [], UnblockedBy.RETENTION, "leader-epochs-unknown"),
+        (row(10, stop=OLD), [made("regenerated", 10)], UnblockedBy.RETENTION, "leader-epochs-unknown"),
+        (row(10, stop=OLD, blocking=OLD), [made("shipped", 10)], UnblockedBy.ANNOUNCE, "leader-epochs-unknown"),
     ],
 )
-def test_the_answer(seen: Row, repairs: Sequence[Repair], answer: Readiness, reason: str | None) -> None:
+def test_the_answer(seen: Row, repairs: Sequence[Repair], unblocked_by: UnblockedBy | None, reason: str | None) -> None:
     judgement = judge(facts_in(seen), repairs)
-    assert (judgement.readiness, judgement.reason) == (answer, reason)
+    assert (judgement.unblocked_by, judgement.reason) == (unblocked_by, reason)
     assert judgement.next_step
-    assert (judgement.readiness.verdict is Verdict.READY) == (answer in {Readiness.READY, Readiness.SHIPPED})
+    assert (judgement.verdict is Verdict.BLOCKED) == (unblocked_by is not None)
+    assert (judgement.until_ms is not None) == (unblocked_by is UnblockedBy.RETENTION)
+    if unblocked_by is None:
+        assert judgement.verdict is (Verdict.READY if reason is None else Verdict.NEVER)
 
 
 @pytest.fixture
@@ -74,36 +84,36 @@ def scans(tmp_path: Path) -> Iterator[Scans]:
     database.close()
 
 
-def answers(scans: Scans) -> dict[str, Readiness]:
-    return {seen.topic: seen.judgement.readiness for seen in scans.page(PartitionFilter(), limit=100)}
+def answers(scans: Scans) -> dict[str, UnblockedBy | None]:
+    return {seen.topic: seen.judgement.unblocked_by for seen in scans.page(PartitionFilter(), limit=100)}
 
 
 def test_what_is_repaired_counts_at_once_and_after_the_next_scan(scans: Scans) -> None:
     scans.keep("/a", [row(10), row(10, topic="other")])
-    assert answers(scans) == {"t": Readiness.BLOCKED, "other": Readiness.BLOCKED}
+    assert answers(scans) == {"t": UnblockedBy.REBUILD, "other": UnblockedBy.REBUILD}
     scans.repaired("/a", "t", 0, made("regenerated", 10))
-    wanted = {"t": Readiness.PREPARED, "other": Readiness.BLOCKED}
+    wanted = {"t": UnblockedBy.INSTALL, "other": UnblockedBy.REBUILD}
     assert answers(scans) == wanted
     scans.keep("/a", [row(10), row(10, topic="other")])
     assert answers(scans) == wanted
-    assert scans.counts()[Readiness.PREPARED] == 1
+    assert scans.waiting()[UnblockedBy.INSTALL] == 1
     scans.keep("/a", [row(10, 20)])
-    assert answers(scans) == {"t": Readiness.BLOCKED}, "another one is lost, and the other partition gone"
+    assert answers(scans) == {"t": UnblockedBy.REBUILD}, "another one is lost, and the other partition gone"
 
 
 def test_a_repair_before_the_first_scan_counts_at_the_first_scan(scans: Scans) -> None:
     scans.repaired("/a", "t", 0, made("shipped", 10))
     assert answers(scans) == {}
     scans.keep("/a", [row(10)])
-    assert answers(scans) == {"t": Readiness.SHIPPED}
+    assert answers(scans) == {"t": UnblockedBy.ANNOUNCE}
 
 
 def test_repairing_one_source_says_nothing_of_another(scans: Scans) -> None:
     for source in ("/a", "/b"):
         scans.keep(source, [row(10)])
     scans.repaired("/a", "t", 0, made("regenerated", 10))
-    found = {seen.source: seen.judgement.readiness for seen in scans.find("t", 0)}
-    assert found == {"/a": Readiness.PREPARED, "/b": Readiness.BLOCKED}
+    found = {seen.source: seen.judgement.unblocked_by for seen in scans.find("t", 0)}
+    assert found == {"/a": UnblockedBy.INSTALL, "/b": UnblockedBy.REBUILD}
 
 
 def test_a_source_that_cannot_be_seen_keeps_what_was_seen(scans: Scans) -> None:
@@ -112,13 +122,13 @@ def test_a_source_that_cannot_be_seen_keeps_what_was_seen(scans: Scans) -> None:
     scans.keep_error("/b", "never there")
     told = [(one.source, one.scanned_ms, one.error) for one in scans.sources()]
     assert told == [("/a", 7000, "gone"), ("/b", None, "never there")]
-    assert answers(scans) == {"t": Readiness.BLOCKED}
+    assert answers(scans) == {"t": UnblockedBy.REBUILD}
 
 
 def test_a_scan_of_some_topics_leaves_what_is_known_of_the_others(scans: Scans) -> None:
     scans.keep("/a", [row(10), row(10, topic="other")])
     scans.keep("/a", [], lambda partition: partition.topic == "t")
-    assert answers(scans) == {"other": Readiness.BLOCKED}
+    assert answers(scans) == {"other": UnblockedBy.REBUILD}
 
 
 def test_an_incomplete_scan_is_reported_until_the_next_complete_one(scans: Scans) -> None:

@@ -88,6 +88,33 @@ def test_a_migration_that_fails_halfway_leaves_the_version_before(
         assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
 
 
+def test_what_older_versions_called_partitions_becomes_a_verdict_and_what_unblocks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(database, "MIGRATIONS", MIGRATIONS[:4])
+        Database(tmp_path / "service.db").close()
+    words = ("ready", "shipped", "prepared", "blocked", "unfit", "excluded")
+    with sqlite3.connect(tmp_path / "service.db") as connection:
+        for word in words:
+            connection.execute(
+                "INSERT INTO partitions (source, topic, partition, readiness, missing, row, scanned_ms)"
+                " VALUES ('/a', ?, 0, ?, 0, '{}', 1)",
+                (word, word),
+            )
+    opened = Database(tmp_path / "service.db")
+    with opened.read() as connection:
+        found = {
+            row["topic"]: (row["verdict"], row["unblocked_by"])
+            for row in connection.execute("SELECT * FROM partitions")
+        }
+    opened.close()
+    assert found == {
+        "ready": ("ready", None), "excluded": ("never", None), "shipped": ("blocked", "announce"),
+        "prepared": ("blocked", "install"), "blocked": ("blocked", "rebuild"), "unfit": ("blocked", "other"),
+    }  # fmt: skip
+
+
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     Database(tmp_path / "service.db").close()
     with sqlite3.connect(tmp_path / "service.db") as connection:

@@ -59,7 +59,7 @@ def use_all(found: Metrics) -> Metrics:
     found.segments_missing({SOURCE[1]: 3})
     found.last_scan_success.set(True)
     found.partitions.of("ready").set(4)
-    found.partitions.of("not_ready").set(2)
+    found.partitions.of("blocked").set(2)
     found.snapshots("c1", "ok", 3)
     found.batches_replayed.inc(100)
     found.replay_bytes.inc(6100)
@@ -85,8 +85,8 @@ def test_each_call_moves_its_series() -> None:
         'resnap_segments_missing_snapshot{cluster="c1",log_dir="/data/1"}': 3,
         'resnap_partition_producers_max{cluster="c1",log_dir="/data/1"}': 7,
         "resnap_last_scan_success": 1,
-        'resnap_partitions{state="ready"}': 4,
-        'resnap_partitions{state="not_ready"}': 2,
+        'resnap_partitions{verdict="ready"}': 4,
+        'resnap_partitions{verdict="blocked"}': 2,
         'resnap_snapshots_written_total{cluster="c1",result="ok"}': 3,
         "resnap_batches_replayed_total": 100,
         "resnap_replay_bytes_total": 6100,

@@ -48,8 +48,12 @@ def rows(text: str) -> list[str]:
 
 def test_the_question_is_answered_in_words_first(service: Whole) -> None:
     text = opened(service, "/")
-    assert re.search(r"<h1[^>]*>Can I turn tiering on yet\? <strong>Not yet</strong></h1>", text)
-    assert "A broker would stop at 4 of 5 partitions." in text
+    assert re.search(r"<h1[^>]*>Can I turn tiering on yet\? <strong>1 of 5 topics</strong></h1>", text)
+    assert "1 of 5 topics can be turned on now: orders." in text
+    assert "3 blocked: dash-ed.topic_1, legacy, payments." in text
+    assert "1 never (Kafka does not tier what is compacted or internal): compacted." in text
+    assert re.search(r'<li>wait for retention: <a class="name" href="[^"]*/legacy/0[^"]*">legacy-0</a></li>', text)
+    assert "--add-config remote.storage.enable=true --entity-name orders" in text
     assert "READ-ONLY" in text
     assert rows(text) == ["payments", "dash-ed.topic_1", "legacy", "compacted", "orders"]  # most bytes blocked first
     text = opened(service, "/?topic=*")
@@ -57,16 +61,16 @@ def test_the_question_is_answered_in_words_first(service: Whole) -> None:
         "payments-0", "payments-1", "dash-ed.topic_1-0", "legacy-0", "compacted-0", "orders-0",
     ]  # fmt: skip
     assert "no producer snapshot for offset" in text
-    assert "start a replay: <code>resnap regenerate</code>" in text
+    assert "<code>resnap regenerate</code> makes the file" in text
 
 
 def test_filters_are_in_the_address_and_in_the_commands(service: Whole) -> None:
-    text = opened(service, "/?topic=pay*&readiness=blocked&readiness=unfit&source=")
+    text = opened(service, "/?topic=pay*&verdict=blocked&verdict=unknown&source=")
     assert rows(text) == ["payments-0", "payments-1"]
     assert 'value="pay*"' in text
-    assert re.findall(r'value="(\w+)" checked', text) == ["blocked", "unfit"]
+    assert re.findall(r'value="(\w+)" checked', text) == ["blocked", "unknown"]
     assert "resnap scan --topic &#39;pay*&#39;" in text
-    assert "/v1/partitions?topic=pay%2A&amp;readiness=blocked&amp;readiness=unfit&#39;" in text
+    assert "/v1/partitions?topic=pay%2A&amp;verdict=blocked&amp;verdict=unknown&#39;" in text
     assert "No partition fits." in opened(service, "/?topic=nothing")
 
 
@@ -86,10 +90,14 @@ def test_partitions_are_sorted_by_what_their_topics_come_to_and_cut_into_pages(s
 
 def test_topics_have_an_answer_each(service: Whole) -> None:
     text = opened(service, "/topics")
-    found = re.findall(r'class="name"[^>]*>([^<]*)</a></th>\s*<td><b class="\w+">([^<]*)</b>', text)
-    assert ("orders", "Yes") in found
-    assert ("payments", "Not yet") in found
-    assert ("compacted", "Nothing to tier") in found
+    found = dict(
+        re.findall(r'class="name"[^>]*>([^<]*)</a></th>\s*<td><span class="state.*?</span>([^<]*)</span>', text)
+    )
+    assert found == {
+        "orders": "ready", "compacted": "never",
+        **dict.fromkeys(("payments", "legacy", "dash-ed.topic_1"), "blocked"),
+    }  # fmt: skip
+    assert '<td class="why">missing-snapshot (2)</td>' in text
 
 
 def test_what_has_not_changed_is_not_sent_again(service: Whole) -> None:
@@ -167,11 +175,11 @@ def test_ten_thousand_partitions_are_a_page_at_a_time_with_as_many_queries_as_fe
         row["lostBoundaries"] = row["lostBoundaries"][:1]
         many = [{**row, "topic": f"t{number // 100:04}", "partition": number % 100} for number in range(MANY)]
         scans.keep("/many", many)
-        assert scans.counts(PartitionFilter(source="/many"))[scans.find("t0000", 0)[0].judgement.readiness] == MANY
+        assert scans.counts(PartitionFilter(source="/many"))[scans.find("t0000", 0)[0].judgement.verdict] == MANY
         queries.clear()
         text = opened(service, "/?source=/many")
         a_page = len([one for one in queries if one.startswith("SELECT")])
-        assert a_page <= 15
+        assert a_page <= 20
         assert rows(text) == [f"t0000-{number}" for number in range(50)]
         assert "50 of 10,000 partitions that fit the filter" in text
         queries.clear()

@@ -85,7 +85,7 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
 def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:
     text = opened(service, "/partitions/payments/0")
     assert f'href="/runs/{replay}"' in text
-    assert "prepared" in text
+    assert re.search(r"<h1[^>]*>.*blocked.*: install the rebuilt snapshots</h1>", text)
     out = str(service.directory / "out")
     assert ["resnap", "install", out, service.services.scans.sources()[0].source] in commands(text)
     offsets = re.findall(r'href="/partitions/payments/0/snapshots/(\d+)', text)

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.scheduler.output.answer import way_of
 from resnap.scheduler.runs.partition_details import ScannedBoundary, ScannedSegment
 from resnap.scheduler.runs.scan_history import DAY_MS
 from resnap.scheduler.runs.scans import Scans
-from resnap.scheduler.web.answer import way_of
 from resnap.scheduler.web.partition_pictures import Mark, segments_picture
 from resnap.scheduler.web.svg import Box, treemap
-from resnap.tiering.readiness import Readiness
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def sizes(service: Whole) -> dict[str, dict[str, int]]:
             row = client.get(f"/v1/partitions/{one['topic']}/{one['partition']}").json()["row"]
             mine = found.setdefault(one["topic"], {"blockedBytes": 0, "tierableBytes": 0, "freeableBytes": 0})
             for name in mine:
-                mine[name] += row[name] if one["readiness"] != "excluded" else 0
+                mine[name] += row[name] if one["verdict"] != "never" else 0
     return found
 
 
@@ -196,18 +197,20 @@ def test_the_overview_shows_the_way_and_where_all_partitions_are_on_it(service: 
 
 
 @pytest.mark.parametrize(
-    ("counts", "unread", "here"),
+    ("seen", "waiting", "unread", "here"),
     [
-        ({}, 0, "Check"),
-        ({Readiness.READY: 3}, 1, "Check"),
-        ({Readiness.READY: 3, Readiness.BLOCKED: 1}, 0, "Rebuild"),
-        ({Readiness.UNFIT: 1, Readiness.PREPARED: 3}, 0, "Rebuild"),
-        ({Readiness.READY: 3, Readiness.PREPARED: 2}, 0, "Install"),
-        ({Readiness.READY: 3, Readiness.SHIPPED: 2, Readiness.EXCLUDED: 1}, 0, "Tier"),
+        (0, {}, 0, "Check"),
+        (3, {}, 1, "Check"),
+        (4, {UnblockedBy.REBUILD: 1}, 0, "Rebuild"),
+        (4, {UnblockedBy.REBUILD: 1, UnblockedBy.INSTALL: 3}, 0, "Rebuild"),
+        (5, {UnblockedBy.INSTALL: 2}, 0, "Install"),
+        (6, {UnblockedBy.RETENTION: 2, UnblockedBy.OTHER: 1}, 0, "Tier"),
     ],
 )
-def test_the_first_step_that_is_not_done_is_where_all_are(counts: dict[Readiness, int], unread: int, here: str) -> None:
-    steps = way_of({**dict.fromkeys(Readiness, 0), **counts}, unread)
+def test_the_first_step_that_is_not_done_is_where_all_are(
+    seen: int, waiting: dict[UnblockedBy, int], unread: int, here: str
+) -> None:
+    steps = way_of({Verdict.READY: seen}, waiting, 1, unread)
     assert [step.name for step in steps if step.place == "here"] == [here]
     at = [step.name for step in steps].index(here)
     assert [step.place for step in steps] == ["done"] * at + ["here"] + ["ahead"] * (3 - at)

@@ -20,13 +20,14 @@ from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import LogDir
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 CLEANUP_POLICY: Final = "cleanup.policy"
+RETENTION_MS: Final = "retention.ms"
 
 
 @dataclass(slots=True)
@@ -48,15 +49,11 @@ class ClusterMetadata:
         """Return the current image; None if it is unknown."""
         return self._load(lambda directory: load_current_image(directory).relying_on(*TOPIC_TYPES))
 
-    def cleanup_policies(self) -> dict[str, str]:
-        """Return the cleanup policy of the topics that override it."""
+    def topic_settings(self) -> dict[str, Mapping[str, str]]:
+        """Return the settings that topics override, by topic."""
         image, self._ahead = self._ahead or self._load(load_settings_image), None
         topics = {} if image is None else image.configs
-        return {
-            resource.name: values[CLEANUP_POLICY]
-            for resource, values in topics.items()
-            if resource.type == ResourceType.TOPIC and CLEANUP_POLICY in values
-        }
+        return {resource.name: values for resource, values in topics.items() if resource.type == ResourceType.TOPIC}
 
     def unknown(self, topic_ids: Collection[str]) -> Collection[str]:
         """Return those of ``topic_ids`` that no topic of the cluster has; none if nothing is known of its topics."""

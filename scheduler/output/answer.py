@@ -1,0 +1,127 @@
+"""Answers "can tiering be turned on yet?" in words, topic by topic, for the shell and the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from resnap.scheduler.output.rendering import first_of, human_count, some
+from resnap.tiering.readiness import Verdict
+from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.tiering_settings import turn_on_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from resnap.scheduler.settings.settings import Settings
+
+MOST_NAMED: Final = 10
+"""Topics of one verdict that are named, and that one command turns on."""
+_OTHERS: Final = {
+    Verdict.BLOCKED: "",
+    Verdict.UNKNOWN: "",
+    Verdict.NEVER: " (Kafka does not tier what is compacted or internal)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A word, and sentences that say of which topics it is."""
+
+    word: str
+    tone: str
+    sentences: Sequence[str]
+
+
+def answer_of(
+    topics: Mapping[Verdict, Sequence[str]], *, unread: int = 0, silent: int = 0, on: int = 0, is_seen: bool = True
+) -> Answer:
+    """Return the answer for topics, given their names by verdict.
+
+    Args:
+        topics: the names.
+        unread: sources that could not be read, or not whole: what was not seen may stop a broker.
+        silent: brokers' services, or a cluster, that did not answer.
+        on: how many of those that are ready have been turned on already.
+        is_seen: whether anything was looked at; if not, that there is no topic says nothing.
+
+    """
+    everything, ready = sum(map(len, topics.values())), topics[Verdict.READY]
+    tierable = everything - len(topics[Verdict.NEVER])
+    rest = [
+        f"{human_count(len(names))} {verdict.value}{why}: {first_of(names, MOST_NAMED)}."
+        for verdict, why in _OTHERS.items()
+        if (names := topics[verdict])
+    ]
+    if silent:
+        rest = [*rest, f"{human_count(silent)} did not answer."]
+    if unread:
+        why = f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."
+        seen = [f"Of what was seen, {some(len(ready), 'topic')} would be ready."] if ready else []
+        return Answer(word="Not known yet", tone="none", sentences=[why, *seen, *rest])
+    if not everything and (silent or not is_seen):
+        return Answer(word="Not known yet", tone="none", sentences=["Nothing was scanned yet.", *rest])
+    if not tierable:
+        return Answer(word="Nothing to tier", tone="none", sentences=rest or ["There is no topic that Kafka tiers."])
+    if not ready:
+        word, tone = ("Not yet", "todo") if topics[Verdict.BLOCKED] else ("Not known yet", "none")
+        return Answer(word=word, tone=tone, sentences=[f"None of {some(everything, 'topic')} is ready.", *rest])
+    what = "are ready" if on else "can be turned on now"
+    already = f", {human_count(on)} of them on already" if on else ""
+    names = f"{human_count(len(ready))} of {some(everything, 'topic')} {what}{already}: {first_of(ready, MOST_NAMED)}."
+    if len(ready) == tierable:
+        return Answer(word="Yes", tone="good", sentences=[names, *rest])
+    word = f"{human_count(len(ready))} of {some(everything, 'topic')}"
+    return Answer(word=word, tone="near", sentences=[names, *rest])
+
+
+def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:
+    """Yield the command that turns tiering on for ``topics``, which are not tiered yet."""
+    more = len(topics) - MOST_NAMED
+    yield turn_on_command(topics[:MOST_NAMED], settings.bootstrap_server, settings.command_config)
+    if more > 0:
+        yield f"and the same for {human_count(more)} more, which --output json names."
+
+
+class Step(NamedTuple):
+    """A step on the way to tiering: whether it is behind, here or ahead, and what is left of it."""
+
+    name: str
+    place: Literal["done", "here", "ahead"]
+    text: str
+    command: str
+
+
+def way_of(
+    verdicts: Mapping[Verdict, int], waiting: Mapping[UnblockedBy, int], ready_topics: int, unread: int = 0
+) -> list[Step]:
+    """Return the steps, of which the first that is not done is here.
+
+    Args:
+        verdicts: partitions by verdict.
+        waiting: partitions that are blocked, by what unblocks them.
+        ready_topics: how many topics can be turned on.
+        unread: sources that could not be checked.
+
+    """
+    seen = sum(verdicts.values())
+    rebuilt, installed = waiting.get(UnblockedBy.REBUILD, 0), waiting.get(UnblockedBy.INSTALL, 0)
+    is_checked = bool(seen) and not unread
+    known = [
+        ("Check", is_checked, _checked(seen, unread), "resnap check"),
+        ("Rebuild", is_checked and not rebuilt, f"{some(rebuilt, 'partition')} to go", "resnap regenerate"),
+        ("Install", is_checked and not rebuilt + installed, f"{some(installed, 'partition')} to go", "resnap install"),
+        ("Tier", False, f"{some(ready_topics, 'topic')} ready", "remote.storage.enable=true"),
+    ]
+    steps, is_here = list[Step](), True
+    for name, is_done, text, command in known:
+        place: Literal["done", "here", "ahead"] = "done" if is_done and is_here else "here" if is_here else "ahead"
+        is_here = place == "done"
+        steps.append(Step(name, place, text, command))
+    return steps
+
+
+def _checked(seen: int, unread: int) -> str:
+    if unread:
+        return f"{some(unread, 'source')} not read"
+    return f"{some(seen, 'partition')} seen" if seen else "nothing seen yet"
