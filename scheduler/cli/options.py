@@ -54,7 +54,8 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
                 failures,
                 is_replay="as_of" in flags,
                 places=places,
-                asks_cluster=learns and "bootstrap_server" in flags,
+                # Only a replay needs the expiration that badly; `check` says what it could not ask.
+                asks_cluster={"as_of", "bootstrap_server"} <= flags.keys(),
                 may_dump=may_dump,
                 is_service=SERVE in groups,
             )
