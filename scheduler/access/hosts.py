@@ -8,6 +8,7 @@ service's is refused, and so is a change requested by a page of another origin.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 AuthMode: TypeAlias = Literal["token", "none"]
 _LOOPBACK_NAME: Final = "localhost"
+_AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([^\s:/?#@\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of ``Sec-Fetch-Site``: the page itself, or an address that was typed."""
 
@@ -80,7 +82,6 @@ class Hosts:
 
 
 def _name_in(authority: str) -> str:
-    """Return the host in ``host:port``, ``[v6]:port`` or either without a port."""
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0]
+    """Return the host in ``host:port``, ``[v6]:port`` or either without a port; nothing if it has another form."""
+    match = _AUTHORITY.fullmatch(authority)
+    return "" if match is None else match[1] or match[2]

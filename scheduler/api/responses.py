@@ -99,6 +99,8 @@ class RunsAnswer(Answer):
     """A page of runs, newest first."""
 
     runs: list[RunAnswer]
+    unreadable: dict[str, str]
+    """Why runs that were met so far are in no list, by id: their rows are damaged, or of a later release."""
     next_cursor: str | None
 
 

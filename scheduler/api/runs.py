@@ -89,10 +89,12 @@ def list_runs(
 ) -> RunsAnswer:
     """Return a page of runs."""
     wanted = tuple(one for one in kinds if not kind or one in kind)
-    chosen, before = RunFilter(kinds=wanted, states=tuple(state or ()), origin=origin), paging.after(str)
+    known = () if wanted == tuple(RunKind) else wanted  # else a kind of a later release would be skipped unseen
+    chosen, before = RunFilter(kinds=known, states=tuple(state or ()), origin=origin), paging.after(str)
     runs = services.history.page(chosen, limit=paging.most, before=before) if wanted else []
     page, following = paging.cut(runs, lambda run: run.id)
-    return RunsAnswer(runs=[RunAnswer.model_validate(run) for run in page], next_cursor=following)
+    answers, unreadable = [RunAnswer.model_validate(run) for run in page], dict(services.history.unreadable)
+    return RunsAnswer(runs=answers, unreadable=unreadable, next_cursor=following)
 
 
 @_runs.get("/{run_id}", summary="One run", responses=problems("not-found"))

@@ -111,4 +111,4 @@ def _history(run: Invocation) -> Iterator[History]:
         raise UsageError(f"{path} does not exist: no service has run with this state directory",
                          hint="give the --state-dir of `resnap serve`")  # fmt: skip
     with closing(DatabaseView(path)) as database:
-        yield History(database, run.clock.now_ms)
+        yield History(database, run.clock.now_ms, warn=run.warn)

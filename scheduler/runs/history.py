@@ -60,6 +60,10 @@ class History:
     now_ms: Callable[[], int]
     listeners: list[Callable[[RunEvent], None]] = field(default_factory=list)
     """Called with each stored event, in the thread that stores it; they must not wait, since the next event does."""
+    warn: Callable[[str], None] | None = None
+    """Gets, once for each run, why it is not in lists."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why runs were skipped in lists, by id: damaged rows, or rows of a release that knows more."""
 
     def add(self, run: Run) -> None:
         """Store a newly requested run."""
@@ -75,7 +79,10 @@ class History:
         return None if row is None else _run(row)
 
     def page(self, wanted: RunFilter, *, limit: int, before: str | None = None) -> list[Run]:
-        """Return up to ``limit`` runs (-1: all), newest first, made before the run ``before`` if it is given."""
+        """Return up to ``limit`` runs (-1: all), newest first, made before the run ``before`` if it is given.
+
+        Runs that cannot be read are skipped, and are in ``unreadable`` then.
+        """
         clauses, values = ["1"], list[object]()
         for column, chosen in (("kind", wanted.kinds), ("state", wanted.states)):
             if chosen:
@@ -87,12 +94,30 @@ class History:
         if wanted.plan is not None:  # ids of both sort by time, which excludes all older ones
             clauses.append("id > ? AND json_extract(request, '$.plan') = ?")
             values += [wanted.plan] * 2
+        found: list[Run] = []
+        while True:
+            rows = self._rows(clauses, values, limit, before)
+            found += filter(None, map(self._readable, rows))
+            if len(rows) < max(1, limit) or len(found) >= limit:
+                return found[: limit if limit >= 0 else None]
+            before = rows[-1]["id"]
+
+    def _rows(self, clauses: list[str], values: list[object], limit: int, before: str | None) -> list[sqlite3.Row]:
         if before is not None:
-            clauses.append("id < ?")
-            values.append(before)
+            clauses, values = [*clauses, "id < ?"], [*values, before]
         query = f"SELECT * FROM runs WHERE {' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
         with self.database.read() as connection:
-            return [_run(row) for row in connection.execute(query, (*values, limit))]
+            return connection.execute(query, (*values, limit)).fetchall()
+
+    def _readable(self, row: sqlite3.Row) -> Run | None:
+        try:
+            return _run(row)
+        except DataError as error:
+            if row["id"] not in self.unreadable:
+                self.unreadable[row["id"]] = str(error)
+                if self.warn is not None:
+                    self.warn(f"{error}; it is not in lists: {error.hint}")
+            return None
 
     def newest_id(self) -> str | None:
         """Return the last id of a run or a plan; None if there is none."""
@@ -190,7 +215,10 @@ class History:
         with self.database.write() as connection:
             marks = ", ".join("?" * len(FINAL))
             query = f"DELETE FROM runs WHERE state IN ({marks}) AND finished_ms < ?"  # noqa: S608
-            return connection.execute(query, (*FINAL, older_than_ms)).rowcount
+            count = connection.execute(query, (*FINAL, older_than_ms)).rowcount
+        if count:
+            self.unreadable.clear()
+        return count
 
     def _step(self, run_id: str, state: RunState, since: Sequence[RunState], values: Mapping[str, object]) -> bool:
         """Move a run from one of the states ``since`` to ``state``; False if it is in another one."""

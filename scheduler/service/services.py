@@ -76,7 +76,8 @@ class Services:
         """Of log dirs and stores, for those who wait for an answer."""
         self.probing = DiskReads(2, turn_s=PROBE_S / 2)
         """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
-        self.scans, self.history = Scans(database, clock.now_ms), History(database, clock.now_ms)
+        self.scans = Scans(database, clock.now_ms)
+        self.history = History(database, clock.now_ms, warn=observation.warn)
         ids = Ids(clock.now_ms, secrets.randbits, newest=self.history.newest_id())
         self.engine = engine_of(settings)
         self.plans = Plans(

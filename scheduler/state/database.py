@@ -37,7 +37,8 @@ _ONE_SERVICE: Final = "there is one service per state directory: stop that one, 
 _OLDER_SERVICE: Final = (
     "that is a service of an older version: use the command of that version, or start the service of this one instead"
 )
-_SQLITE_DAMAGE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
+_SQLITE_DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+"""What the names of such errors begin with."""
 
 
 class StateError(LogDirError):
@@ -68,9 +69,13 @@ class Database:
         """Those that are not in use."""
         self._readers_guard = threading.Lock()
         self._is_closed = False
-        with ExitStack() as at_failure, _translated(path):
+        self._damage: DataError | None = None
+        """What SQLite has found in the file since it was opened."""
+        with ExitStack() as at_failure, self._translated():
             at_failure.push(self._lock)
             self._writer = self._open()
+            if is_service:
+                self._check()
             self._migrate()
             at_failure.pop_all()
 
@@ -82,7 +87,7 @@ class Database:
             StateError: there is no room, or the file cannot be written; nothing was changed.
 
         """
-        with self._guard, _translated(self.path):
+        with self._guard, self._translated():
             if self._writer.in_transaction:  # a caller's caller has begun: its commit is ours
                 yield self._writer
                 return
@@ -106,7 +111,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Give a connection for reading; what it sees within one statement is one commit."""
-        with _translated(self.path):
+        with self._translated():
             connection = self._reader()
             try:
                 yield connection
@@ -114,12 +119,15 @@ class Database:
                 self._put_back(connection)
 
     def probe(self) -> None:
-        """Make sure that it can be written.
+        """Make sure that it can be written, and that no read or write has found it damaged.
 
         Raises:
-            StateError: it cannot.
+            DataError: it is damaged.
+            StateError: it cannot be written.
 
         """
+        if self._damage is not None:
+            raise self._damage
         with self.write() as connection:
             connection.execute("UPDATE probe SET times = times + 1")
 
@@ -131,6 +139,43 @@ class Database:
                 for connection in (*self._readers, self._writer):
                     connection.close()
                 self._lock.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Say what an error of SQLite, or of the disk, means here."""
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise  # of a row, not of the file: for who inserted it
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "").startswith(_SQLITE_DAMAGE):
+                self._damage = self._damaged(str(error))
+                raise self._damage from error
+            raise StateError(
+                f"{self.path}: {error}", hint="check free space, permissions, and which other process has it open"
+            ) from error
+        except OSError as error:
+            raise StateError(
+                f"{self.path}: {(error.strerror or str(error)).lower()}",
+                hint="give --state-dir a place that can be written",
+            ) from error
+
+    def _check(self) -> None:
+        """Read every page of the file once, up to the first fault; a gigabyte takes seconds.
+
+        Raises:
+            DataError: it is damaged.
+
+        """
+        found = self._writer.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise self._damaged(str(found).strip())
+
+    def _damaged(self, found: str) -> DataError:
+        return DataError(
+            f"{self.path} is not a file of the service, or is damaged: {found}",
+            hint="move it aside: the service starts with an empty history; what was shipped is not touched",
+        )
 
     def _reader(self) -> sqlite3.Connection:
         with self._readers_guard:
@@ -229,6 +274,8 @@ def _connected(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
         address, uri=uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     connection.row_factory = sqlite3.Row
+    # Damaged text is a fault of its row, not of the statement.
+    connection.text_factory = lambda data: data.decode(errors="replace")
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
@@ -263,25 +310,3 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(found):
             yield found
             found = ""
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Say what an error of SQLite, or of the disk, means here."""
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise  # of a row, not of the file: for who inserted it
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorname", "").split("_IOERR")[0] in _SQLITE_DAMAGE:
-            raise DataError(
-                f"{path} is not a file of the service, or is damaged: {error}",
-                hint="move it aside: the service starts with an empty history; what was shipped is not touched",
-            ) from error
-        raise StateError(
-            f"{path}: {error}", hint="check free space, permissions, and which other process has it open"
-        ) from error
-    except OSError as error:
-        raise StateError(
-            f"{path}: {(error.strerror or str(error)).lower()}", hint="give --state-dir a place that can be written"
-        ) from error

@@ -31,6 +31,7 @@ def show_runs(
     asked = {"state": [one.value for one in wanted.states], "kind": [one.value for one in wanted.kinds]}
     values = {
         "runs": shown,
+        "unreadable": dict(context.services.history.unreadable),
         "wanted": wanted,
         "kinds": list(RunKind),
         **turned("/runs", paging, following, **asked),

@@ -53,13 +53,35 @@ def codes(service: Served) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "",
+        "[::1]evil.example",
+        "[::1]evil.example:80",
+        "[::1].evil.example",
+        "[::1",
+        "::1",
+        "[localhost]",
+        "[127.0.0.1]",
+        "[127.0.0.1]evil.example",
+        "localhost:80@evil.example",
+        "localhost:evil.example",
+        "127.0.0.1:80:80",
+        "user@localhost",
+        "localhost/evil.example",
+    ],
 )
 def test_an_unknown_host_name_is_refused_even_for_reading(service: Served, host: str) -> None:
     assert service.client.get("/v1/problems", headers={"Host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:9", "127.8.9.1:80"])
+@pytest.mark.parametrize(
+    "host", ["localhost:1", "LOCALHOST", "127.0.0.1", "[::1]", "[::1]:9", "[0:0::1]", "localhost:", "127.8.9.1:80"]
+)
 def test_names_of_the_loopback_interface_are_ours(service: Served, host: str) -> None:
     assert service.client.get("/v1/problems", headers={"Host": host}).status_code == 200
 

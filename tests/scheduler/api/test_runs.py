@@ -12,7 +12,9 @@ import pytest
 
 from resnap.scheduler.api.paging import encoded
 from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
 
@@ -149,6 +151,30 @@ def test_pages_lose_and_repeat_nothing_while_runs_are_added(service: Whole) -> N
             cursor = page.get("nextCursor")
             ask(client, service, partitions=["payments-1"], dryRun=True)
         assert seen == before
+
+
+def test_rows_of_a_later_release_do_not_stop_the_service_and_are_named(
+    tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    database = Database(tmp_path / "state" / DATABASE_FILE)
+    history = History(database, lambda: 1)
+    ids = [f"{number:020}" for number in range(3)]
+    for one in ids:
+        history.add(Run(id=one, request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED, origin="schedule:look",
+                        principal="me", created_ms=1))  # fmt: skip
+    with database.write() as connection:
+        request = json.dumps({"kind": "brandnew"})
+        for one, state in zip(ids, ("queued", "running", "succeeded"), strict=True):
+            values = (state, request, one)
+            connection.execute("UPDATE runs SET kind = 'brandnew', state = ?, request = ? WHERE id = ?", values)
+    database.close()
+    with whole(tmp_path, fixture_set("kafka-2.7.2-then-3.9.1").data) as service, service.client() as client:
+        assert client.get("/readyz").status_code == 200
+        found = client.get("/v1/runs").json()
+        assert (found["unreadable"].keys(), set(ids) & {run["id"] for run in found["runs"]}) == (set(ids), set())
+        assert all("brandnew" in why for why in found["unreadable"].values())
+        assert all(f"the run {one} cannot be read" in client.get("/runs").text for one in ids)
+        assert client.get("/").status_code == 200
 
 
 def test_a_cursor_that_no_page_gave_is_refused(service: Whole) -> None:

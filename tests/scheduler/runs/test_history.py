@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
+def warned() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def history(tmp_path: Path, warned: list[str]) -> Iterator[History]:
     database = Database(tmp_path / "service.db")
-    yield History(database, lambda: 5000)
+    yield History(database, lambda: 5000, warn=warned.append)
     database.close()
 
 
@@ -47,14 +52,45 @@ def test_a_run_is_read_back_as_it_was_asked_for(history: History) -> None:
     assert (found.started_ms, found.finished_ms, found.errors) == (None, None, ())
 
 
-@pytest.mark.parametrize("request_text", ["{", "[]", '{"kind": "brandnew"}'])
-def test_a_run_that_cannot_be_read_is_named(history: History, request_text: str) -> None:
-    add(history, "a")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("request", "{"),
+        ("request", "[]"),
+        ("request", '{"kind": "brandnew"}'),
+        ("state", "brandnew"),
+        ("totals", "?"),
+        ("error", "[{}]"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(
+    history: History, column: str, value: str, warned: list[str]
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        add(history, name)
     with history.database.write() as connection:
-        connection.execute("UPDATE runs SET request = ?", (request_text,))
-    with pytest.raises(DataError, match="the run a cannot be read") as caught:
-        history.open_runs()
-    assert "the release of Resnap that wrote it" in (caught.value.hint or "")
+        connection.execute(f"UPDATE runs SET {column} = ? WHERE id IN ('b', 'c')", (value,))  # noqa: S608
+    for _ in range(2):
+        assert [run.id for run in history.page(RunFilter(), limit=-1)] == ["d", "a"]
+        assert [run.id for run in history.page(RunFilter(), limit=2)] == ["d", "a"]
+        assert [run.id for run in history.page(RunFilter(), limit=1)] == ["d"]
+        assert [run.id for run in history.page(RunFilter(), limit=1, before="d")] == ["a"]
+    assert [run.id for run in history.open_runs()] == ["a", "d"]
+    assert history.fail_orphans() == []
+    assert history.unreadable.keys() == {"b", "c"}
+    assert [("run c" in text, "the release of Resnap that wrote it" in text) for text in warned[:1]] == [(True, True)]
+    assert len(warned) == 2
+    with pytest.raises(DataError, match="the run b cannot be read"):
+        history.get("b")
+
+
+def test_text_that_is_damaged_stops_no_list(history: History) -> None:
+    for name in ("a", "b"):
+        add(history, name)
+    with history.database.write() as connection:
+        connection.execute("UPDATE runs SET state = CAST(x'ff' AS TEXT) WHERE id = 'a'")
+    assert [run.id for run in history.page(RunFilter(), limit=-1)] == ["b"]
+    assert history.unreadable.keys() == {"a"}
 
 
 def test_a_state_is_only_left_for_one_that_can_follow(history: History) -> None:

@@ -155,6 +155,40 @@ def test_a_service_that_could_not_open_its_file_keeps_no_other_out(tmp_path: Pat
     Database(tmp_path / "service.db", is_service=True).close()
 
 
+def damage(path: Path) -> None:
+    """Overwrite the first bytes of the table of runs, where SQLite says which entries it has."""
+    with sqlite3.connect(path) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'runs'").fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 40)
+
+
+def test_a_damaged_file_does_not_begin_a_service(tmp_path: Path) -> None:
+    path = tmp_path / "service.db"
+    Database(path).close()
+    damage(path)
+    with pytest.raises(DataError, match=r"service\.db is not a file of the service, or is damaged") as caught:
+        Database(path, is_service=True)
+    assert "move it aside" in str(caught.value.hint)
+    path.rename(tmp_path / "aside")
+    Database(path, is_service=True).close()
+
+
+def test_damage_that_a_read_finds_makes_a_service_not_ready(tmp_path: Path) -> None:
+    path = tmp_path / "service.db"
+    Database(path).close()
+    opened = Database(path, is_service=True)
+    opened.probe()
+    damage(path)
+    with pytest.raises(DataError), opened.read() as connection:
+        connection.execute("SELECT * FROM runs").fetchall()
+    with pytest.raises(DataError, match="damaged"):
+        opened.probe()
+    opened.close()
+
+
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(DataError, match=r"service\.db is not a file of the service"):
