@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from resnap.replay.comparison import Verdict
-from resnap.scheduler.cli.commands import COMMANDS, all_commands, written
+from resnap.scheduler.cli.commands import all_commands, written
 from resnap.scheduler.cli.failures import EXIT_CODES
-from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.registry import COMMANDS, KINDS
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.tiering import readiness
 from resnap.tiering.installing.installation import Outcome
@@ -144,7 +144,7 @@ def codes() -> Iterator[str]:
 def runs() -> Iterator[str]:
     """Yield the kinds of runs that schedules and the API know."""
     yield "## Runs of the service\n"
-    yield from table(("kind", "does"), ((f"`{one.value}`", meanings_in(RunKind)[one.name]) for one in RunKind))
+    yield from table(("kind", "does"), ((f"`{kind}`", COMMANDS[words].summary) for kind, words in KINDS.items()))
     yield "Metrics are listed in [operations.md](operations.md), requests of the API in [api.md](api.md)."
 
 

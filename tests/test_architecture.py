@@ -7,14 +7,12 @@ import logging.config
 import subprocess
 import tomllib
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from importlinter.cli import lint_imports
 
-from resnap.scheduler.runs.run import RunKind
 from tests.cases import each
 
 if TYPE_CHECKING:
@@ -152,12 +150,3 @@ def test_only_settings_read_the_environment_and_only_spark_is_given_one() -> Non
 def test_only_clocks_ask_what_time_it_is() -> None:
     asking = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
     assert relative(module for module in modules() if looked_up(module).keys() & asking) == CLOCKS
-
-
-def test_the_service_runs_exactly_the_jobs_that_declare_it_as_a_caller() -> None:
-    names = [path.stem for path in (ROOT / "scheduler" / "verbs").glob("*.py")]
-    jobs = {name: import_module(f"resnap.scheduler.verbs.{name}") for name in names}
-    callers = {name: job.CALLERS for name, job in jobs.items() if hasattr(job, "CALLERS")}
-    assert {"tier", "install"} <= callers.keys()
-    assert {name for name, one in callers.items() if one >= {"api", "schedule"}} == {kind.value for kind in RunKind}
-    assert all("shell" in one for one in callers.values())

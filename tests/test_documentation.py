@@ -10,9 +10,9 @@ import pytest
 
 from resnap.replay.comparison import Verdict
 from resnap.scheduler.cli import failures
-from resnap.scheduler.cli.commands import COMMANDS, load_command
+from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
-from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
 from resnap.tiering.installing.installation import Outcome
@@ -72,7 +72,7 @@ def test_every_exit_code_of_the_errors_and_the_command_line_has_a_meaning() -> N
     assert EXIT_CODES.keys() == raised | returned
 
 
-@pytest.mark.parametrize("kind", [SnapshotState, Verdict, Reason, StopReason, Outcome, RunKind])
+@pytest.mark.parametrize("kind", [SnapshotState, Verdict, Reason, StopReason, Outcome])
 def test_every_code_of_an_answer_has_a_meaning(kind: type[StrEnum]) -> None:
     assert [name for name, meaning in meanings_in(kind).items() if not meaning] == []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from resnap.scheduler.cli.commands import COMMANDS, load_command
+from resnap.scheduler.cli.commands import load_command
+from resnap.scheduler.registry import COMMANDS
 from tests.cases import each
 from tests.kafka.runbook import FOLLOWED, blocks
 

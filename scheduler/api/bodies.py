@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_or
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
+from resnap.scheduler.job.contract import Door, Verb
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.settings.declaration import declared_in
 from resnap.scheduler.settings.settings import Settings
@@ -38,6 +39,11 @@ Moment = Annotated[
 _MOST_KEYS: Final = 64
 """Of an object; more than any form has. Each one that is not known is an error of its own."""
 _DECLARED: Final = {one.name: one for one in declared_in(Settings)}
+_PLACES: Final = {
+    "sources": (list[Place], Field([], max_length=64)),
+    "partitions": (list[PartitionName], Field([], max_length=10_000)),
+    "destination": (Place, ...),
+}
 
 
 class Form(BaseModel):
@@ -61,12 +67,14 @@ class Asked(Form):
 
 def _asking(*names: str) -> Any:  # noqa: ANN401 - a class that is made
     """Return a form of these settings: with their types, defaults and descriptions."""
-    fields: dict[str, Any] = {}
-    for one in map(_DECLARED.__getitem__, names):
-        form = _form(one.field.annotation)
-        default = [] if get_origin(one.field.annotation) is tuple else one.field.default
-        fields[one.name] = (form, Field(default, description=one.setting.description))
-    return create_model("Asking", __base__=Asked, **fields)
+    return create_model("Asking", __base__=Asked, **{name: _field(name) for name in names})
+
+
+def _field(name: str) -> Any:  # noqa: ANN401 - as `create_model` takes it
+    """Return the field of a setting."""
+    one = _DECLARED[name]
+    default = [] if get_origin(one.field.annotation) is tuple else one.field.default
+    return _form(one.field.annotation), Field(default, description=one.setting.description)
 
 
 def _form(kind: Any) -> Any:  # noqa: ANN401 - types
@@ -131,14 +139,18 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
         return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
 
 
-class ScanBody(_asking("topics", "exclude_topics")):  # type: ignore[misc]
-    """What to scan."""
+def body_of(kind: str, verb: Verb, door: Door) -> type[Asked]:
+    """Return the body with which the API is asked for a run of a verb."""
+    arguments = {name: (one.checked, one.default) for name, one in verb.arguments.items()}
+    fields: dict[str, Any] = {name: arguments.get(name) or _PLACES.get(name) or _field(name) for name in door.asks}
+    return create_model(f"{kind.title()}Body", __base__=Asked, __doc__=door.body, **fields)
 
-    sources: list[Place] = Field([], max_length=64)
-    """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""
 
-
-class ReplicasBody(_asking("topics", "exclude_topics")):  # type: ignore[misc]
-    """Which replicas of the service's running cluster to compare; all of them unless given."""
-
-    partitions: list[PartitionName] = Field([], max_length=10_000)
+def asked_by(body: Asked, kind: str) -> RunRequest:
+    """Return the run that a body asks for; what was not given stays the service's."""
+    given = {
+        name: value for name, value in body.model_dump(exclude_unset=True, exclude_none=True).items() if value != []
+    }
+    sources, partitions = (tuple(given.pop(name, ())) for name in ("sources", "partitions"))
+    to = given.pop("destination", None)
+    return RunRequest(kind=kind, sources=sources, partitions=partitions, destination=to, settings=given)

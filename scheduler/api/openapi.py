@@ -21,8 +21,8 @@ _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return what generated clients call an operation, such as ``listRuns``; below ``/v1/replays`` runs are replays."""
-    return to_camel(route.name.replace("run", "replay") if route.path.startswith("/v1/replays") else route.name)
+    """Return what generated clients call an operation, such as ``listRuns``."""
+    return to_camel(route.name)
 
 
 def describe(app: FastAPI, *, needs_token: bool) -> None:

@@ -15,7 +15,7 @@ from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
 from resnap.scheduler.api.submitting import TAKEN, Submitting, quota_items
 from resnap.scheduler.runs.plans import KeptPlan
-from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=TaggedRoute)
@@ -34,7 +34,7 @@ PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
 def make_plan(request: Request, response: Response, services: Serving, who: Operator, body: PlanBody) -> PlanAnswer:
     """Find out what a replay would read and make, and keep it; no segment is read."""
     asked = RunRequest(
-        kind=RunKind.REGENERATE,
+        kind="regenerate",
         sources=tuple(body.sources),
         partitions=tuple(body.partitions),
         settings=body.settings(),
@@ -86,7 +86,7 @@ def run_plan(submission: Submitting, plan_id: PlanId, body: PlannedRunBody) -> R
     plan = found_plan(services, plan_id)
     asked = replace(
         plan.request,
-        kind=RunKind(body.kind),
+        kind=body.kind,
         destination=body.destination,
         settings={**plan.request.settings, "dry_run": body.dry_run},
         plan=plan.id,

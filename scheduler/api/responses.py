@@ -5,6 +5,8 @@ place there, or another form, says so.
 """
 
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
@@ -13,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.job.contract import PartitionState, verbs_of_service
 from resnap.scheduler.output import documents
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
@@ -40,15 +42,7 @@ ScanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.ScanRow)]
 PlanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.PlanRow)]
 OutcomeRow: TypeAlias = Annotated[
     dict[str, Any],
-    Described(
-        documents.PlanRow
-        | documents.SnapshotsRow
-        | documents.ShipmentRow
-        | documents.UnfitRow
-        | documents.ReplicasRow
-        | documents.CensusRow
-        | documents.NotDoneRow
-    ),
+    Described(reduce(or_, [*(row for _, verb in verbs_of_service() for row in verb.rows), documents.NotDoneRow])),
 ]
 
 

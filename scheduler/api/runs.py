@@ -1,23 +1,23 @@
-"""Routes of runs: ``/v1/replays`` for those that callers requested, ``/v1/runs`` for all, including scheduled ones."""
+"""Routes of runs: each verb has its address to ask for one, and ``/v1/runs`` has them all, scheduled ones included."""
 
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
-from resnap.scheduler.api.bodies import ReplayBody, ReplicasBody, ScanBody, topics_in
+from resnap.scheduler.api.bodies import ReplayBody, asked_by, body_of
 from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
-from resnap.scheduler.api.submitting import REPLAYS_PATH, RUNS_PATH, TAKEN, Submitting
-from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.api.submitting import RUNS_PATH, TAKEN, Submitting
+from resnap.scheduler.job.contract import Door, PartitionState, Verb, verbs_of_service
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, REPLAYS, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
@@ -30,15 +30,13 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 router = APIRouter(tags=["runs"], route_class=TaggedRoute)
-_runs = APIRouter(route_class=TaggedRoute)
-"""What can be done with runs, at either address."""
 
 
-@router.post(REPLAYS_PATH, status_code=202, summary="Ask for a replay", responses=TAKEN, tags=["replays"])
+@router.post("/v1/replays", status_code=202, summary="Ask for a replay", responses=TAKEN, tags=["replays"])
 def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
     """Rebuild snapshots, or ship segments; the response has the address of the run."""
     asked = RunRequest(
-        kind=RunKind(body.kind),
+        kind=body.kind,
         sources=tuple(body.sources),
         partitions=tuple(body.partitions),
         destination=body.destination,
@@ -47,73 +45,69 @@ def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
     return submission.take(submission.services.within_places(asked))
 
 
-@router.post("/v1/scans", status_code=202, summary="Scan now", responses=TAKEN)
-def create_scan(submission: Submitting, body: ScanBody) -> RunAnswer:
-    """Scan log dirs now, as a schedule would; the response has the address of the run."""
-    asked = RunRequest(kind=RunKind.SCAN, sources=tuple(body.sources), settings=topics_in(body))
-    services = submission.services
-    return submission.take(services.of_scanned_sources(services.within_places(asked)))
+def _create(kind: str, verb: Verb, door: Door) -> None:
+    """Add the route that makes a run of a verb; the response has the address of the run."""
+    body_type = body_of(kind, verb, door)
+
+    def create(submission: Submitting, body: body_type) -> RunAnswer:  # type: ignore[valid-type]
+        asked, services = asked_by(body, kind), submission.services
+        if verb.reads != "cluster":
+            asked = services.within_places(asked)
+        return submission.take(services.of_scanned_sources(asked) if kind == "scan" else asked)
+
+    name = f"create_{door.path.removeprefix('/v1/').removesuffix('s').replace('-', '_')}"
+    router.post(door.path, status_code=202, name=name, summary=door.summary, description=door.does, responses=TAKEN)(
+        create
+    )
 
 
-@router.post("/v1/replica-checks", status_code=202, summary="Compare the replicas of the cluster", responses=TAKEN)
-def create_replica_check(submission: Submitting, body: ReplicasBody) -> RunAnswer:
-    """Find replicas that lack producer state which others have; only in the cluster that the configuration names."""
-    asked = RunRequest(kind=RunKind.REPLICAS, partitions=tuple(body.partitions), settings=topics_in(body))
-    return submission.take(asked)
+for _kind, _verb in verbs_of_service():
+    if _verb.door is not None:
+        _create(_kind, _verb, _verb.door)
 
 
-async def _kinds(request: Request) -> tuple[RunKind, ...]:
-    """Return which runs the address is about: below ``/v1/replays`` those that callers asked for, else all."""
-    return REPLAYS if request.url.path.startswith(REPLAYS_PATH) else tuple(RunKind)
-
-
-Kinds = Annotated[tuple[RunKind, ...], Depends(_kinds)]
-
-
-def _found(services: Services, run_id: str, kinds: tuple[RunKind, ...]) -> Run:
+def _found(services: Services, run_id: str) -> Run:
     run = services.history.get(run_id)
-    if run is None or run.kind not in kinds:
-        raise NotFoundError(f"there is no run {run_id} here")
+    if run is None:
+        raise NotFoundError(f"there is no run {run_id}")
     return run
 
 
-@_runs.get("", summary="Runs, newest first")
+@router.get(RUNS_PATH, summary="Runs, newest first")
 def list_runs(
     services: Serving,
     _: Viewer,
-    kinds: Kinds,
     paging: Paging,
     state: Annotated[list[RunState] | None, Query(description="Only these; may be given several times.")] = None,
     kind: Annotated[list[RunKind] | None, Query()] = None,
     origin: Annotated[str | None, Query(max_length=200, description="`api`, or `schedule:NAME`.")] = None,
 ) -> RunsAnswer:
     """Return a page of runs."""
-    wanted = tuple(one for one in kinds if not kind or one in kind)
-    known = () if wanted == tuple(RunKind) else wanted  # else a kind of a later release would be skipped unseen
-    chosen, before = RunFilter(kinds=known, states=tuple(state or ()), origin=origin), paging.after(str)
-    runs = services.history.page(chosen, limit=paging.most, before=before) if wanted else []
+    chosen, before = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()), origin=origin), paging.after(str)
+    runs = services.history.page(chosen, limit=paging.most, before=before)
     page, following = paging.cut(runs, lambda run: run.id)
     answers, unreadable = [RunAnswer.model_validate(run) for run in page], dict(services.history.unreadable)
     return RunsAnswer(runs=answers, unreadable=unreadable, next_cursor=following)
 
 
-@_runs.get("/{run_id}", summary="One run", responses=problems("not-found"))
-def get_run(services: Serving, _: Viewer, kinds: Kinds, run_id: RunId) -> RunAnswer:
+@router.get(f"{RUNS_PATH}/{{run_id}}", summary="One run", responses=problems("not-found"))
+def get_run(services: Serving, _: Viewer, run_id: RunId) -> RunAnswer:
     """Return a run, with its progress or its result."""
-    return RunAnswer.model_validate(_found(services, run_id, kinds))
+    return RunAnswer.model_validate(_found(services, run_id))
 
 
-@_runs.get("/{run_id}/partitions", summary="The outcomes of its partitions", responses=problems("not-found"))
+@router.get(
+    f"{RUNS_PATH}/{{run_id}}/partitions", summary="The outcomes of its partitions", responses=problems("not-found")
+)
 def list_run_partitions(
     services: Serving,
     _: Viewer,
-    kinds: Kinds,
     run_id: RunId,
     paging: Paging,
     state: Annotated[list[PartitionState] | None, Query()] = None,
 ) -> RunPartitionsAnswer:
     """Return a page of the partitions that are done, by topic and number."""
-    _found(services, run_id, kinds)
+    _found(services, run_id)
     after = paging.after(str, int)
     outcomes = services.history.partitions(run_id, limit=paging.most, after=after, states=tuple(state or ()))
     page, following = paging.cut(outcomes, lambda one: (one.topic, one.partition))
@@ -121,8 +115,8 @@ def list_run_partitions(
     return RunPartitionsAnswer(partitions=partitions, next_cursor=following)
 
 
-@_runs.get(
-    "/{run_id}/events",
+@router.get(
+    f"{RUNS_PATH}/{{run_id}}/events",
     summary="Its progress, as server-sent events",
     response_class=StreamingResponse,
     responses={**_EVENTS, **problems("not-found", "too-many-streams")},
@@ -131,37 +125,41 @@ def stream_run_events(
     request: Request,
     services: Serving,
     _: Viewer,
-    kinds: Kinds,
     run_id: RunId,
     last_event_id: Annotated[
         str | None, Header(max_length=20, description="Number of the last one that was received.")
     ] = None,
 ) -> Response:
     """Report events as they happen; after a lost connection, continue with `Last-Event-ID`."""
-    run = _found(services, run_id, kinds)
+    run = _found(services, run_id)
     after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
     return event_stream(request.app.state.feeds, services.history, run, min(after, LARGEST_ID))
 
 
-@_runs.post("/{run_id}/cancel", status_code=202, summary="Cancel a run", responses=problems("not-found", "conflict"))
-def cancel_run(services: Serving, _: Operator, kinds: Kinds, run_id: RunId) -> RunAnswer:
+@router.post(
+    f"{RUNS_PATH}/{{run_id}}/cancel",
+    status_code=202,
+    summary="Cancel a run",
+    responses=problems("not-found", "conflict"),
+)
+def cancel_run(services: Serving, _: Operator, run_id: RunId) -> RunAnswer:
     """Cancel a run: it ends at its next report, or does not begin; finished work is kept."""
-    run = _found(services, run_id, kinds)
+    run = _found(services, run_id)
     if not services.worker.cancel(run_id):
         raise ConflictError(f"run {run_id} is over: {run.state}")
-    return RunAnswer.model_validate(_found(services, run_id, kinds))
+    return RunAnswer.model_validate(_found(services, run_id))
 
 
-@_runs.post(
-    "/{run_id}/retry",
+@router.post(
+    f"{RUNS_PATH}/{{run_id}}/retry",
     status_code=202,
     summary="Retry what failed",
     responses={**TAKEN, **problems("not-found", "conflict")},
 )
-def retry_run(submission: Submitting, kinds: Kinds, run_id: RunId) -> RunAnswer:
+def retry_run(submission: Submitting, run_id: RunId) -> RunAnswer:
     """Ask again for the partitions that failed, or for all if the run was cut short or failed otherwise as well."""
     services = submission.services
-    run = _found(services, run_id, kinds)
+    run = _found(services, run_id)
     if not run.state.is_final or run.state is RunState.SUCCEEDED:
         raise ConflictError(f"run {run_id} has not failed: {run.state}")
     asked = run.request
@@ -178,7 +176,3 @@ def _failed(services: Services, run: Run) -> tuple[str, ...]:
         return ()
     failed = services.history.partitions(run.id, limit=100_000, states=(PartitionState.FAILED,))
     return tuple(f"{one.topic}-{one.partition}" for one in failed)
-
-
-router.include_router(_runs, prefix=REPLAYS_PATH, tags=["replays"])
-router.include_router(_runs, prefix=RUNS_PATH, tags=["runs"])

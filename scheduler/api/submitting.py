@@ -14,14 +14,13 @@ from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import RunAnswer
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.runs.run import BY_API, REPLAYS, Run, RunRequest
+from resnap.scheduler.runs.run import BY_API, Run, RunRequest
 from resnap.scheduler.state.database import inserted
 
 IdempotencyKey: TypeAlias = Annotated[
     str | None,
     Header(min_length=1, max_length=200, description="The same key and request give the same run; another is refused."),
 ]
-REPLAYS_PATH: Final = "/v1/replays"
 RUNS_PATH: Final = "/v1/runs"
 TAKEN: Final[dict[int | str, dict[str, Any]]] = {
     202: {"headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}}},
@@ -126,7 +125,7 @@ Submitting: TypeAlias = Annotated[Submission, Depends()]
 def accepted(request: Request, response: Response, run: Run) -> RunAnswer:
     """Return that a run was taken, and where it is."""
     context_in(request.scope).detail["run"] = run.id
-    response.headers["Location"] = f"{REPLAYS_PATH if run.kind in REPLAYS else RUNS_PATH}/{run.id}"
+    response.headers["Location"] = f"{RUNS_PATH}/{run.id}"
     return RunAnswer.model_validate(run)
 
 

@@ -1,9 +1,4 @@
-"""The table of commands, and the group that loads a command when it runs or shows its help.
-
-To add a command, write a function with ``@with_settings(...)`` in a module that imports at its top what it needs, and
-add one row to ``COMMANDS``: the words it is called with, ``module:function``, a summary of one line for the list of
-commands, and an example. The function's docstring is the text of the command's own ``--help``. Then make
-``docs/reference.md`` again (``python -m tests.reference``). Nothing else has to know the command.
+"""The group that lists the commands of the table, and loads a command when it runs or shows its help.
 
 A module of a command is imported when that command is called, and by nothing before. So ``resnap --help`` and the
 completion of names stay quick whatever the modules import.
@@ -11,215 +6,12 @@ completion of names stay quick whatever the modules import.
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-
-class CommandRow(NamedTuple):
-    """The location of a command's function, its one-line summary, and an example."""
-
-    place: str
-    summary: str
-    example: str
-
-
-_COMMANDS: Final = "resnap.scheduler.commands"
-_JOBS: Final = "resnap.scheduler.verbs"
-COMMANDS: Final[dict[str, CommandRow]] = {
-    "check": CommandRow(
-        f"{_JOBS}.check:check",
-        "Say for each topic whether tiering can be turned on.",
-        "resnap check /var/lib/kafka --server-properties /etc/kafka/server.properties",
-    ),
-    "scan": CommandRow(
-        f"{_JOBS}.scan:scan",
-        "Show where producer snapshots are missing, and what that blocks.",
-        "resnap scan /var/lib/kafka --topic 'payments*'",
-    ),
-    "plan": CommandRow(
-        f"{_JOBS}.plan:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
-    ),
-    "regenerate": CommandRow(
-        f"{_JOBS}.regenerate:regenerate",
-        "Rebuild producer snapshots into a directory or store.",
-        "resnap regenerate /var/lib/kafka --into /srv/staged",
-    ),
-    "tier": CommandRow(
-        f"{_JOBS}.tier:tier",
-        "Ship eligible segments with their snapshots to a store.",
-        "resnap tier /var/lib/kafka --to s3://tiered/cluster-1 --dry-run",
-    ),
-    "verify": CommandRow(
-        f"{_JOBS}.verify:verify",
-        "Compare snapshots with a replay, or read a store back.",
-        "resnap verify s3://tiered/cluster-1 --since 7d",
-    ),
-    "repair": CommandRow(
-        f"{_JOBS}.repair:repair",
-        "Replace wrong snapshots in a store.",
-        "resnap repair s3://tiered/cluster-1 --dry-run",
-    ),
-    "explain": CommandRow(
-        f"{_JOBS}.explain:explain",
-        "Show the batches that made each entry of a snapshot.",
-        "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
-    ),
-    "install": CommandRow(
-        f"{_JOBS}.install:install",
-        "Install snapshots beside the segments of a stopped broker.",
-        "resnap install /srv/staged /var/lib/kafka",
-    ),
-    "restore": CommandRow(
-        f"{_JOBS}.restore:restore",
-        "Restore partition directories from shipped segments.",
-        "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
-    ),
-    "retain": CommandRow(
-        f"{_JOBS}.retain:retain",
-        "Apply a retention to what was shipped.",
-        "resnap retain s3://tiered/cluster-1 --retention 90d --delete",
-    ),
-    "gc": CommandRow(
-        f"{_JOBS}.gc:gc",
-        "Delete what killed runs have left in a store.",
-        "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
-    ),
-    "inspect": CommandRow(
-        f"{_JOBS}.inspect.file:inspect_file",
-        "Show any file of a log dir or a store.",
-        "resnap inspect /var/lib/kafka/payments-0/00000000000000004200.snapshot",
-    ),
-    "doctor": CommandRow(
-        f"{_JOBS}.doctor:doctor",
-        "Check what a run needs: Java, log dirs, store, clock.",
-        "resnap doctor /var/lib/kafka s3://tiered/cluster-1",
-    ),
-    "version": CommandRow(
-        f"{_COMMANDS}.about:show_version",
-        "Print the versions of Resnap and of what it runs on.",
-        "resnap version --output json",
-    ),
-    "config show": CommandRow(
-        f"{_COMMANDS}.about:show_config",
-        "Print every setting, its value and its origin.",
-        "resnap config show --config /etc/resnap.toml",
-    ),
-    "controller image": CommandRow(
-        f"{_JOBS}.controller:show_image",
-        "Show the cluster that a metadata log describes.",
-        "resnap controller image /var/lib/kafka/__cluster_metadata-0",
-    ),
-    "controller producer-ids": CommandRow(
-        f"{_JOBS}.controller:show_producer_ids",
-        "Show which producer ids were used.",
-        "resnap controller producer-ids /var/lib/kafka",
-    ),
-    "controller config": CommandRow(
-        f"{_JOBS}.controller:show_brokers_config",
-        "Show the settings brokers use.",
-        "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
-    ),
-    "controller audit": CommandRow(
-        f"{_JOBS}.controller_audit:audit_log_dir",
-        "Check that producer ids were allocated.",
-        "resnap controller audit /var/lib/kafka",
-    ),
-    "remote status": CommandRow(
-        f"{_JOBS}.remote_status:show_status",
-        "Show what brokers know to be in remote storage.",
-        "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
-    ),
-    "replicas": CommandRow(
-        f"{_JOBS}.replicas:replicas",
-        "Find replicas that lost producer state, on a running cluster.",
-        "resnap replicas --bootstrap-server localhost:9092",
-    ),
-    "fleet status": CommandRow(
-        f"{_JOBS}.fleet_status:show_fleet",
-        "Say for each topic of the cluster whether tiering can be turned on.",
-        "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
-    ),
-    "fleet gate": CommandRow(
-        f"{_JOBS}.fleet_gate:may_stop",
-        "Say whether a broker may be stopped now.",
-        "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
-    ),
-    "announce": CommandRow(
-        f"{_JOBS}.announce:announce",
-        "Make shipped segments visible to brokers.",
-        "resnap announce s3://tiered/cluster-1 --bootstrap-server localhost:9092 --publish",
-    ),
-    "producer census": CommandRow(
-        f"{_JOBS}.census:count_producers",
-        "Count the producers a broker holds, by topic and age.",
-        "resnap producer census /var/lib/kafka --under 3600000",
-    ),
-    "producer simulate": CommandRow(
-        f"{_JOBS}.producer:simulate",
-        "Show what a broker answers to a script of appends.",
-        "resnap producer simulate docs/examples/expired-producer.jsonl",
-    ),
-    "quota set": CommandRow(
-        f"{_JOBS}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
-    ),
-    "quota delete": CommandRow(
-        f"{_JOBS}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
-    ),
-    "quota describe": CommandRow(
-        f"{_JOBS}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
-    ),
-    "quota simulate": CommandRow(
-        f"{_JOBS}.quota_simulate:simulate_quota",
-        "Show which principals a quota would have throttled.",
-        "resnap quota simulate /var/lib/kafka --rate 100",
-    ),
-    "quota advise": CommandRow(
-        f"{_JOBS}.quota_advise:advise_quota",
-        "Find a rate that throttles few principals.",
-        "resnap quota advise /var/lib/kafka --share 0.95",
-    ),
-    "serve": CommandRow(
-        f"{_COMMANDS}.serve:serve",
-        "Run the service: schedules, HTTP API and web page.",
-        "resnap serve --config /etc/resnap.toml",
-    ),
-    "runs list": CommandRow(
-        f"{_COMMANDS}.runs:list_runs",
-        "List the runs of the service, the newest first.",
-        "resnap runs list --state failed",
-    ),
-    "runs show": CommandRow(
-        f"{_COMMANDS}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"
-    ),
-    "token create": CommandRow(
-        f"{_COMMANDS}.token:create_token",
-        "Create a token, and show it once.",
-        "resnap token create ci --role operator --expires 30d",
-    ),
-    "token list": CommandRow(
-        f"{_COMMANDS}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
-    ),
-    "token revoke": CommandRow(
-        f"{_COMMANDS}.token:revoke_token",
-        "Revoke a token and the sessions that began with it.",
-        "resnap token revoke ci",
-    ),
-    "demo": CommandRow(f"{_JOBS}.demo.story:demo", "Show Resnap at work on a generated log.", "resnap demo"),
-}
-"""By the words a command is called with, in the order in which ``resnap --help`` lists them."""
-GROUPS: Final = {
-    "config": "Settings, and where they come from.",
-    "controller": "The contents of a cluster's metadata log.",
-    "remote": "Remote storage as brokers see it.",
-    "fleet": "All brokers of a cluster at once, through the services beside them.",
-    "producer": "Producer ids: who holds them, and how a broker answers.",
-    "quota": "Limits on how many new producer ids a user may use (KIP-936).",
-    "runs": "Runs of the service, past and waiting.",
-    "token": "Tokens for the HTTP API and the web page.",
-}
-"""Summaries of the words that group several commands."""
+from resnap.scheduler.registry import COMMANDS, GROUPS
 
 
 class CommandGroup(TyperGroup):
@@ -307,7 +99,11 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     if words in GROUPS:
         return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
     module, _, function = COMMANDS[words].place.partition(":")
-    return make_command(words.rsplit(maxsplit=1)[-1], getattr(import_module(module), function), COMMANDS[words].example)
+    found = import_module(module)
+    from resnap.scheduler.cli.options import command_of  # noqa: PLC0415 - loads what only commands need
+
+    called = getattr(found, function) if function else command_of(found.VERB)
+    return make_command(words.rsplit(maxsplit=1)[-1], called, COMMANDS[words].example)
 
 
 def make_command(name: str, function: Callable[..., Any], example: str) -> Any:  # noqa: ANN401

@@ -79,7 +79,7 @@ def _row(run: Run) -> Row:
     ends = {"created": run.created_ms, "started": run.started_ms, "finished": run.finished_ms}
     return {
         "id": run.id,
-        "kind": run.kind.value,
+        "kind": run.kind,
         "state": run.state.value,
         "origin": run.origin,
         "principal": run.principal,

@@ -1,9 +1,8 @@
 """What the verbs of Resnap have in common: the shell, the API, schedules and tests run each of them as one job.
 
-A job is a module of ``scheduler/verbs/`` with
+A job is a module of ``scheduler/verbs/`` that declares a ``Verb``, with
 
-- ``CALLERS``: who may ask for it;
-- ``Request``: a frozen dataclass with what is asked for beside the settings;
+- a ``Request``: what is asked for beside the settings;
 - ``run(request, context)``: returns an iterator over a ``Result`` for each part of the work, as soon as that is done;
   what can be found wrong before any of it has begun is raised by the call itself;
 - a ``View``: how results are shown, as rows for programs and as a table for people.
@@ -19,25 +18,31 @@ on. What ``run`` raises ends the run. The callers alone print, keep, count and c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+from importlib import import_module
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from resnap.scheduler.registry import COMMANDS, KINDS
+from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
+    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
     from resnap.scheduler.job.work_items import PartitionScan
     from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.output.rendering import Column, Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-
-Caller: TypeAlias = Literal["shell", "api", "schedule"]
+    from resnap.tiering.planning import SavedPlan
 
 
 class PartitionState(StrEnum):
@@ -120,6 +125,9 @@ class Observer:
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all."""
+
+    def scanned_all(self) -> None:
+        """Forget sources that are not scanned any more."""
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
         """Count what became of the snapshots of one partition."""
@@ -253,3 +261,131 @@ class View(Generic[R]):
     def closing(self) -> Iterable[str]:
         """Return the lines of prose that end a table: totals, and what to do next."""
         return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of a verb besides the settings.
+
+    Verbs derive theirs: its fields are their arguments, each with its ``typer.Option``, and its docstring their help.
+
+    Attributes:
+        scope: the sources, and what of them.
+        saved: a plan to carry out, where the verb takes one.
+        separately: whether a source that cannot be read leaves the others alone, as for the service.
+
+    """
+
+    scope: Scope
+    saved: SavedPlan | None = None
+    separately: bool = False
+
+
+class Door(NamedTuple):
+    """The address in the API that makes a run of a verb.
+
+    Attributes:
+        path: the address.
+        summary: of the operation.
+        does: its description.
+        body: the description of the body.
+        asks: what the body has: ``sources``, ``partitions``, ``destination``, settings, and arguments of the verb.
+
+    """
+
+    path: str
+    summary: str
+    does: str
+    body: str
+    asks: tuple[str, ...]
+
+
+class Argument(NamedTuple):
+    """An argument of a verb: its annotated type, its default, and its ``typer.Option``."""
+
+    kind: Any
+    default: Any
+    option: Any
+
+    @property
+    def flag(self) -> str:
+        """The flag of the shell."""
+        words = (
+            self.option.default,
+            *(self.option.param_decls or ()),
+        )  # in an annotation Typer takes the first for a default
+        return next(word for word in words if isinstance(word, str) and word.startswith("--"))
+
+    @property
+    def checked(self) -> Any:  # noqa: ANN401 - a type
+        """The type with the bounds and the help of the option, for the API and schedules."""
+        return Annotated[self.kind, Field(ge=self.option.min, le=self.option.max, description=self.option.help)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A verb as it is declared: what may be asked, how it is done and shown, and what the callers must know of it.
+
+    Attributes:
+        takes: groups of the settings that it has flags for.
+        request: what else is asked.
+        run: does it.
+        view: how results are shown.
+        reads: what its sources are; the running cluster is none, a store is one; other is what its arguments name.
+        to: the argument that names where a run writes to; None where it only reads.
+        to_url: whether that must be a URL.
+        carries_out_plans: whether a saved plan can be given in place of sources.
+        is_short: whether a run takes seconds, and waits for no replay.
+        door: its address in the API; without it only schedules make runs of it.
+        rows: types of the rows that the service keeps of a partition.
+
+    """
+
+    takes: tuple[tuple[str, ...], ...]
+    request: type[Request]
+    run: Callable[[Any, Context], Iterable[Result]]
+    view: Callable[[Any, Context], View[Any]]
+    reads: Literal["log dirs", "store", "cluster", "other"] = "log dirs"
+    to: str | None = None
+    to_url: bool = True
+    carries_out_plans: bool = False
+    is_short: bool = False
+    door: Door | None = None
+    rows: tuple[Any, ...] = ()
+
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """What its request has besides what all have."""
+        notes = get_annotations(self.request, eval_str=True)
+        defaults = {one.name: one.default for one in fields(self.request)}
+        options = {name: next(iter(getattr(kind, "__metadata__", ())), None) for name, kind in notes.items()}
+        return {name: Argument(notes[name], defaults[name], option) for name, option in options.items() if option}
+
+    def given(self, settings: Mapping[str, object]) -> dict[str, Any]:
+        """Return the arguments among what a run was asked for, as the types of the fields have them.
+
+        Raises:
+            UsageError: a value cannot be used.
+
+        """
+        found = {}
+        for name, argument in self.arguments.items():
+            if name in settings:
+                try:
+                    found[name] = TypeAdapter(argument.checked).validate_python(settings[name])
+                except ValidationError as error:
+                    said = error.errors(include_url=False)[0]["msg"].replace("Input should be", "expected")
+                    raise UsageError(f"{name}: {said}, found {settings[name]!r}") from error
+        return found
+
+
+def verb_of(kind: str) -> Verb:
+    """Return the verb that runs of this kind do; its module is imported here."""
+    verb: Verb = import_module(COMMANDS[KINDS[kind]].place.partition(":")[0]).VERB
+    return verb
+
+
+def verbs_of_service() -> Iterator[tuple[str, Verb]]:
+    """Yield the verbs that the service runs, by the kinds of their runs."""
+    for kind in KINDS:
+        yield kind, verb_of(kind)

@@ -258,13 +258,22 @@ def remote_of(settings: Settings) -> str | None:
     return without_slash(f"{without_slash(url)}/{folder}")
 
 
-def scope_of(settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None) -> Scope:
+def scope_of(
+    settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None, *, reads: str = "log dirs"
+) -> Scope:
     """Return the scope from a saved plan, the SOURCE arguments, or else ``log.dirs``, and the settings.
+
+    What ``reads`` the running cluster, or what its arguments name, has no sources.
 
     Raises:
         UsageError: none of them names a source.
 
     """
+    if reads == "cluster":
+        connect, remote = partial(cluster_of, settings), remote_of(settings)
+        return Scope(sources=(), topics=settings.topics, partitions=settings.partitions, remote=remote, connect=connect)
+    if reads == "other":
+        return Scope(sources=(), topics=settings.topics)
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"

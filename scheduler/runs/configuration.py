@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resnap.scheduler.access.places import Places
-from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.settings.loading import load_settings, settings_file
+from resnap.scheduler.settings.service import RUN_SETTINGS
 from resnap.storage.disk import is_directory
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
@@ -61,7 +62,8 @@ class Configuration:
     def _check(self, spec: ScheduleSpec, settings: Settings) -> None:
         """Make sure that the settings of a schedule can be used, and not only when its first run is due."""
         try:
-            self._loaded(spec.settings, files=settings.files)
+            check_schedule(spec)
+            self._loaded(self._of_settings(spec.run, spec.settings), files=settings.files)
         except UsageError as error:
             raise ConfigurationError(f"schedule {spec.name}: {error}", hint=error.hint) from error
 
@@ -76,13 +78,42 @@ class Configuration:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
-        asks_cluster = request.kind is not RunKind.VERIFY  # a store alone is verified without brokers
-        return self._loaded(request.settings, places=request.sources, ask_cluster=asks_cluster, files=self._in_force)
+        asks_cluster = verb_of(request.kind).reads != "store"  # which is read without brokers
+        settings = self._of_settings(request.kind, request.settings)
+        return self._loaded(settings, places=request.sources, ask_cluster=asks_cluster, files=self._in_force)
+
+    @staticmethod
+    def _of_settings(kind: str, given: Mapping[str, object]) -> dict[str, object]:
+        """Return what of the given is a setting; the rest are arguments of the verb."""
+        return {name: value for name, value in given.items() if name not in verb_of(kind).arguments}
 
     def _loaded(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
         """Return the settings with ``settings`` over the service's own flags."""
         flags = {**self.flags, **settings}
         return load_settings(flags, environment=self.environment, directory=self.directory, **given)
+
+
+def check_schedule(spec: ScheduleSpec) -> None:
+    """Make sure that a schedule asks for what its verb takes.
+
+    Raises:
+        UsageError: it does not.
+
+    """
+    verb = verb_of(spec.run)
+    verb.given(spec.settings)
+    if strange := sorted(spec.settings.keys() - RUN_SETTINGS - verb.arguments.keys()):
+        possible = ", ".join(sorted(RUN_SETTINGS | verb.arguments.keys()))
+        raise UsageError(f"{strange[0]!r} cannot be set for one schedule; possible: {possible}")
+    if verb.reads == "cluster" and spec.sources:
+        raise UsageError(f"{spec.run} takes no `sources`: bootstrap-server counts")
+    if verb.reads == "store" and len(spec.sources) != 1:
+        raise UsageError(f"a {spec.run} needs `sources` with one URL, of the store")
+    if verb.to is None and spec.to is not None:
+        raise UsageError(f"a {spec.run} takes no `to`: it writes nothing")
+    if verb.to is not None and spec.to is None:
+        what = "a URL" if verb.to_url else "a directory or URL"
+        raise UsageError(f"a {spec.run} needs `to`, {what}")
 
 
 def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
@@ -103,7 +134,7 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
             *([] if settings.remote is None else _absolute([settings.remote])),
         ],
     )
-    if asked.kind is RunKind.TIER and asked.destination is not None:
+    if asked.destination is not None and verb_of(asked.kind).to_url:
         check_form(asked.destination)
     remote = asked.settings.get("remote")
     targets = [spec.to for spec in settings.schedules if spec.to is not None]

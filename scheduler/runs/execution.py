@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.contract import Observer, Result
+from resnap.scheduler.job.contract import Observer, Result, verb_of
 from resnap.scheduler.job.sources import Scope, is_of
-from resnap.scheduler.job.wiring import cluster_of, remote_of, scope_of
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
-from resnap.scheduler.runs.run import BY_API, PartitionOutcome, RunKind
-from resnap.scheduler.verbs import census, regenerate, replicas, scan, tier, verify
+from resnap.scheduler.runs.run import BY_API, PartitionOutcome
+from resnap.scheduler.verbs.scan import scan_row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
@@ -81,28 +81,10 @@ class Execution:
         configured = scanned_sources(settings)
         observer = RunObserver(run=run, scope=scope, service=self, configured=configured)
         context = ServiceContext(settings=settings, observer=observer, report=report)
-        match run.kind:
-            case RunKind.SCAN:
-                scanned = scan.Request(scope=scope, separately=True)
-                totals = context.keep(scan.run(scanned, context), scan.ScanView(scope))
-                if run.origin != BY_API:
-                    self.scans.forget_others(configured)
-                return totals
-            case RunKind.CENSUS:
-                count = census.Request(scope=scope)
-                return context.keep(census.run(count, context), census.CensusView(count, context))
-            case RunKind.REGENERATE:
-                rebuild = regenerate.Request(scope=scope, into=_destination(run), saved=saved)
-                return context.keep(regenerate.run(rebuild, context), regenerate.view_of(rebuild, context))
-            case RunKind.TIER:
-                ship = tier.Request(scope=scope, to=_destination(run), saved=saved)
-                return context.keep(tier.run(ship, context), tier.view_of(ship, context))
-            case RunKind.VERIFY:
-                store = verify.StoreRequest(scope=scope)
-                return context.keep(verify.run_store(store, context), verify.StoreView())
-            case RunKind.REPLICAS:
-                compare = replicas.Request(scope=scope)
-                return context.keep(replicas.run(compare, context), replicas.ReplicasView())
+        verb = verb_of(run.kind)
+        to = {} if verb.to is None else {verb.to: _destination(run)}
+        request = verb.request(scope=scope, saved=saved, separately=True, **to, **verb.given(run.request.settings))
+        return context.keep(verb.run(request, context), verb.view(request, context))
 
     def _saved(self, run: Run) -> SavedPlan | None:
         if run.request.plan is None:
@@ -121,23 +103,13 @@ def _destination(run: Run) -> str:
 
 
 def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:
-    """Return what a request points at, or else a saved plan, or else ``log.dirs``; replicas are of no source.
+    """Return what a request points at, or else a saved plan, or else ``log.dirs``.
 
     Raises:
         UsageError: none of them names anything.
 
     """
-    if request.kind is RunKind.REPLICAS:
-        connect = partial(cluster_of, settings)
-        return Scope(
-            sources=(),
-            topics=settings.topics,
-            exclude_topics=settings.exclude_topics,
-            partitions=request.partitions,
-            remote=remote_of(settings),
-            connect=connect,
-        )
-    scope = scope_of(settings, request.sources or None, saved)
+    scope = scope_of(settings, request.sources or None, saved, reads=verb_of(request.kind).reads)
     return replace(scope, partitions=request.partitions or scope.partitions)
 
 
@@ -166,7 +138,7 @@ class RunObserver(Observer):
         for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
             text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
             self.service.observer.warn(f"{place}: {text}")
-        self.service.scans.keep(kept_as, map(scan.scan_row, partitions), self._replaces, unread=unread)
+        self.service.scans.keep(kept_as, map(scan_row, partitions), self._replaces, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         newest = (snapshot for one in partitions for snapshot in one.selected.inventory.partition.snapshots[-1:])
@@ -191,6 +163,11 @@ class RunObserver(Observer):
         kept_as = self._kept_as(source)
         if kept_as is not None:
             self.service.scans.keep_error(kept_as, str(error))
+
+    def scanned_all(self) -> None:
+        """Forget sources that are not scanned any more, unless the run is of what a caller named."""
+        if self.run.origin != BY_API:
+            self.service.scans.forget_others(self.configured)
 
     def snapshots(self, cluster_id: str | None, *, made: int, failed: int, unchanged: int) -> None:
         """Count the snapshots of one partition by result."""

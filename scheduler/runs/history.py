@@ -19,7 +19,6 @@ from resnap.scheduler.runs.run import (
     ReportedError,
     Run,
     RunEvent,
-    RunKind,
     RunState,
     request_from,
 )
@@ -45,7 +44,7 @@ ORPHANED: Final = ReportedError(
 class RunFilter:
     """Selects the runs of a list; empty means all."""
 
-    kinds: tuple[RunKind, ...] = ()
+    kinds: tuple[str, ...] = ()
     states: tuple[RunState, ...] = ()
     origin: str | None = None
     plan: str | None = None
@@ -87,7 +86,7 @@ class History:
         for column, chosen in (("kind", wanted.kinds), ("state", wanted.states)):
             if chosen:
                 clauses.append(f"{column} IN ({', '.join('?' * len(chosen))})")
-                values += [one.value for one in chosen]
+                values += map(str, chosen)
         if wanted.origin is not None:
             clauses.append("origin = ?")
             values.append(wanted.origin)

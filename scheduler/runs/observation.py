@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import FINAL, RunKind, RunState
+from resnap.scheduler.runs.run import FINAL, RunState
 from resnap.scheduler.telemetry.logs import logger
 from resnap.scheduler.telemetry.series import REPLICA_STATES
 from resnap.storage.errors import StoreError
@@ -47,13 +48,13 @@ class Observation:
 
     def run_began(self, run: Run) -> None:
         """Log that a run has started."""
-        _log.info("run began", run=run.id, kind=run.kind.value, origin=run.origin, principal=run.principal)
+        _log.info("run began", run=run.id, kind=run.kind, origin=run.origin, principal=run.principal)
 
     def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
         """Count and log how a run ended."""
         at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
-        self.metrics.run_ended(run.kind.value, end.state.value, seconds, at_ms, schedule=schedule)
-        if run.kind is RunKind.SCAN:
+        self.metrics.run_ended(run.kind, end.state.value, seconds, at_ms, schedule=schedule)
+        if run.kind == "scan":
             if run.is_of_everything:
                 self.metrics.last_scan_success.set(end.state is RunState.SUCCEEDED)
         else:
@@ -84,7 +85,7 @@ class Observation:
         """Count and log runs that the previous service left unfinished."""
         self.metrics.runs_orphaned.inc(len(runs))
         for run in runs:
-            _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind.value)
+            _log.warning("run was left unfinished by the last service", run=run.id, kind=run.kind)
 
     def load_last_runs(self, history: History) -> None:
         """Load what metrics say of the last runs from the history, oldest first."""
@@ -99,7 +100,7 @@ class Observation:
                 for run in history.page(RunFilter(kinds=(kind,), states=FINAL), limit=_LAST_RUNS)
                 if run.is_of_everything
             ]
-            for kind in (RunKind.SCAN, RunKind.REPLICAS)
+            for kind in ("scan", "replicas")
         )
         for scan in scans[:1]:
             self.metrics.last_scan_success.set(scan.state is RunState.SUCCEEDED)
@@ -116,6 +117,8 @@ class Observation:
         self.metrics.event_streams.inc(change)
 
     def _count(self, run: Run, end: RunEnd) -> None:
+        verb = verb_of(run.kind)
+        ships = verb.to is not None and verb.to_url
         total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
         self.metrics.batches_replayed.inc(total.get("batches", 0))
         self.metrics.replay_bytes.inc(total.get("bytesRead", 0))
@@ -124,9 +127,9 @@ class Observation:
         with self._lock:
             if failures:
                 self._stores[_schedule_of(run)] = failures[0].code
-            elif is_through and run.kind in (RunKind.TIER, RunKind.VERIFY) and not run.request.is_dry:
+            elif is_through and (verb.reads == "store" or ships) and not run.request.is_dry:
                 self._stores[_schedule_of(run)] = _REACHED
-        if run.kind is RunKind.TIER:
+        if ships:
             self.metrics.upload_bytes.inc(total.get("bytes", 0))
             for error in failures:
                 self.metrics.upload_failures.of(error.code).inc()

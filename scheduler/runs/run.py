@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from resnap.scheduler.registry import KINDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,25 +22,11 @@ OTHER_FAILURES: Final = "otherFailures"
 """In totals: failures that are none of a partition that is known by name, the error that ended the run among them."""
 
 
-class RunKind(StrEnum):
-    """What a run does."""
-
-    SCAN = "scan"
-    """Scans sources, for the page and the metrics; reads no more than ``scan`` does."""
-    REGENERATE = "regenerate"
-    """Rebuilds snapshots as files."""
-    TIER = "tier"
-    """Ships segments, and rebuilds what they lack."""
-    VERIFY = "verify"
-    """Reads back what was shipped."""
-    CENSUS = "census"
-    """Counts producers, for its page."""
-    REPLICAS = "replicas"
-    """Queries the replicas of the running cluster for their producer state."""
-
-
-REPLAYS: Final = (RunKind.REGENERATE, RunKind.TIER)
-"""The kinds that ``/v1/replays`` is about."""
+if TYPE_CHECKING:
+    RunKind: TypeAlias = str
+else:
+    RunKind = StrEnum("RunKind", {kind.upper(): kind for kind in KINDS})
+    RunKind.__doc__ = "What a run does."
 
 
 class RunState(StrEnum):
@@ -77,7 +65,7 @@ class RunRequest:
 
     """
 
-    kind: RunKind
+    kind: str
     sources: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     destination: str | None = None
@@ -92,8 +80,8 @@ class RunRequest:
 
 def request_from(kept: Mapping[str, Any]) -> RunRequest:
     """Return a request from what ``records.plain`` made of it."""
-    kind, sources, destination = RunKind(kept["kind"]), tuple(kept["sources"]), kept["destination"]
-    if kind is RunKind.VERIFY and destination is not None:  # as earlier releases kept the store
+    kind, sources, destination = kept["kind"], tuple(kept["sources"]), kept["destination"]
+    if kind == "verify" and destination is not None:  # as earlier releases kept the store
         sources, destination = (destination,), None
     return RunRequest(
         kind=kind,
@@ -151,7 +139,7 @@ class Run:
     errors: tuple[ReportedError, ...] = ()
 
     @property
-    def kind(self) -> RunKind:
+    def kind(self) -> str:
         """What it does."""
         return self.request.kind
 

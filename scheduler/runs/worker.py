@@ -1,6 +1,6 @@
 """Executes queued runs one after the other, and stores their outcomes.
 
-There are two lanes: a scan, of sources or replicas, takes seconds and must not wait for replays, which take hours.
+There are two lanes: what takes seconds, such as a scan, must not wait for replays, which take hours.
 Within a lane runs are executed in the order of their requests, so that two never work on one log dir; the locks of the
 shipping code exclude other processes.
 """
@@ -13,9 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.output.rendering import agreeing, some
 from resnap.scheduler.runs.reporting import RunReport, reported
-from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunKind, RunState
+from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunState
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import bound
 from resnap.storage.errors import CancelledError, ResnapError
@@ -198,7 +199,7 @@ class Worker:
                 self._unkept.pop(run_id, None)
 
     def _lane(self, request: RunRequest) -> _Lane:
-        return self._lanes["scan" if request.kind in {RunKind.SCAN, RunKind.REPLICAS} else "work"]
+        return self._lanes["scan" if verb_of(request.kind).is_short else "work"]
 
     def _work(self, lane: _Lane) -> None:
         while (run_id := lane.waiting.get()) is not None and not self._is_stopping:
@@ -220,7 +221,7 @@ class Worker:
             return
         self._observer.run_began(run)
         began_s = self._clock.monotonic_s()
-        with span(f"run {run.kind.value}", **{"resnap.run": run_id, "resnap.origin": run.origin}) as add:
+        with span(f"run {run.kind}", **{"resnap.run": run_id, "resnap.origin": run.origin}) as add:
             end = self._end_of(run, report)
             add("resnap.state", end.state.value)
         try:

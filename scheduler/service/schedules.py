@@ -21,7 +21,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
 from resnap.scheduler.service.cron import cron_trigger
 from resnap.scheduler.state.database import StateError
@@ -71,9 +71,7 @@ def origin_of(name: str) -> str:
 def request_of(spec: ScheduleSpec) -> RunRequest:
     """Return the request of a schedule's runs."""
     topics = {"topics": list(spec.topics)} if spec.topics else {}
-    return RunRequest(
-        kind=RunKind(spec.run), sources=spec.sources, destination=spec.to, settings={**topics, **spec.settings}
-    )
+    return RunRequest(kind=spec.run, sources=spec.sources, destination=spec.to, settings={**topics, **spec.settings})
 
 
 class Schedules:

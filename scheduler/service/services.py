@@ -21,7 +21,7 @@ from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import reported
-from resnap.scheduler.runs.run import BY_API, FINAL, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import BY_API, FINAL, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scan_history import prune_days
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
@@ -248,7 +248,7 @@ def _check(settings: Settings, directory: Path) -> None:
     """
     check_listening(address_of(settings.listen)[0], settings.auth)
     check_places(settings, directory)
-    within_places(settings, RunRequest(kind=RunKind.SCAN))
+    within_places(settings, RunRequest(kind="scan"))
 
 
 def watched(settings: Settings) -> Watched:

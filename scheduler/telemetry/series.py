@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from resnap.scheduler.registry import KINDS
 from resnap.tiering.readiness import Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Counter | Gauge | Histogram)
 
 OTHER: Final = "other"
-RUN_KINDS: Final = ("scan", "census", "regenerate", "tier", "verify", "replicas")
 RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
 UPLOAD_FAILURES: Final = (
     "StoreAccessError",
@@ -109,8 +109,8 @@ class Series:
         self.verify_mismatches = counters("verify_mismatches", meaning, kind=MISMATCHES)
 
         meaning = "From the start of a run to its end."
-        self.run_duration_seconds = Labelled(self._seconds("run", meaning, "kind", RUN_BUCKETS_S), [RUN_KINDS])
-        self.runs = counters("runs", "Runs that have ended.", kind=RUN_KINDS, state=RUN_STATES)
+        self.run_duration_seconds = Labelled(self._seconds("run", meaning, "kind", RUN_BUCKETS_S), [[*KINDS]])
+        self.runs = counters("runs", "Runs that have ended.", kind=[*KINDS], state=RUN_STATES)
         self.runs_orphaned = counter("runs_orphaned", "Runs that an earlier process left behind unfinished.")
         self.last_success = gauge("last_success_timestamp_seconds", "When a run last succeeded; 0 for never.")
         self.schedule_last_success = gauge(

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
 from resnap.scheduler.job.tier_run import this_run
-from resnap.scheduler.job.wiring import cluster_of, scope_of
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, some
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import Sources
@@ -21,16 +19,23 @@ from resnap.storage.stores.urls import open_store
 from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be announced."""
+class Asked(Request):
+    """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 
-    url: str
-    publish: bool = False
-    """Without it nothing is written."""
+    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down. Brokers up
+    to 4.3 delete what is within retention.bytes meanwhile (KAFKA-20732): it must be -1, or well above both copies,
+    until this command says that it is done; it ends with 3 while leaders do not count what was announced.
+    """
+
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
+    ]
+    publish: Annotated[bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")] = (
+        False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class Announced(Result):
     announcement: Announcement
 
 
-def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Announced | Unread]:
     """Announce the segments of each partition, or yield what could be announced.
 
     Raises:
@@ -54,7 +59,7 @@ def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
         announcer = Announcer(
             store=open_store(request.url, settings.s3()),
             cluster=cluster,
-            wants=scope_of(settings, [request.url]).wants,
+            wants=request.scope.wants,
             sources=Sources(s3=settings.s3(), keys=settings.keys()),
             key_prefix=settings.key_prefix,
             who=f"{this_run()} (announce)",
@@ -70,7 +75,7 @@ def run(request: Request, context: Context) -> Iterator[Announced | Unread]:
         yield Unread(faults=tuple(announcer.problems))
 
 
-def _result(one: Announcement, request: Request) -> Announced:
+def _result(one: Announcement, request: Asked) -> Announced:
     name, stop = one.partition.topic_partition, one.stop
     expired = (
         f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
@@ -184,22 +189,10 @@ class AnnounceView(View[Announced | Unread]):
             )
 
 
-@with_settings(TOPIC, CLUSTER, KEY_PREFIX, STORE)
-def announce(
-    context: Invocation,
-    url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
-    ],
-    *,
-    publish: Annotated[
-        bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")
-    ] = False,
-) -> int:
-    """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
-
-    A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down. Brokers up
-    to 4.3 delete what is within retention.bytes meanwhile (KAFKA-20732): it must be -1, or well above both copies,
-    until this command says that it is done; it ends with 3 while leaders do not count what was announced.
-    """
-    return context.show(run(Request(url=url, publish=publish), context), AnnounceView(published=publish))
+VERB = Verb(
+    takes=(TOPIC, CLUSTER, KEY_PREFIX, STORE),
+    request=Asked,
+    run=run,
+    view=lambda request, _: AnnounceView(published=request.publish),
+    reads="other",
+)

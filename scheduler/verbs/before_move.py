@@ -11,11 +11,11 @@ Source: ``ReplicaAlterLogDirsThread``, ``TierStateMachine.buildProducerSnapshotF
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Result, View, unread
+from resnap.scheduler.job.contract import Result, View, unread
 from resnap.scheduler.job.reports import count_of, identity
 from resnap.scheduler.job.sources import select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Unread, View, unread
+from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import warn_unmatched
-from resnap.scheduler.job.wiring import planner_of, scope_of
+from resnap.scheduler.job.wiring import planner_of
+from resnap.scheduler.output.documents import CensusRow
 from resnap.scheduler.output.rendering import Column, bytes_text, human_bytes, human_count, some
 from resnap.scheduler.verbs.census_count import Counted, ProducerCounter
 from resnap.scheduler.verbs.plots import check_plot, draw_census
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.output.rendering import Row
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 MOST_PRINCIPALS: Final = 20
 """Most principals that people are shown."""
 MOST_NAMED: Final = 5
@@ -46,24 +43,20 @@ MOST_TRANSACTIONAL_IDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Whose producers are to be counted.
+class Asked(Request):
+    """Count the producers that a broker holds: by topic and age, what memory they take, and what expires when."""
 
-    Attributes:
-        scope: log dirs or stores, and what of them.
-        under_ms: another ``producer.id.expiration.ms`` to show the effect of; None for the present one alone.
-        principal_map: a file that names the owner of each id.
-        plot: a file to draw ages and expiry into.
-
-    """
-
-    scope: Scope
-    under_ms: int | None = None
-    principal_map: Path | None = None
-    plot: Path | None = None
+    under_ms: Annotated[
+        int | None,
+        typer.Option("--under", metavar="MS", min=1, help="Another producer.id.expiration.ms to show the effect of."),
+    ] = None
+    principal_map: PrincipalFile = None
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw ages and expiry into a .png or .svg file.")
+    ] = None
 
 
-def run(request: Request, context: Context) -> Iterator[Counted | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Counted | Unread]:
     """Return the producers of each partition in scope.
 
     Raises:
@@ -128,7 +121,7 @@ class CensusView(View["Counted | Unread"]):
         Column(key="heapBytes", title="HEAP", right=True, show=bytes_text),
     )
 
-    def __init__(self, request: Request, context: Context) -> None:
+    def __init__(self, request: Asked, context: Context) -> None:
         self._request, self._context = request, context
         present = context.settings.expiration_ms
         self._expirations = expirations(present, request.under_ms)
@@ -262,22 +255,10 @@ def _moment(name: str) -> str:
     return name if name == "now" else f"in {name}"
 
 
-@with_settings(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, STORE)
-def count_producers(
-    context: Invocation,
-    sources: LogDirs = None,
-    *,
-    under_ms: Annotated[
-        int | None,
-        typer.Option("--under", metavar="MS", min=1, help="Another producer.id.expiration.ms to show the effect of."),
-    ] = None,
-    principal_map: PrincipalFile = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw ages and expiry into a .png or .svg file.")
-    ] = None,
-) -> int:
-    """Count the producers that a broker holds: by topic and age, what memory they take, and what expires when."""
-    request = Request(
-        scope=scope_of(context.settings, sources), under_ms=under_ms, principal_map=principal_map, plot=plot
-    )
-    return context.show(run(request, context), CensusView(request, context))
+VERB = Verb(
+    takes=(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, STORE),
+    request=Asked,
+    run=run,
+    view=CensusView,
+    rows=(CensusRow,),
+)

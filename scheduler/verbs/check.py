@@ -20,7 +20,7 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
 from resnap.scheduler.job.sources import high_watermark_of, joined_once, select, warn_unmatched
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from resnap.tiering.refusal import Refusal
     from resnap.tiering.tiering_settings import SettingBlocker
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _MOST_SHOWN: Final = 3
 _FIRST: Final = (
     Reason.STRAY.value, Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value, Reason.INDEX_MISSING.value,

@@ -11,7 +11,7 @@ from resnap.scheduler.cli.flags import METADATA, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
 from resnap.scheduler.output.rendering import Column, Row, human_count, some
@@ -27,7 +27,6 @@ from resnap.tiering.controller.metadata.image import (
 )
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}
 
 

@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.sources import nothing_in
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.output.records import plain
@@ -25,14 +23,12 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.log_files import list_metadata_log
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be audited: a log dir, or the URL of a copy of one."""
+class Asked(Request):
+    """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
 
-    log_dir: str
+    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +38,7 @@ class Audited(Result):
     audit: Audit
 
 
-def run(request: Request, context: Context) -> Iterator[Audited]:
+def run(request: Asked, context: Context) -> Iterator[Audited]:
     """Yield the audit, by the metadata log in the log dir or that the settings name.
 
     Raises:
@@ -130,10 +126,4 @@ class AuditView(View[Audited]):
         yield from about_blocks(self.audit.image)
 
 
-@with_settings(TOPIC, METADATA, SERVER, STORE)
-def audit_log_dir(
-    context: Invocation,
-    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")],
-) -> int:
-    """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
-    return context.show(run(Request(log_dir=log_dir), context), AuditView())
+VERB = Verb(takes=(TOPIC, METADATA, SERVER, STORE), request=Asked, run=run, view=lambda *_: AuditView(), reads="other")

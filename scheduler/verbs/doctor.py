@@ -21,7 +21,7 @@ from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock, instant
-from resnap.scheduler.job.contract import Caller, Context, View
+from resnap.scheduler.job.contract import Context, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.output.rendering import Row, some
 from resnap.scheduler.settings.environment import process_environment
@@ -36,7 +36,6 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at, open_source
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
 """The beginning of 2025: Resnap is younger than that, so a clock before it is wrong."""

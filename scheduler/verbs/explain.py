@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.lost_leader import LostLeader, lost_leader
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows
@@ -26,8 +26,6 @@ from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.transactions.open_transaction import Markers, OpenTransaction
 from resnap.tiering.lost_producer_state import state_of_replica
 from resnap.tiering.planning import load_facts
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,9 @@ import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
-from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.sources import matches
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column
@@ -32,16 +30,22 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
     from resnap.tiering.fleet.gate import GateAnswer, Obstacle
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which broker is to be stopped."""
+class Asked(Request):
+    """Say whether a broker may be stopped now, as for an installation of snapshots; made to be called in a loop.
 
-    broker_id: int
+    No partition may go offline or fall below min.insync.replicas by it, no other broker may be down, the snapshots that
+    its replicas lack must be made, and no replica that has lost its producer state may take over the lead. Asks the
+    services that the [[fleet]] tables name, and the cluster. --topic says for which topics snapshots must be made. Ends
+    with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
+    its service or the cluster did not answer.
+    """
+
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ class Against(Result):
     obstacle: Obstacle | None = None
 
 
-def run(request: Request, context: Context) -> Iterator[Against]:
+def run(request: Asked, context: Context) -> Iterator[Against]:
     """Yield what is against stopping the broker now, then what is not known.
 
     Raises:
@@ -62,18 +66,18 @@ def run(request: Request, context: Context) -> Iterator[Against]:
     """
     settings = context.settings
     brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
-    if request.broker_id not in {one.broker_id for one in brokers}:
+    if request.broker not in {one.broker_id for one in brokers}:
         known = ", ".join(str(one.broker_id) for one in brokers)
-        raise UsageError(f"no [[fleet]] table names broker {request.broker_id}", hint=f"the tables name {known}")
+        raise UsageError(f"no [[fleet]] table names broker {request.broker}", hint=f"the tables name {known}")
     with cluster_of(settings) as cluster:
         # What takes longest comes first, so that where replicas are is as it was a moment ago.
-        findings = _findings(cluster, request.broker_id, context)
+        findings = _findings(cluster, request.broker, context)
         places = _places(cluster, context)
         check_topics(settings.topics, places)
-        topics = {place.topic_partition.topic for place in places if request.broker_id in place.replicas}
+        topics = {place.topic_partition.topic for place in places if request.broker in place.replicas}
         described = cluster.topic_settings(topics)
         facts = GateFacts(
-            broker_id=request.broker_id,
+            broker_id=request.broker,
             running=frozenset(cluster.broker_ids()),
             brokers=brokers,
             places=places,
@@ -161,18 +165,10 @@ class GateView(View[Against]):
             yield f"Whether broker {self.broker_id} may be stopped is not known."
 
 
-@with_settings(TOPIC, CLUSTER)
-def may_stop(
-    context: Invocation,
-    *,
-    broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")],
-) -> int:
-    """Say whether a broker may be stopped now, as for an installation of snapshots; made to be called in a loop.
-
-    No partition may go offline or fall below min.insync.replicas by it, no other broker may be down, the snapshots that
-    its replicas lack must be made, and no replica that has lost its producer state may take over the lead. Asks the
-    services that the [[fleet]] tables name, and the cluster. --topic says for which topics snapshots must be made. Ends
-    with 0 if it may be stopped, with 4 if it may not, and with 16 if nothing is known to be against it, and a broker,
-    its service or the cluster did not answer.
-    """
-    return context.show(run(Request(broker_id=broker), context), GateView(broker_id=broker))
+VERB = Verb(
+    takes=(TOPIC, CLUSTER),
+    request=Asked,
+    run=run,
+    view=lambda request, _: GateView(broker_id=request.broker),
+    reads="other",
+)

@@ -12,7 +12,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
-from resnap.scheduler.job.contract import Caller, Result, View
+from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column, human_count, some
 from resnap.storage.errors import ClusterError, UsageError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.fleet.topics import Blocker, TopicAnswer
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 SILENT_HINT: Final = (
     "a topic is ready only if all its replicas are known to be ready: check that the services run, and their addresses "
     "and tokens in the [[fleet]] tables"

@@ -9,10 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import S3
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.output.rendering import BYTES, Column, Row, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_duration
@@ -22,21 +20,40 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-
 LEAST_AGE_MS: Final = 3_600_000
 """A younger object may be of a run in progress; no segment takes as long to ship."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What counts as garbage, and whether to delete it."""
+class Asked(Request):
+    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
 
-    url: str
-    older_than_ms: int
-    delete: bool = False
-    no_other_writers: bool = False
-    """No run ships there now, nor was stopped in the middle of it."""
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")]
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Only objects that are at least this old by the store's clock."
+        ),
+    ] = "7d"
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the objects; without it they are only listed.")] = (
+        False
+    )
+    no_other_writers: Annotated[
+        bool,
+        typer.Option(
+            "--no-other-writers",
+            help="Promise that no run ships there now, nor was stopped in the middle of it; needed for stores without"
+            " conditional writes. Tombstones of deleted segments then go, too.",
+        ),
+    ] = False
+
+    @property
+    def older_than_ms(self) -> int:
+        """The least age; raises UsageError where it is none."""
+        try:
+            return parse_duration(self.older_than) // timedelta(milliseconds=1)
+        except ValueError as error:
+            raise UsageError(f"--older-than {self.older_than}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +74,7 @@ class Younger(Result):
     count: int
 
 
-def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
     """Yield what no manifest names and is old enough, deleting it if that is asked for.
 
     Raises:
@@ -65,12 +82,13 @@ def run(request: Request, context: Context) -> Iterator[Found | Younger | Unread
         StoreError: the store failed.
 
     """
+    older_than_ms = request.older_than_ms
     store = open_store(request.url, context.settings.s3())
     is_guarded = request.delete and not request.no_other_writers
-    if is_guarded and request.older_than_ms < LEAST_AGE_MS:
+    if is_guarded and older_than_ms < LEAST_AGE_MS:
         raise UsageError("--delete of objects less than an hour old could delete those of a run in progress",
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
-    garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=request.no_other_writers)
+    garbage = find_garbage(store, older_than_ms=older_than_ms, is_alone=request.no_other_writers)
     if is_guarded and (garbage.objects or garbage.unfinished):
         _check_alone(store)
     if not garbage.listed:
@@ -101,7 +119,7 @@ def _check_alone(store: ObjectStore) -> None:
         )
 
 
-def _deleted(request: Request, context: Context, store: ObjectStore, garbage: Garbage) -> Iterator[Found | Unread]:
+def _deleted(request: Asked, context: Context, store: ObjectStore, garbage: Garbage) -> Iterator[Found | Unread]:
     written = {info.key: info.modified_ms for info in garbage.objects}
     now_ms, is_alone = context.clock.now_ms(), request.no_other_writers
     for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=now_ms, is_alone=is_alone):
@@ -129,9 +147,8 @@ class GarbageView(View[Found | Younger | Unread]):
         Column(key="written", title="WRITTEN"),
     )
 
-    def __init__(self, request: Request, older_than: str) -> None:
-        """``older_than`` is the least age as it was given."""
-        self._url, self._older_than = request.url, older_than
+    def __init__(self, request: Asked) -> None:
+        self._url, self._older_than = request.url, request.older_than
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
     def row(self, result: Found | Younger | Unread) -> Row | None:
@@ -165,32 +182,4 @@ class GarbageView(View[Found | Younger | Unread]):
             yield f"{found}. Nothing was deleted.{again if objects or uploads else ''}"
 
 
-@with_settings(S3)
-def gc(
-    context: Invocation,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")],
-    older_than: Annotated[
-        str,
-        typer.Option(
-            "--older-than", metavar="DURATION", help="Only objects that are at least this old by the store's clock."
-        ),
-    ] = "7d",
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the objects; without it they are only listed.")
-    ] = False,
-    no_other_writers: Annotated[
-        bool,
-        typer.Option(
-            "--no-other-writers",
-            help="Promise that no run ships there now, nor was stopped in the middle of it; needed for stores without"
-            " conditional writes. Tombstones of deleted segments then go, too.",
-        ),
-    ] = False,
-) -> None:
-    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
-    try:
-        age_ms = parse_duration(older_than) // timedelta(milliseconds=1)
-    except ValueError as error:
-        raise UsageError(f"--older-than {older_than}: {error}") from error
-    request = Request(url=url, older_than_ms=age_ms, delete=delete, no_other_writers=no_other_writers)
-    context.show(run(request, context), GarbageView(request, older_than))
+VERB = Verb(takes=(S3,), request=Asked, run=run, view=lambda request, _: GarbageView(request), reads="other")

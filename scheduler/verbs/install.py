@@ -14,7 +14,7 @@ from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.output.rendering import PARTITION, Column, Row, agreeing, human_count, some
@@ -26,8 +26,6 @@ from resnap.storage.log.names import FileKind
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import Change
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 def run(request: Request, context: Context) -> Iterator[Installed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Unread, unread
+from resnap.scheduler.job.contract import Unread, unread
 from resnap.scheduler.job.wiring import planner_of, rules_of, scope_of
 from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.planner import Planner
     from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.job.work_items import Planned
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,28 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from resnap.replay.leader.producer_script import Taken, run_script
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import UsageError
 from resnap.tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The script to run: JSON lines, one step each."""
+class Asked(Request):
+    """Show what a broker of a release would answer to each step of a script: appends, bumps, expiries, restarts."""
 
-    script: Path
+    script: Annotated[Path, typer.Argument(metavar="FILE", help="The script: JSON lines, one step each.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +30,7 @@ class Step(Result):
     taken: Taken
 
 
-def run(request: Request, _: Context) -> Iterator[Step]:
+def run(request: Asked, _: Context) -> Iterator[Step]:
     """Take the steps of the script one by one.
 
     Raises:
@@ -108,10 +104,4 @@ def _reaction(taken: Taken) -> str | None:
     return str(on_produce_error(verdict.error, situation))
 
 
-@with_settings()
-def simulate(
-    context: Invocation,
-    script: Annotated[Path, typer.Argument(metavar="FILE", help="The script: JSON lines, one step each.")],
-) -> None:
-    """Show what a broker of a release would answer to each step of a script: appends, bumps, expiries, restarts."""
-    context.show(run(Request(script=script), context), SimulationView())
+VERB = Verb(takes=(), request=Asked, run=run, view=lambda *_: SimulationView(), reads="other")

@@ -10,7 +10,7 @@ import typer
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
@@ -30,7 +30,6 @@ from resnap.tiering.quota.client_quotas import (
 )
 from resnap.tiering.quota.user_quotas import MetadataQuotas, Origin, QuotaFile, rates_of
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _EXACT: Final = 2.0**53
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Column, Row
@@ -21,8 +21,6 @@ from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, U
 from resnap.tiering.quota.client_quotas import user_name
 from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TO
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Context, Result, Unread, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
@@ -32,8 +32,6 @@ from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, che
 from resnap.tiering.quota.producer_activity import LogUses, Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,11 @@ import typer
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job.contract import Caller, Unread, View, unread
-from resnap.scheduler.job.sources import Scope, lies_beside
-from resnap.scheduler.job.wiring import planner_of, scope_of
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
+from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
+from resnap.scheduler.job.sources import lies_beside
+from resnap.scheduler.job.wiring import planner_of
+from resnap.scheduler.output.documents import PlanRow, SnapshotsRow
 from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
@@ -40,9 +38,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources as Storage
     from resnap.tiering.installing.fingerprint import SegmentPrint, StagedIndex, StagedPrint
-    from resnap.tiering.planning import SavedPlan
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 _MOST_NAMED: Final = 20
 """Aborted transactions of one segment that a warning names."""
 REPLANS: Final = 3
@@ -50,22 +46,16 @@ REPLANS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be rebuilt.
+class Asked(Request):
+    """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
 
-    Attributes:
-        scope: log dirs, and what of them.
-        into: a directory or the URL of a store.
-        saved: a plan to carry out.
-
+    Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
     """
 
-    scope: Scope
-    into: str
-    saved: SavedPlan | None = None
+    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
-def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
     """Return what was rebuilt of each partition; with ``dry_run`` what would be.
 
     Raises:
@@ -86,7 +76,7 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     return chain(unread(selection), _regenerate(planner, planned, request.into, sink_url, context))
 
 
-def view_of(request: Request, context: Context) -> View[Any]:
+def view_of(request: Asked, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
     if context.settings.dry_run:
         return DryRunView(f"snapshots into {request.into}")
@@ -211,18 +201,13 @@ def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> N
         context.observer.activated(f"{sink_url}/{snapshot_key(result.topic_partition, max(made))}")
 
 
-@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE)
-def regenerate(
-    context: Invocation,
-    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")],
-    sources: LogDirs = None,
-    plan_file: PlanFile = None,
-) -> int:
-    """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
-
-    Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
-    """
-    saved = saved_plan(plan_file, sources)
-    scope = scope_of(context.settings, sources, saved)
-    request = Request(scope=scope, into=into, saved=saved)
-    return context.show(run(request, context), view_of(request, context))
+VERB = Verb(
+    takes=(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE),
+    request=Asked,
+    run=run,
+    view=view_of,
+    to="into",
+    to_url=False,
+    carries_out_plans=True,
+    rows=(PlanRow, SnapshotsRow),
+)

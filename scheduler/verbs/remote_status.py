@@ -13,7 +13,7 @@ from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import (
@@ -54,7 +54,6 @@ from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_c
 from resnap.tiering.remote_log.waiting import Waiting
 from resnap.tiering.remote_log.waiting_on_leaders import waiting_on_leaders
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers with a replica of a partition of the topic have it"
 )

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.reports import cost_row, count_of, identity
 from resnap.scheduler.job.sources import Scope, nothing_in
 from resnap.scheduler.job.store_check import store_checks
@@ -47,29 +45,30 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 _ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be repaired.
+class Asked(Request):
+    """Replace snapshots and transaction indexes that a replay of what is tiered proves wrong, and nothing else.
 
-    Attributes:
-        scope: the store as the only source; its topics count.
-        no_other_writers: whether it is promised that nothing else writes or deletes there meanwhile.
-        undo: the run that is to be taken back; None to repair.
-
+    The originals are kept in the store, and --undo puts them back. What cannot be repaired is named.
     """
 
-    scope: Scope
-    no_other_writers: bool = False
-    undo: str | None = None
-
-    @property
-    def url(self) -> str:
-        """URL of the store, or of a part of one."""
-        return self.scope.sources[0]
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that brokers or `resnap tier` wrote to, or a part of it.")
+    ]
+    no_other_writers: Annotated[
+        bool,
+        typer.Option(
+            "--no-other-writers",
+            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that ignore "
+            "conditions on what they replace.",
+        ),
+    ] = False
+    undo: Annotated[
+        str | None, typer.Option("--undo", metavar="RUN", help="Put back what the run of this name has replaced.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ class Undone(Result):
     record: Record
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(request: Asked, context: Context) -> Iterator[Result]:
     """Return what is repaired, partition by partition; or what is put back, segment by segment.
 
     Raises:
@@ -116,7 +115,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     return _repair(checks, context, replacer)
 
 
-def _refuse_below_manifests(store: ObjectStore, request: Request, sources: Sources) -> None:
+def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources) -> None:
     """Refuse the folder of brokers' objects alone where manifests of Resnap's lie above: they name the same objects."""
     above = manifests_above(store.url, sources)
     if above is not None:
@@ -125,7 +124,7 @@ def _refuse_below_manifests(store: ObjectStore, request: Request, sources: Sourc
         raise UsageError(what, hint=f"`{shlex.join(['resnap', 'repair', above, *topics])}` repairs both")
 
 
-def _is_conditional(store: ObjectStore, request: Request, context: Context) -> bool:
+def _is_conditional(store: ObjectStore, request: Asked, context: Context) -> bool:
     """Return whether the store replaces one version only; refuse where nothing keeps other writers away."""
     if context.settings.dry_run:
         return False
@@ -190,7 +189,7 @@ def _nothing_tiered(url: str) -> UsageError:
     return UsageError(f"{url} holds no tiered segment", hint=hint)
 
 
-def _undo(name: str, store: ObjectStore, request: Request, context: Context) -> Iterator[Result]:
+def _undo(name: str, store: ObjectStore, request: Asked, context: Context) -> Iterator[Result]:
     found = [one for one in folders_in(store, name) if one.run == name and RECORD in one.names]
     if not found:
         there = ", ".join(runs(folders_in(store))) or "none"
@@ -372,31 +371,9 @@ class UndoView(View[Result]):
             yield f"{segments} put back, to the byte."
 
 
-@with_settings(TOPIC, REPLAY, ENGINE, READING, WRITE, STORE)
-def repair(
-    context: Invocation,
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The store that brokers or `resnap tier` wrote to, or a part of it.")
-    ],
-    *,
-    no_other_writers: Annotated[
-        bool,
-        typer.Option(
-            "--no-other-writers",
-            help="Promise that nothing writes or deletes there now, brokers included; needed for stores that ignore "
-            "conditions on what they replace.",
-        ),
-    ] = False,
-    undo: Annotated[
-        str | None, typer.Option("--undo", metavar="RUN", help="Put back what the run of this name has replaced.")
-    ] = None,
-) -> int:
-    """Replace snapshots and transaction indexes that a replay of what is tiered proves wrong, and nothing else.
-
-    The originals are kept in the store, and --undo puts them back. What cannot be repaired is named.
-    """
-    scope = Scope(sources=(url,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics)
-    request = Request(scope=scope, no_other_writers=no_other_writers, undo=undo)
+def _view(request: Asked, context: Context) -> View[Result]:
     is_dry = context.settings.dry_run
-    view = UndoView(is_dry=is_dry) if undo is not None else RepairView(url, is_dry=is_dry)
-    return context.show(run(request, context), view)
+    return UndoView(is_dry=is_dry) if request.undo is not None else RepairView(request.url, is_dry=is_dry)
+
+
+VERB = Verb(takes=(TOPIC, REPLAY, ENGINE, READING, WRITE, STORE), request=Asked, run=run, view=_view, reads="other")

@@ -18,13 +18,14 @@ from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, PartitionState, Result, View
+from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.job.leader_replay import LeaderReplay
 from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, planner_of, remote_of
+from resnap.scheduler.output.documents import ReplicasRow
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 _LOSSES: Final = {
     Loss.PRODUCER: "lostProducers",
     Loss.EPOCH: "lostEpochs",
@@ -58,10 +58,8 @@ _HEAL: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Asked(Request):
     """Which partitions are to be checked, and which remote storage and log dirs are read."""
-
-    scope: Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class Ended(Result):
     """Kafka's known faults in the brokers' releases, in words."""
 
 
-def run(request: Request, context: Context) -> Iterator[Checked | Ended]:
+def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
     """Yield the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
@@ -385,4 +383,24 @@ def replicas(
         connect=partial(cluster_of, settings),
     )
     view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
-    return context.show(run(Request(scope=scope), context), view)
+    return context.show(run(Asked(scope=scope), context), view)
+
+
+VERB = Verb(
+    takes=(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE),
+    request=Asked,
+    run=run,
+    view=lambda *_: ReplicasView(),
+    reads="cluster",
+    is_short=True,
+    door=Door(
+        path="/v1/replica-checks",
+        summary="Compare the replicas of the cluster",
+        does="Find replicas that lack producer state which others have; only in the cluster that the "
+        "configuration names.",
+        body="Which replicas of the service's running cluster to compare; all of them unless given.",
+        asks=("topics", "partitions"),
+    ),
+    rows=(ReplicasRow,),
+)
+"""Of runs of the service, which read no log dir for it."""

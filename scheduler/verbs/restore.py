@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import realpath
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread
+from resnap.scheduler.job.contract import Context, Result, Unread
 from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, select
 from resnap.scheduler.job.wiring import cluster_of, planner_of
@@ -46,8 +46,6 @@ from resnap.tiering.restoring.restorer import Restored, Restorer
 from resnap.tiering.restoring.target import Target, without_topic_id
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, Unread, View
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import this_run
@@ -43,18 +41,28 @@ _HIDDEN: Final = (
     "them would leave a gap: `resnap doctor URL` tests the store"
 )
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be kept of a store, or of a part of it."""
+class Asked(Request):
+    """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
 
-    scope: Scope
-    """The URL of what was shipped is its one source; only its topics count."""
-    limits: Limits
-    delete: bool = False
-    """Without it nothing is changed."""
+    Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
+    """
+
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
+    ]
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention", metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."
+        ),
+    ] = None
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least this much of each partition's log."),
+    ] = None
+    delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +72,7 @@ class Retained(Result):
     retention: PartitionRetention
 
 
-def run(request: Request, context: Context) -> Iterator[Retained | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Retained | Unread]:
     """Apply the limits to each partition.
 
     Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
@@ -76,11 +84,12 @@ def run(request: Request, context: Context) -> Iterator[Retained | Unread]:
         StoreError: the store failed before anything was deleted.
 
     """
-    part = tiered_part(request.scope.sources[0], Sources(s3=context.settings.s3()))
+    limits = _limits(request.retention, request.retention_bytes)
+    part = tiered_part(request.url, Sources(s3=context.settings.s3()))
     store = part.store
     faults: list[ResnapError] = []
     now_ms = context.clock.now_ms()
-    found = retention_of(_sound_manifests(part, request.scope, faults), request.limits, now_ms)
+    found = retention_of(_sound_manifests(part, request.scope, faults), limits, now_ms)
     if not request.delete:
         yield from (Retained(retention=one) for one in found)
     else:
@@ -237,37 +246,6 @@ class RetainView(View[Retained | Unread]):
             yield f"{deleted} deleted, {kept} kept."
 
 
-@with_settings(TOPIC, S3)
-def retain(
-    context: Invocation,
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
-    ],
-    *,
-    retention: Annotated[
-        str | None,
-        typer.Option(
-            "--retention", metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."
-        ),
-    ] = None,
-    retention_bytes: Annotated[
-        str | None,
-        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least this much of each partition's log."),
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False,
-) -> None:
-    """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
-
-    Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
-    """
-    request = Request(
-        scope=Scope(sources=(url,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics),
-        limits=_limits(retention, retention_bytes),
-        delete=delete,
-    )
-    context.show(run(request, context), RetainView(dry_run=not delete))
-
-
 def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
     if retention is None and retention_bytes is None:
         raise UsageError("no retention is given", hint="give --retention DURATION, --retention-bytes SIZE, or both")
@@ -280,3 +258,12 @@ def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
         given = " ".join(filter(None, (retention, retention_bytes)))
         hint = "--retention takes a duration such as 7d, --retention-bytes a size such as 100GiB"
         raise UsageError(f"retention {given}: {error}", hint=hint) from error
+
+
+VERB = Verb(
+    takes=(TOPIC, S3),
+    request=Asked,
+    run=run,
+    view=lambda request, _: RetainView(dry_run=not request.delete),
+    reads="other",
+)

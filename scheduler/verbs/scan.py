@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, PartitionState, Result, Unread, View
+from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
+from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
 from resnap.scheduler.job.planner import Planner
@@ -29,7 +27,7 @@ from resnap.scheduler.job.sources import (
     select,
     warn_unmatched,
 )
-from resnap.scheduler.job.wiring import rules_of, scope_of
+from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.job.work_items import PartitionScan
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
 from resnap.storage.errors import CancelledError, ResnapError
@@ -52,21 +50,23 @@ if TYPE_CHECKING:
 
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be scanned.
+class Asked(Request):
+    """Show which closed segments have no usable producer snapshot at their end, and what blocks each partition.
 
-    Attributes:
-        scope: sources, and what of them.
-        separately: scan each source for itself, so that one that cannot be read leaves the others alone.
+    Also what a replay would read: READ NOW for brokers that load the snapshots now, READ ROLL with `--as-of roll`.
 
+    Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
+    not cover, the first batch header of a few. It opens no offset index, so that a log that ends before its index does
+    shows in `resnap check` alone.
     """
 
-    scope: Scope
-    separately: bool = False
+    exit_code: Annotated[
+        bool,
+        typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Scanned(Result):
     scan: PartitionScan
 
 
-def run(request: Request, context: Context) -> Iterator[Scanned | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
     """Return what each partition in scope lacks.
 
     Raises:
@@ -130,6 +130,7 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
         what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
         context.observer.scanned(source, scans, what)
         yield from found
+    context.observer.scanned_all()
 
 
 def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
@@ -292,8 +293,8 @@ class ScanView(View["Scanned | Unread"]):
         Column(key="blocking", title="RESNAP STOPS", show=_why),
     )
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, request: Asked) -> None:
+        self._request = request
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
         self._in_order = 0
         self._first_stop: tuple[SelectedPartition, Refusal] | None = None
@@ -305,9 +306,9 @@ class ScanView(View["Scanned | Unread"]):
         return self._totals["lost"]
 
     @property
-    def is_lacking(self) -> bool:
-        """Whether a boundary has no usable snapshot, or a replica has lost its producer state, or looks like it."""
-        return bool(self.lost or self._lost_state)
+    def exit_code(self) -> int:
+        """What ``--exit-code`` calls for where snapshots are missing, or a replica seems to have lost its state."""
+        return MISSING_FOUND if self._request.exit_code and (self.lost or self._lost_state) else OK
 
     def row(self, result: Scanned | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -357,7 +358,7 @@ class ScanView(View["Scanned | Unread"]):
         if self._first_stop is not None:
             selected, stop = self._first_stop
             yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."
-            there = self._scope.typed
+            there = self._request.scope.typed
             replay = f"`resnap plan {there}` to see what a replay reads, then `resnap regenerate {there} --into DIR`"
             yield f"Next: {replay if self.lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."
         yield from self._without_state()
@@ -376,24 +377,17 @@ class ScanView(View["Scanned | Unread"]):
             yield from (f"  {one}" for one in heal_commands(log_dirs_of(scan.selected for scan in self._lost_state)))
 
 
-@with_settings(PARTITIONS, REMOTE, CLUSTER, RULES, STORE)
-def scan(
-    context: Invocation,
-    sources: LogDirs = None,
-    exit_code: Annotated[
-        bool,
-        typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),
-    ] = False,
-) -> int:
-    """Show which closed segments have no usable producer snapshot at their end, and what blocks each partition.
-
-    Also what a replay would read: READ NOW for brokers that load the snapshots now, READ ROLL with `--as-of roll`.
-
-    Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
-    not cover, the first batch header of a few. It opens no offset index, so that a log that ends before its index does
-    shows in `resnap check` alone.
-    """
-    scope = scope_of(context.settings, sources)
-    view = ScanView(scope)
-    context.show(run(Request(scope=scope), context), view)
-    return MISSING_FOUND if exit_code and view.is_lacking else OK
+VERB = Verb(
+    takes=(PARTITIONS, REMOTE, CLUSTER, RULES, STORE),
+    request=Asked,
+    run=run,
+    view=lambda request, _: ScanView(request),
+    is_short=True,
+    door=Door(
+        path="/v1/scans",
+        summary="Scan now",
+        does="Scan log dirs now, as a schedule would; the response has the address of the run.",
+        body="What to scan.",
+        asks=("topics", "sources"),
+    ),
+)

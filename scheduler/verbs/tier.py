@@ -10,7 +10,7 @@ import shlex
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,19 +25,16 @@ from resnap.scheduler.cli.flags import (
     STORE,
     UPLOAD,
     WRITE,
-    LogDirs,
 )
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.clock import instant
 from resnap.scheduler.io_priority import set_io_priority
-from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, Unread, View, unread
+from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
 from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
 from resnap.scheduler.job.sources import high_watermark_of, warn_unmatched
 from resnap.scheduler.job.tier_run import TierRun
-from resnap.scheduler.job.wiring import planner_of, scope_of, uploading_of
+from resnap.scheduler.job.wiring import planner_of, uploading_of
+from resnap.scheduler.output.documents import PlanRow, ShipmentRow
 from resnap.scheduler.output.progress import CountedProgress
 from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
@@ -53,32 +50,22 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.job.work_items import Planned, TierOrder
-    from resnap.scheduler.output.documents import ShipmentRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.planning import SavedPlan
     from resnap.tiering.refusal import Refusal
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be shipped where.
+class Asked(Request):
+    """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
 
-    Attributes:
-        scope: log dirs, and what of them.
-        to: URL of the store.
-        saved: a plan to carry out, of which only the partitions and the rules count.
-
+    What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
+    (exit code 13). Frees no local disk by itself.
     """
 
-    scope: Scope
-    to: str
-    saved: SavedPlan | None = None
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +99,7 @@ class Ended(Result):
     unfinished: int
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(request: Asked, context: Context) -> Iterator[Result]:
     """Return what is shipped, partition by partition as they are done; with ``dry_run`` what would be replayed.
 
     Raises:
@@ -436,24 +423,17 @@ class DryTierView(DryRunView):
         yield AND_DO_IT
 
 
-def view_of(request: Request, context: Context) -> View[Any]:
+def view_of(request: Asked, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
     return DryTierView(request.to) if context.settings.dry_run else TierView(request.to)
 
 
-@with_settings(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE)
-def tier(
-    context: Invocation,
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")],
-    sources: LogDirs = None,
-    plan_file: PlanFile = None,
-) -> int:
-    """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
-
-    What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
-    (exit code 13). Frees no local disk by itself.
-    """
-    saved = saved_plan(plan_file, sources)
-    scope = scope_of(context.settings, sources, saved)
-    request = Request(scope=scope, to=to, saved=saved)
-    return context.show(run(request, context), view_of(request, context))
+VERB = Verb(
+    takes=(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE),
+    request=Asked,
+    run=run,
+    view=view_of,
+    to="to",
+    carries_out_plans=True,
+    rows=(PlanRow, ShipmentRow),
+)

@@ -20,13 +20,14 @@ from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMO
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
-from resnap.scheduler.job.contract import Caller, Mismatch, PartitionState, Result, View, unread
+from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.staged import check_staged
 from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
 from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
+from resnap.scheduler.output.documents import UnfitRow
 from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import parse_moment
@@ -61,34 +62,29 @@ _REPAIRED: Final = (".snapshot", ".txnindex")
 """What the names of objects end in that are made again."""
 UNFIT: Final = "partitionsUnfit"
 """In totals: partitions that have unfit snapshots in the store."""
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell", "api", "schedule"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class LogRequest(Request):
     """Whose snapshots are to be compared with a replay.
 
     Attributes:
-        scope: log dirs, and what of them.
         snapshots: a directory or URL with regenerated snapshots; None for those of the log dirs themselves.
 
     """
 
-    scope: Scope
     snapshots: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRequest:
-    """What store is to be read back.
+class StoreRequest(Request):
+    """What store is to be read back: the one source of its scope, whose topics count.
 
     Attributes:
-        scope: the store as the only source; its topics count.
         since_ms: only segments that were shipped since then are read; None for all.
 
     """
 
-    scope: Scope
     since_ms: int | None = None
 
     @property
@@ -97,7 +93,7 @@ class StoreRequest:
         return self.scope.sources[0]
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(request: LogRequest, context: Context) -> Iterator[Result]:
     """Return how the snapshots of each partition compare with a replay.
 
     Raises:
@@ -451,7 +447,7 @@ def verify(
     if since and not store:
         raise UsageError("--since needs a store", hint="give the URL of a store in the place of the log dir")
     if store is None:
-        request = Request(scope=scope_of(context.settings, sources), snapshots=snapshots)
+        request = LogRequest(scope=scope_of(context.settings, sources), snapshots=snapshots)
         return context.show(run(request, context), JudgedView(request.scope, snapshots))
     scope = Scope(sources=(store,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics)
     asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
@@ -479,3 +475,14 @@ def _moment(since: str, context: Context) -> int:
         return parse_moment(since, context.clock.now_ms())
     except ValueError as error:
         raise UsageError(f"--since {since}: {error}") from error
+
+
+VERB = Verb(
+    takes=(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE),
+    request=StoreRequest,
+    run=run_store,
+    view=lambda *_: StoreView(),
+    reads="store",
+    rows=(UnfitRow,),
+)
+"""Of runs of the service, which only read stores back."""

@@ -15,7 +15,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.scheduler.cli.commands import load_command
-from resnap.scheduler.runs.run import RunKind
+from resnap.scheduler.job.contract import verb_of
+from resnap.scheduler.registry import KINDS
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import shown
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""
-_DESTINATIONS: Final[Mapping[RunKind, str]] = {
-    RunKind.REGENERATE: "--into",
-    RunKind.TIER: "--to",
-}
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
 
@@ -96,13 +93,14 @@ class Shell:
 
     def run(self, request: RunRequest) -> str:
         """Return the command that does what a run does; that of a plan reads it from ``plan_file``."""
-        to = [] if request.destination is None else [_DESTINATIONS[request.kind], request.destination]
-        settings = request.settings
+        verb = verb_of(request.kind)
+        values = dict(request.settings) if verb.to is None else {**request.settings, verb.to: request.destination}
+        given = [(one.flag, values.pop(name)) for name, one in verb.arguments.items() if values.get(name) is not None]
+        words = [str(word) for both in given for word in both]
         if request.plan is not None:
-            return self.line(request.kind, "--plan", plan_file(request.plan), *to, settings=settings)
-        sources = [] if request.kind is RunKind.REPLICAS else [*(request.sources or self.log_dirs)]
-        verb = "producer census" if request.kind is RunKind.CENSUS else request.kind
-        return self.line(verb, *sources, *to, settings=_scoped(request, settings))
+            return self.line(request.kind, "--plan", plan_file(request.plan), *words, settings=values)
+        sources = [] if verb.reads == "cluster" else [*(request.sources or self.log_dirs)]
+        return self.line(KINDS[request.kind], *sources, *words, settings=_scoped(request, values))
 
     def plan(self, plan: KeptPlan) -> list[Command]:
         """Return the commands that carry out a plan, read from ``plan_file``, and that make it again."""

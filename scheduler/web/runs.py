@@ -8,6 +8,7 @@ from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
 from resnap.scheduler.job.contract import PartitionState
+from resnap.scheduler.registry import KINDS
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.web.commands import Command, install
@@ -28,12 +29,12 @@ def show_runs(
     wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
     found = context.services.history.page(wanted, limit=paging.most, before=paging.after(str))
     shown, following = paging.cut(found, lambda run: run.id)
-    asked = {"state": [one.value for one in wanted.states], "kind": [one.value for one in wanted.kinds]}
+    asked = {"state": [one.value for one in wanted.states], "kind": [*wanted.kinds]}
     values = {
         "runs": shown,
         "unreadable": dict(context.services.history.unreadable),
         "wanted": wanted,
-        "kinds": list(RunKind),
+        "kinds": list(KINDS),
         **turned("/runs", paging, following, **asked),
         "commands": [context.api(link("/v1/runs", **asked), "the same from the API")],
     }
@@ -83,7 +84,7 @@ def _commands(context: PageContext, run: Run) -> list[Command]:
 
 def _status(run: Run) -> str:
     """Return what a screen reader says of a run, which changes at each tenth of the way at most."""
-    text = f"{run.kind.value} {RUN_STATES[run.state].text}"
+    text = f"{run.kind} {RUN_STATES[run.state].text}"
     parts = [(row["bytes"], row["bytesTotal"]) for row in run.progress.values()]
     done, everything = sum(done for done, _ in parts), sum(of for _, of in parts)
     if run.state.is_final or not everything:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 POLL_S: Final = 2.0
 TICK_S: Final = 0.05
 READS: Final = (
-    "/", "/metrics", "/v1/runs", "/v1/replays/{run}", "/livez", "/partitions/{topic}/{partition}",
+    "/", "/metrics", "/v1/runs", "/v1/runs/{run}", "/livez", "/partitions/{topic}/{partition}",
     "/v1/partitions", "/runs/{run}", "/v1/partitions/{topic}/{partition}/boundaries", "/readyz", "/topics",
-    "/v1/replays/{run}/partitions", "/v1/partitions/{topic}/{partition}", "/runs",
+    "/v1/runs/{run}/partitions", "/v1/partitions/{topic}/{partition}", "/runs",
 )  # fmt: skip
 """What a page, a script and a monitor read; each poller goes round, and begins elsewhere."""
 
@@ -127,7 +127,7 @@ class _Clients:
         self._seen.streams.append(followed)
         try:
             async with self._connection() as connection:
-                answer = await connection.ask("GET", f"/v1/replays/{run}/events", accept="text/event-stream")
+                answer = await connection.ask("GET", f"/v1/runs/{run}/events", accept="text/event-stream")
                 if answer.status != 200:
                     self._seen.errors.append(f"events of {run}: {answer}")
                     return

@@ -10,7 +10,7 @@ import pytest
 
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.run import PartitionOutcome, ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import PartitionOutcome, ReportedError, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def history(tmp_path: Path) -> Iterator[History]:
     times = count(START_MS, 1_500)
     database = Database(tmp_path / "a state#1?" / DATABASE_FILE)
     found = History(database, lambda: next(times))
-    for number, kind in enumerate((RunKind.TIER, RunKind.SCAN, RunKind.TIER)):
-        request = RunRequest(kind=kind, destination=None if kind is RunKind.SCAN else "file:///store")
+    for number, kind in enumerate(("tier", "scan", "tier")):
+        request = RunRequest(kind=kind, destination=None if kind == "scan" else "file:///store")
         found.add(Run(id=f"run{number}", request=request, state=RunState.QUEUED, origin="api", principal="ci",
                       created_ms=START_MS + number))  # fmt: skip
     assert found.began("run0")

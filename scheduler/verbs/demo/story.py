@@ -10,7 +10,7 @@ import typer
 from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import engine_of, uploading_of
@@ -33,7 +33,6 @@ from resnap.scheduler.verbs.scan import scan_row
 from resnap.scheduler.verbs.tier import shipment_row
 from resnap.storage.errors import ResnapError
 
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 WORTH_SAYING_S: Final = 0.1
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Caller, Context, Result, View
+from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.output.rendering import Answer, Row
 from resnap.scheduler.verbs.inspect.dump_log import check_dump, dump_lines
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
@@ -18,8 +18,6 @@ from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import opened_file
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.sources.files import Sources
-
-CALLERS: Final[frozenset[Caller]] = frozenset({"shell"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.api import events
 from resnap.scheduler.api.events import AT_ONCE, TAIL_EVENTS, EventFeeds, Message
 from resnap.scheduler.api.problem_kinds import TooManyStreamsError
-from resnap.scheduler.runs.run import Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import Run, RunEnd, RunEvent, RunRequest, RunState
 from tests.scheduler.api.whole import Whole, whole
 from tests.scheduler.scenes import SET, one_partition
 
@@ -32,7 +32,7 @@ def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterato
 
 def begin(service: Whole) -> None:
     """Keep a run that goes on until a test says how it ended."""
-    request = RunRequest(kind=RunKind.SCAN, sources=())
+    request = RunRequest(kind="scan", sources=())
     service.services.history.add(
         Run(id=RUN, request=request, state=RunState.QUEUED, origin="api", principal="a", created_ms=1)
     )

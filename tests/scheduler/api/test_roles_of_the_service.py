@@ -30,11 +30,7 @@ RUN_ROUTES: Final = {
 PARTITION: Final = "/v1/partitions/{topic}/{partition}"
 TABLE: Final = {
     **OWN_ROUTES,
-    **{
-        (method, f"/v1/{kind}{path}"): role
-        for kind in ("runs", "replays")
-        for (method, path), role in RUN_ROUTES.items()
-    },
+    **{(method, f"/v1/runs{path}"): role for (method, path), role in RUN_ROUTES.items()},
     ("GET", "/"): Role.VIEWER,
     ("GET", "/topics"): Role.VIEWER,
     ("GET", "/partitions/{topic}/{partition}"): Role.VIEWER,

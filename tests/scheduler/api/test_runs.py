@@ -13,7 +13,7 @@ import pytest
 from resnap.scheduler.api.paging import encoded
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
@@ -67,7 +67,7 @@ def test_one_key_is_one_run_also_for_two_at_once(service: Whole) -> None:
         answers = list(pool.map(lambda _: ask(client, service, "k", partitions=["payments-1"]), range(4)))
         assert {answer.status_code for answer in answers} == {202}
         (at,) = {answer.headers["location"] for answer in answers}
-        assert len(client.get("/v1/replays").json()["runs"]) == 1
+        assert len(client.get("/v1/runs", params={"kind": "regenerate"}).json()["runs"]) == 1
         assert service.over(client, at)["state"] == "succeeded"
         assert ask(client, service, "k", partitions=["payments-1"]).headers["location"] == at, "also once it is over"
         other = ask(client, service, "k", partitions=["payments-0"])
@@ -143,10 +143,11 @@ def test_pages_lose_and_repeat_nothing_while_runs_are_added(service: Whole) -> N
         for _ in range(5):
             at = ask(client, service, partitions=["payments-1"], dryRun=True).headers["location"]
             service.over(client, at)
-        before = [run["id"] for run in client.get("/v1/replays").json()["runs"]]
+        before = [run["id"] for run in client.get("/v1/runs", params={"kind": "regenerate"}).json()["runs"]]
         seen, cursor = list[str](), ""
         while cursor is not None:
-            page = client.get("/v1/replays", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+            asked = {"kind": "regenerate", "limit": 2, **({"cursor": cursor} if cursor else {})}
+            page = client.get("/v1/runs", params=asked).json()
             seen += [run["id"] for run in page["runs"]]
             cursor = page.get("nextCursor")
             ask(client, service, partitions=["payments-1"], dryRun=True)
@@ -160,7 +161,7 @@ def test_rows_of_a_later_release_do_not_stop_the_service_and_are_named(
     history = History(database, lambda: 1)
     ids = [f"{number:020}" for number in range(3)]
     for one in ids:
-        history.add(Run(id=one, request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED, origin="schedule:look",
+        history.add(Run(id=one, request=RunRequest(kind="scan"), state=RunState.QUEUED, origin="schedule:look",
                         principal="me", created_ms=1))  # fmt: skip
     with database.write() as connection:
         request = json.dumps({"kind": "brandnew"})
@@ -233,7 +234,7 @@ def test_what_could_not_be_read_at_all_is_done_again_too(service: Whole) -> None
 
 
 def test_all_is_done_again_where_a_run_did_not_come_to_every_partition(service: Whole) -> None:
-    asked = RunRequest(kind=RunKind.REGENERATE, destination=f"{service.directory}/out")
+    asked = RunRequest(kind="regenerate", destination=f"{service.directory}/out")
     history = service.services.history
     run = Run(id="0" * 20, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0)
     history.add(run)
@@ -242,7 +243,7 @@ def test_all_is_done_again_where_a_run_did_not_come_to_every_partition(service: 
     totals = {"partitionsDone": 1, "partitionsFailed": 1, OTHER_FAILURES: 1}
     history.ended(run.id, RunEnd(state=RunState.PARTIALLY_FAILED, totals=totals, errors=()))
     with service.client() as client:
-        again = client.post(f"/v1/replays/{run.id}/retry").json()
+        again = client.post(f"/v1/runs/{run.id}/retry").json()
         assert again["request"]["partitions"] == []
 
 
@@ -268,7 +269,7 @@ def test_what_a_verification_finds_is_counted_by_its_kind(service: Whole) -> Non
         shipped[1].unlink()
         log = next(shipped[2].parent.glob(f"{shipped[2].name[:20]}*.log"))
         log.write_bytes(log.read_bytes()[:-1] + b"?")
-        asked = RunRequest(kind=RunKind.VERIFY, destination=f"file://{service.directory}/store")
+        asked = RunRequest(kind="verify", destination=f"file://{service.directory}/store")
         run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
         assert service.services.worker.wait(run.id) is RunState.PARTIALLY_FAILED
         found = client.get("/metrics").text
@@ -279,7 +280,7 @@ def test_what_a_verification_finds_is_counted_by_its_kind(service: Whole) -> Non
 def test_what_was_shipped_under_narrower_rules_fails_the_run_that_would_keep_more(service: Whole) -> None:
     narrow, wide = (
         RunRequest(
-            kind=RunKind.TIER,
+            kind="tier",
             destination=f"file://{service.directory}/store",
             partitions=("payments-1",),
             settings={"as_of": as_of, "producer_id_expiration_ms": expiration_ms},
@@ -301,7 +302,7 @@ def test_what_was_shipped_under_narrower_rules_fails_the_run_that_would_keep_mor
 
 
 def test_verifying_where_nothing_was_shipped_fails_as_it_does_in_a_shell(service: Whole) -> None:
-    asked = RunRequest(kind=RunKind.VERIFY, destination=f"file://{service.directory}/store")
+    asked = RunRequest(kind="verify", destination=f"file://{service.directory}/store")
     run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
     assert service.services.worker.wait(run.id) is RunState.FAILED
     kept = service.services.history.get(run.id)
@@ -313,7 +314,7 @@ def test_what_brokers_tiered_is_verified_like_what_was_shipped(
     service: Whole, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     remote = fixture_set("kafka-3.9.1-aiven-plain").remote
-    asked = RunRequest(kind=RunKind.VERIFY, destination=remote.as_uri())
+    asked = RunRequest(kind="verify", destination=remote.as_uri())
     run = service.services.worker.submit(asked, origin="schedule:check", principal="schedule")
     assert service.services.worker.wait(run.id) is RunState.SUCCEEDED
     kept = service.services.history.get(run.id)

@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.service.services import Services
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.local import LocalObjectStore
@@ -248,7 +248,7 @@ def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
                 service.over(client, client.post(f"/v1/schedules/{name}/run").headers["location"])
         history, ids = service.services.history, service.services.plans.ids
         for partitions, lost in (((), 2), (("payments-0",), 1)):  # the second one says nothing of the others
-            request = RunRequest(kind=RunKind.REPLICAS, partitions=partitions)
+            request = RunRequest(kind="replicas", partitions=partitions)
             run = Run(
                 id=ids.make(), request=request, state=RunState.QUEUED, origin=BY_API, principal="ci", created_ms=1
             )

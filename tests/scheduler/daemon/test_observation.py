@@ -29,7 +29,7 @@ def test_a_scan_of_what_a_caller_names_says_nothing_of_the_whole_service() -> No
     observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
 
     def ended(state: RunState, origin: str = "api", **asked: Any) -> float:
-        request = RunRequest(kind=RunKind.SCAN, **asked)
+        request = RunRequest(kind="scan", **asked)
         run = Run(id="1", request=request, state=RunState.RUNNING, origin=origin, principal="ci", created_ms=0)
         observation.run_ended(run, RunEnd(state=state, totals={}, errors=()), 1.0)
         return observation.metrics.registry.get_sample_value("resnap_last_scan_success") or 0
@@ -48,7 +48,7 @@ def test_a_good_run_into_one_store_hides_no_other_that_is_down() -> None:
     observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
 
     def ended(origin: str, *errors: ReportedError) -> str:
-        request = RunRequest(kind=RunKind.TIER, destination="s3://bucket")
+        request = RunRequest(kind="tier", destination="s3://bucket")
         run = Run(id="1", request=request, state=RunState.RUNNING, origin=origin, principal="ci", created_ms=0)
         state = RunState.FAILED if errors else RunState.SUCCEEDED
         observation.run_ended(run, RunEnd(state=state, totals={}, errors=errors), 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.settings.settings import AT_START, SETTING_NAMES, Settings, taken_over
 from resnap.storage.errors import ConfigurationError
@@ -59,9 +59,9 @@ def test_what_the_process_is_made_of_waits_and_is_named_until_then(services: Ser
 def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path) -> None:
     write(tmp_path, START.replace("queue-size = 5", "queue-size = 1"))
     services.reload()
-    services.worker.submit(RunRequest(kind=RunKind.SCAN), origin="api", principal="me")
+    services.worker.submit(RunRequest(kind="scan"), origin="api", principal="me")
     with pytest.raises(Exception, match="1 run waits"):
-        services.worker.submit(RunRequest(kind=RunKind.SCAN), origin="api", principal="me")
+        services.worker.submit(RunRequest(kind="scan"), origin="api", principal="me")
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_an_unusable_setting_is_reported_with_its_place_and_runs_go_on_as_before
         services.reload()
     assert services.settings is before
     assert services.worker.queue_size == 5
-    assert services.configuration.of(RunRequest(kind=RunKind.SCAN)).verify_crc, "as it was put in force"
+    assert services.configuration.of(RunRequest(kind="scan")).verify_crc, "as it was put in force"
 
 
 def test_a_run_uses_the_settings_in_force_and_not_what_the_file_has_become(services: Services, tmp_path: Path) -> None:
-    request = RunRequest(kind=RunKind.REGENERATE, settings={"as_of": "roll"})
+    request = RunRequest(kind="regenerate", settings={"as_of": "roll"})
     write(tmp_path, START.replace("verify-crc = true", "verify-crc = false"))
     assert services.configuration.of(request).verify_crc
     services.reload()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
-from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import Run, RunRequest, RunState
 from resnap.scheduler.service.cron import cron_trigger
 from resnap.scheduler.service.schedules import Schedules, trigger_of
 from resnap.scheduler.settings.service import ScheduleSpec
@@ -62,7 +62,7 @@ class Timed:
         """Add a run of a schedule to the history."""
         self.at_work.history.add(
             Run(
-                id=run_id, request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED, origin=f"schedule:{name}",
+                id=run_id, request=RunRequest(kind="scan"), state=RunState.QUEUED, origin=f"schedule:{name}",
                 principal="schedule", created_ms=at_ms,
             )
         )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
 from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
@@ -212,7 +212,7 @@ def test_a_clock_that_was_set_back_over_a_restart_disorders_nothing_and_stops_no
     with closing(Database(directory / "state" / DATABASE_FILE)) as left:
         ids, history = Ids(lambda: now_ms + 10 * DAY_MS, lambda _: 1), history_of(left)
         for name in ("hourly", "daily", "hourly"):
-            run = Run(id=ids.make(), request=RunRequest(kind=RunKind.SCAN), state=RunState.QUEUED,
+            run = Run(id=ids.make(), request=RunRequest(kind="scan"), state=RunState.QUEUED,
                       origin=f"schedule:{name}", principal="schedule", created_ms=now_ms + 10 * DAY_MS)  # fmt: skip
             history.add(run)
             history.ended(run.id, RunEnd(state=RunState.SUCCEEDED, totals={}, errors=()))

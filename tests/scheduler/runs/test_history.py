@@ -31,7 +31,7 @@ def history(tmp_path: Path, warned: list[str]) -> Iterator[History]:
     database.close()
 
 
-def add(history: History, run_id: str, kind: RunKind = RunKind.TIER, origin: str = "api") -> None:
+def add(history: History, run_id: str, kind: RunKind = "tier", origin: str = "api") -> None:
     request = RunRequest(kind=kind, sources=("/a",), settings={"topics": ["x"]})
     history.add(Run(id=run_id, request=request, state=RunState.QUEUED, origin=origin, principal="me", created_ms=1000))
 
@@ -48,7 +48,7 @@ def test_a_run_is_read_back_as_it_was_asked_for(history: History) -> None:
     add(history, "a")
     found = history.get("a")
     assert found is not None
-    assert found.request == RunRequest(kind=RunKind.TIER, sources=("/a",), settings={"topics": ["x"]})
+    assert found.request == RunRequest(kind="tier", sources=("/a",), settings={"topics": ["x"]})
     assert (found.started_ms, found.finished_ms, found.errors) == (None, None, ())
 
 
@@ -143,12 +143,12 @@ def test_only_what_ended_long_ago_is_forgotten_with_all_that_belongs_to_it(histo
 
 def test_lists_are_cut_and_filtered(history: History) -> None:
     for number in range(6):
-        add(history, f"r{number}", RunKind.SCAN if number % 2 else RunKind.TIER, "schedule:x" if number < 2 else "api")
+        add(history, f"r{number}", "scan" if number % 2 else "tier", "schedule:x" if number < 2 else "api")
     first = [run.id for run in history.page(RunFilter(), limit=4)]
     add(history, "r9")
     rest = [run.id for run in history.page(RunFilter(), limit=4, before=first[-1])]
     assert [*first, *rest] == ["r5", "r4", "r3", "r2", "r1", "r0"], "also while others are added"
-    assert [run.id for run in history.page(RunFilter(kinds=(RunKind.SCAN,), origin="schedule:x"), limit=9)] == ["r1"]
+    assert [run.id for run in history.page(RunFilter(kinds=("scan",), origin="schedule:x"), limit=9)] == ["r1"]
     assert history.page(RunFilter(states=FINAL), limit=9) == []
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import PartitionOutcome, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state import database
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.runs.working import history_of
@@ -38,7 +38,7 @@ def life(path: Path) -> Iterator[object]:
     opened = Database(path, is_service=True)
     yield opened
     history = history_of(opened, now_ms=lambda: 5000)
-    request = RunRequest(kind=RunKind.REGENERATE)
+    request = RunRequest(kind="regenerate")
     history.add(Run(id="a", request=request, state=QUEUED, origin="api", principal="me", created_ms=1))
     yield history
     yield history.began("a")

@@ -8,7 +8,7 @@ import pytest
 
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
-from resnap.scheduler.runs.run import PartitionOutcome, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import PartitionOutcome, Run, RunRequest, RunState
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import CancelledError, DataError
 from tests.clocks import FixedClock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def history(tmp_path: Path) -> Iterator[History]:
     database = Database(tmp_path / "service.db")
     found = history_of(database)
-    request = RunRequest(kind=RunKind.REGENERATE)
+    request = RunRequest(kind="regenerate")
     found.add(Run(id="a", request=request, state=RunState.QUEUED, origin="api", principal="me", created_ms=0))
     yield found
     database.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.run import PartitionOutcome, RunKind, RunState
+from resnap.scheduler.runs.run import PartitionOutcome, RunState
 from resnap.scheduler.runs.worker import STOPPED, QueueFullError
 from resnap.storage.errors import DataError
 from tests.scheduler.files import BALLAST, fill
@@ -45,7 +45,7 @@ def test_a_scan_does_not_wait_for_a_replay(at_work: Bench) -> None:
     gate = at_work.hold("replay")
     replay = at_work.ask("replay")
     assert gate.begun.wait(PATIENCE_S)
-    assert at_work.worker.wait(at_work.ask("look", RunKind.SCAN).id) is RunState.SUCCEEDED
+    assert at_work.worker.wait(at_work.ask("look", "scan").id) is RunState.SUCCEEDED
     assert at_work.state(replay) == "running"
     gate.go_on.set()
     at_work.worker.wait(replay.id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.run import RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import RunRequest, RunState
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.state.database import Database
 
@@ -45,7 +45,7 @@ def test_a_caller_that_waits_for_a_run_that_never_began_gets_its_end(tmp_path: P
     history = History(database, clock.now_ms)
     worker = Worker(history, execution, Ids(clock.now_ms, lambda _: 1), clock, Deaf(), queue_size=3)  # type: ignore[arg-type]
     worker.start()
-    request = RunRequest(kind=RunKind.REGENERATE)
+    request = RunRequest(kind="regenerate")
     began, waits = (worker.submit(request, origin="api", principal="me") for _ in range(2))
     heard: list[RunState] = []
     waiting = threading.Thread(target=lambda: heard.append(worker.wait(waits.id)), daemon=True)

@@ -85,7 +85,7 @@ class Bench:
     work: Work
     heard: Heard
 
-    def ask(self, name: str, kind: RunKind = RunKind.REGENERATE) -> Run:
+    def ask(self, name: str, kind: RunKind = "regenerate") -> Run:
         return self.worker.submit(RunRequest(kind=kind, partitions=(name,)), origin="api", principal="me")
 
     def hold(self, name: str) -> Gate:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from resnap.scheduler.registry import KINDS
 from resnap.scheduler.telemetry import series as module
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
-from resnap.scheduler.telemetry.series import MISMATCHES, RUN_KINDS, UPLOAD_FAILURES
+from resnap.scheduler.telemetry.series import MISMATCHES, UPLOAD_FAILURES
 from resnap.scheduler.version import resnap_revision, resnap_version
 from resnap.storage import errors
 from resnap.tiering.quota.quota_metrics import series
@@ -213,7 +214,7 @@ def test_the_reasons_of_failed_uploads_are_codes_of_errors() -> None:
 
 
 def test_the_values_of_labels_are_unique() -> None:
-    for words in (MISMATCHES, RUN_KINDS, UPLOAD_FAILURES, module.RUN_STATES, module.SCHEDULER_EVENTS):
+    for words in (MISMATCHES, tuple(KINDS), UPLOAD_FAILURES, module.RUN_STATES, module.SCHEDULER_EVENTS):
         assert len(set(words)) == len(words)
         assert module.OTHER not in words
 

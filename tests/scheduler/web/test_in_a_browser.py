@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import Run, RunEnd, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.web import login, rendering
 from tests.scheduler.api.serving import served
 from tests.scheduler.api.whole import Whole, whole
@@ -208,7 +208,7 @@ def test_names_in_the_map_of_topics_stay_in_their_boxes_and_keep_their_size(page
 
 def test_a_run_is_followed_to_its_end_without_a_reload(page: Page, service: Whole) -> None:
     history = service.services.history
-    asked = RunRequest(kind=RunKind.REGENERATE, destination="/nowhere")
+    asked = RunRequest(kind="regenerate", destination="/nowhere")
     run = Run(id=RUN_ID, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0)
     history.add(run)
     history.began(RUN_ID)

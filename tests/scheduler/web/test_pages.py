@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.runs.partition_details import ScannedBoundary
-from resnap.scheduler.runs.run import Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import Run, RunRequest, RunState
 from resnap.scheduler.web.partition_pictures import BOUNDARIES, cells, spread_of
 from resnap.scheduler.web.words import outcome_lines
 from tests.scheduler.api.whole import Whole, whole
@@ -57,7 +57,7 @@ def commands(text: str) -> list[list[str]]:
 def test_a_run_at_work_says_what_it_does(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> None:
     row = {"task": "replay", "phase": "compiling", "segments": 1, "segmentsTotal": 4, "bytes": 1, "bytesTotal": 4,
            "elapsedMs": 60_000, "bytesPerSecond": 1 << 24, "leftMs": 4_800_000}  # fmt: skip
-    asked = RunRequest(kind=RunKind.REGENERATE, destination="/nowhere")
+    asked = RunRequest(kind="regenerate", destination="/nowhere")
     with whole(tmp_path, fixture_set("kafka-2.7.2").data) as service, service.client() as client:
         history, run_id = service.services.history, service.services.plans.ids.make()
         history.add(Run(id=run_id, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0))
@@ -141,7 +141,7 @@ def test_a_run_that_is_over_shows_its_topics_and_no_phase(service: Whole) -> Non
     with service.client("operator") as client:
         location = client.post("/v1/replays", json=body).headers["location"]
         service.over(client, location)
-    text = opened(service, location.replace("/v1/replays", "/runs"))
+    text = opened(service, location.replace("/v1/runs", "/runs"))
     assert re.search(r"<dt>Topics</dt><dd[^>]*>pay\*</dd>", text)
     assert '<div class="task">' in text
     assert "scanning" not in text
@@ -152,7 +152,7 @@ def test_what_went_wrong_is_shown_with_the_next_step(service: Whole) -> None:
     with service.client("operator") as client:
         location = client.post("/v1/replays", json=body).headers["location"]
         assert service.over(client, location)["state"] == "failed"
-    text = opened(service, location.replace("/v1/replays", "/runs"))
+    text = opened(service, location.replace("/v1/runs", "/runs"))
     assert re.search(r"What went wrong</h2>.*nowhere does not exist.*check the spelling", text, re.DOTALL)
 
 

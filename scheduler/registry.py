@@ -1,0 +1,240 @@
+"""The table of commands and verbs: their words, where each is, and what runs of the service that do it are called.
+
+``resnap --help``, the choices of ``--kind``, the labels of metrics and the names that schedules may run are read from
+it, and import nothing else.
+
+A verb is one file, ``scheduler/verbs/<verb>.py``, and its row here. Its file declares a ``Verb``
+(``scheduler.job.contract``) with what is asked, its run, its view, and how the service does it. From these are made
+
+- the shell: its flags are those settings that the verb takes and the fields of its request, its help is the docstring
+  of the request (``cli.options.command_of``);
+- the API: the address that makes a run of it, and the body, if the verb has a ``Door`` (``api.runs``); the rows of its
+  partitions in OpenAPI;
+- schedules: what they may give to it (``runs.configuration``); the lane in which it waits (``runs.worker``);
+- its page, its metrics, and its lines in ``docs/reference.md`` (``python -m tests.reference``).
+
+Commands that print settings or talk to the service's file, and verbs that are more than one job, are functions with
+``@with_settings(...)``, whose docstring is their help; they are named ``module:function``.
+"""
+
+from typing import Final, NamedTuple
+
+
+class CommandRow(NamedTuple):
+    """The location of a command, its one-line summary, and an example.
+
+    Attributes:
+        place: the module of a verb, or ``module:function``.
+        kind: what runs of the service are called that do it; None where only the shell may ask for it.
+
+    """
+
+    place: str
+    summary: str
+    example: str
+    kind: str | None = None
+
+
+_COMMANDS: Final = "resnap.scheduler.commands"
+_VERBS: Final = "resnap.scheduler.verbs"
+COMMANDS: Final[dict[str, CommandRow]] = {
+    "check": CommandRow(
+        f"{_VERBS}.check:check",
+        "Say for each topic whether tiering can be turned on.",
+        "resnap check /var/lib/kafka --server-properties /etc/kafka/server.properties",
+    ),
+    "scan": CommandRow(
+        f"{_VERBS}.scan",
+        "Show where producer snapshots are missing, and what that blocks.",
+        "resnap scan /var/lib/kafka --topic 'payments*'",
+        "scan",
+    ),
+    "plan": CommandRow(
+        f"{_VERBS}.plan:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
+    ),
+    "regenerate": CommandRow(
+        f"{_VERBS}.regenerate",
+        "Rebuild producer snapshots into a directory or store.",
+        "resnap regenerate /var/lib/kafka --into /srv/staged",
+        "regenerate",
+    ),
+    "tier": CommandRow(
+        f"{_VERBS}.tier",
+        "Ship eligible segments with their snapshots to a store.",
+        "resnap tier /var/lib/kafka --to s3://tiered/cluster-1 --dry-run",
+        "tier",
+    ),
+    "verify": CommandRow(
+        f"{_VERBS}.verify:verify",
+        "Compare snapshots with a replay, or read a store back.",
+        "resnap verify s3://tiered/cluster-1 --since 7d",
+        "verify",
+    ),
+    "repair": CommandRow(
+        f"{_VERBS}.repair",
+        "Replace wrong snapshots in a store.",
+        "resnap repair s3://tiered/cluster-1 --dry-run",
+    ),
+    "explain": CommandRow(
+        f"{_VERBS}.explain:explain",
+        "Show the batches that made each entry of a snapshot.",
+        "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
+    ),
+    "install": CommandRow(
+        f"{_VERBS}.install:install",
+        "Install snapshots beside the segments of a stopped broker.",
+        "resnap install /srv/staged /var/lib/kafka",
+    ),
+    "restore": CommandRow(
+        f"{_VERBS}.restore:restore",
+        "Restore partition directories from shipped segments.",
+        "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
+    ),
+    "retain": CommandRow(
+        f"{_VERBS}.retain",
+        "Apply a retention to what was shipped.",
+        "resnap retain s3://tiered/cluster-1 --retention 90d --delete",
+    ),
+    "gc": CommandRow(
+        f"{_VERBS}.gc",
+        "Delete what killed runs have left in a store.",
+        "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
+    ),
+    "inspect": CommandRow(
+        f"{_VERBS}.inspect.file:inspect_file",
+        "Show any file of a log dir or a store.",
+        "resnap inspect /var/lib/kafka/payments-0/00000000000000004200.snapshot",
+    ),
+    "doctor": CommandRow(
+        f"{_VERBS}.doctor:doctor",
+        "Check what a run needs: Java, log dirs, store, clock.",
+        "resnap doctor /var/lib/kafka s3://tiered/cluster-1",
+    ),
+    "version": CommandRow(
+        f"{_COMMANDS}.about:show_version",
+        "Print the versions of Resnap and of what it runs on.",
+        "resnap version --output json",
+    ),
+    "config show": CommandRow(
+        f"{_COMMANDS}.about:show_config",
+        "Print every setting, its value and its origin.",
+        "resnap config show --config /etc/resnap.toml",
+    ),
+    "controller image": CommandRow(
+        f"{_VERBS}.controller:show_image",
+        "Show the cluster that a metadata log describes.",
+        "resnap controller image /var/lib/kafka/__cluster_metadata-0",
+    ),
+    "controller producer-ids": CommandRow(
+        f"{_VERBS}.controller:show_producer_ids",
+        "Show which producer ids were used.",
+        "resnap controller producer-ids /var/lib/kafka",
+    ),
+    "controller config": CommandRow(
+        f"{_VERBS}.controller:show_brokers_config",
+        "Show the settings brokers use.",
+        "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
+    ),
+    "controller audit": CommandRow(
+        f"{_VERBS}.controller_audit",
+        "Check that producer ids were allocated.",
+        "resnap controller audit /var/lib/kafka",
+    ),
+    "remote status": CommandRow(
+        f"{_VERBS}.remote_status:show_status",
+        "Show what brokers know to be in remote storage.",
+        "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
+    ),
+    "replicas": CommandRow(
+        f"{_VERBS}.replicas:replicas",
+        "Find replicas that lost producer state, on a running cluster.",
+        "resnap replicas --bootstrap-server localhost:9092",
+        "replicas",
+    ),
+    "fleet status": CommandRow(
+        f"{_VERBS}.fleet_status:show_fleet",
+        "Say for each topic of the cluster whether tiering can be turned on.",
+        "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
+    ),
+    "fleet gate": CommandRow(
+        f"{_VERBS}.fleet_gate",
+        "Say whether a broker may be stopped now.",
+        "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
+    ),
+    "announce": CommandRow(
+        f"{_VERBS}.announce",
+        "Make shipped segments visible to brokers.",
+        "resnap announce s3://tiered/cluster-1 --bootstrap-server localhost:9092 --publish",
+    ),
+    "producer census": CommandRow(
+        f"{_VERBS}.census",
+        "Count the producers a broker holds, by topic and age.",
+        "resnap producer census /var/lib/kafka --under 3600000",
+        "census",
+    ),
+    "producer simulate": CommandRow(
+        f"{_VERBS}.producer",
+        "Show what a broker answers to a script of appends.",
+        "resnap producer simulate docs/examples/expired-producer.jsonl",
+    ),
+    "quota set": CommandRow(
+        f"{_VERBS}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
+    ),
+    "quota delete": CommandRow(
+        f"{_VERBS}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
+    ),
+    "quota describe": CommandRow(
+        f"{_VERBS}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
+    ),
+    "quota simulate": CommandRow(
+        f"{_VERBS}.quota_simulate:simulate_quota",
+        "Show which principals a quota would have throttled.",
+        "resnap quota simulate /var/lib/kafka --rate 100",
+    ),
+    "quota advise": CommandRow(
+        f"{_VERBS}.quota_advise:advise_quota",
+        "Find a rate that throttles few principals.",
+        "resnap quota advise /var/lib/kafka --share 0.95",
+    ),
+    "serve": CommandRow(
+        f"{_COMMANDS}.serve:serve",
+        "Run the service: schedules, HTTP API and web page.",
+        "resnap serve --config /etc/resnap.toml",
+    ),
+    "runs list": CommandRow(
+        f"{_COMMANDS}.runs:list_runs",
+        "List the runs of the service, the newest first.",
+        "resnap runs list --state failed",
+    ),
+    "runs show": CommandRow(
+        f"{_COMMANDS}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"
+    ),
+    "token create": CommandRow(
+        f"{_COMMANDS}.token:create_token",
+        "Create a token, and show it once.",
+        "resnap token create ci --role operator --expires 30d",
+    ),
+    "token list": CommandRow(
+        f"{_COMMANDS}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
+    ),
+    "token revoke": CommandRow(
+        f"{_COMMANDS}.token:revoke_token",
+        "Revoke a token and the sessions that began with it.",
+        "resnap token revoke ci",
+    ),
+    "demo": CommandRow(f"{_VERBS}.demo.story:demo", "Show Resnap at work on a generated log.", "resnap demo"),
+}
+"""By the words a command is called with, in the order in which ``resnap --help`` lists them."""
+GROUPS: Final = {
+    "config": "Settings, and where they come from.",
+    "controller": "The contents of a cluster's metadata log.",
+    "remote": "Remote storage as brokers see it.",
+    "fleet": "All brokers of a cluster at once, through the services beside them.",
+    "producer": "Producer ids: who holds them, and how a broker answers.",
+    "quota": "Limits on how many new producer ids a user may use (KIP-936).",
+    "runs": "Runs of the service, past and waiting.",
+    "token": "Tokens for the HTTP API and the web page.",
+}
+"""Summaries of the words that group several commands."""
+KINDS: Final = {row.kind: words for words, row in COMMANDS.items() if row.kind}
+"""By the kind of a run: the words of the command that does the same."""

@@ -1,0 +1,107 @@
+"""The verb ``batches``, which is not Resnap's: counts the batches of each partition. ``test_new_verb`` adds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from resnap.scheduler.cli.flags import PARTITIONS
+from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View, unread
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.sources import select
+from resnap.scheduler.output.documents import Identity
+from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.storage.log.record_batch import read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.output.rendering import Row
+    from resnap.storage.log.partition_dir import PartitionDir
+
+
+class BatchesRow(Identity):
+    """One partition of `resnap batches`."""
+
+    batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Request):
+    """Count the record batches of each partition."""
+
+    least: Annotated[int, typer.Option("--least", metavar="N", min=1, help="Only partitions of so many batches.")] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted(Result):
+    """A partition, and how many batches it has."""
+
+    batches: int
+
+
+def run(request: Asked, context: Context) -> Iterator[Result]:
+    """Yield the partitions that have enough batches."""
+    selection = select(request.scope, context.engine().reading.sources)
+    yield from unread(selection)
+    for one in selection.partitions:
+        batches = _count(one.inventory.partition)
+        if batches >= request.least:
+            yield Counted(topic_partition=one.topic_partition, state=PartitionState.DONE, batches=batches)
+
+
+def _count(partition: PartitionDir) -> int:
+    count = 0
+    for segment in partition.segments:
+        data, position = Path(segment.path).read_bytes(), 0
+        while position < len(data):
+            position += read_header(data, position).size_bytes
+            count += 1
+    return count
+
+
+class BatchesView(View[Result]):
+    """A row per partition."""
+
+    name = "partitions"
+    kind = "partition"
+    columns = (PARTITION, Column(key="batches", title="BATCHES", right=True))
+
+    def __init__(self) -> None:
+        self._batches = 0
+
+    def row(self, result: Result) -> Row | None:
+        """Return the row of a partition, and count it."""
+        if not isinstance(result, Counted) or result.topic_partition is None:
+            return None
+        self._batches += result.batches
+        return {**identity(result.topic_partition), "batches": result.batches}
+
+    def totals(self) -> Row:
+        """Return the number of batches."""
+        return {"batches": self._batches}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the number in words."""
+        yield f"{self._batches} batches."
+
+
+VERB = Verb(
+    takes=(PARTITIONS,),
+    request=Asked,
+    run=run,
+    view=lambda *_: BatchesView(),
+    is_short=True,
+    door=Door(
+        path="/v1/batch-counts",
+        summary="Count batches",
+        does="Count the batches of each partition.",
+        body="What to count.",
+        asks=("topics", "sources", "least"),
+    ),
+    rows=(BatchesRow,),
+)
