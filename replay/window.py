@@ -13,16 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.replay.producer_state import Expiry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_EXPIRATION_MS: Final = 604_800_000
-"""Seven days, ``transactional.id.expiration.ms`` before 3.4: too long costs reading, too short correctness."""
-DEFAULT_CHECK_INTERVAL_MS: Final = 600_000
 DEFAULT_EXPIRY: Final = Expiry(DEFAULT_EXPIRATION_MS, DEFAULT_CHECK_INTERVAL_MS)
-DEFAULT_TRANSACTION_MAX_TIMEOUT_MS: Final = 900_000
 TRANSACTION_MARGIN_MS: Final = 300_000
 """What a coordinator may take beyond the time-out until its marker is written."""
 

@@ -13,11 +13,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from resnap.replay import DEFAULT_EXPIRATION_MS
 from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.proven_window import proven
-from resnap.replay.window import DEFAULT_EXPIRATION_MS, AsOf, ReplayRules, SegmentSpan
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, StalePlanError, parser_says
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
+from resnap.replay.scan import HEADER_READ_BYTES, LEAST_PART_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.storage.sources.files import Sources
-
-HEADER_READ_BYTES: Final = 128 << 10
-"""Mean batch size from which headers are read one by one: about what a disk streams in the time of one small read."""
-SPLIT_BYTES: Final = 1 << 30
-"""The size that segments mostly have: they are cut only to keep more slots busy."""
-LEAST_PART_BYTES: Final = 64 << 20
-"""Below this a task costs more than it saves."""
-PRODUCERS_PER_TASK: Final = 250_000
-"""Some 50 MB of summaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

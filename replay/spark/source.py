@@ -33,11 +33,12 @@ from resnap.replay.spark.packages import ship_packages
 from resnap.replay.spark.pruning import EVERYTHING, Pruning
 from resnap.replay.spark.record_rows import RECORD_SCHEMA, read_record_rows
 from resnap.replay.spark.worker import freeze_worker
+from resnap.storage.disk import readable
 from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
 from resnap.storage.key_file import KeyFile
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
-from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir, readable
+from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path

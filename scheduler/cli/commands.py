@@ -98,12 +98,14 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     """Return the command, or the group of commands, that is called with ``words``."""
     if words in GROUPS:
         return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
+    name = words.rsplit(maxsplit=1)[-1]
     module, _, function = COMMANDS[words].place.partition(":")
     found = import_module(module)
-    from resnap.scheduler.cli.options import command_of  # noqa: PLC0415 - loads what only commands need
+    if function:
+        return make_command(name, getattr(found, function), COMMANDS[words].example)
+    from resnap.scheduler.cli.asking import command_of  # noqa: PLC0415 - loads what only verbs need
 
-    called = getattr(found, function) if function else command_of(found.VERB)
-    return make_command(words.rsplit(maxsplit=1)[-1], called, COMMANDS[words].example)
+    return make_command(name, command_of(found.VERB), COMMANDS[words].example)
 
 
 def make_command(name: str, function: Callable[..., Any], example: str) -> Any:  # noqa: ANN401

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.contract import Observer, Result
-from resnap.scheduler.job.wiring import engine_of
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
@@ -61,6 +60,8 @@ class Invocation:
 
     def engine(self, *, ahead: bool = False) -> Engine:
         """Return the engine of this command; it is closed when the command ends."""
+        from resnap.scheduler.job.wiring import engine_of  # noqa: PLC0415 - a third of the program, which few need
+
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
     def show(self, results: Iterable[R], view: View[R]) -> int:

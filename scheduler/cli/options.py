@@ -11,17 +11,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import MISSING
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
 
 import typer
 
 from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
-from resnap.scheduler.cli.flags import COMMON, SERVE, Group, LogDirs, flag_annotation
+from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Output, OutputClosedError
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import resembling_variable
@@ -29,10 +26,7 @@ from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.telemetry.traces import traced
 from resnap.storage.errors import UsageError, check_address_space
 from resnap.storage.spans import span
-from resnap.tiering.cluster.client import SharedCluster
-
-if TYPE_CHECKING:
-    from resnap.scheduler.job.contract import Verb
+from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 P = ParamSpec("P")
 Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
@@ -78,27 +72,6 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
         return run
 
     return decorate
-
-
-def command_of(verb: "Verb") -> Callable[..., None]:
-    """Return the command that asks for a verb: its arguments are the fields of its request, its help the docstring."""
-
-    def ask(context: Invocation, /, **given: Any) -> int:  # noqa: ANN401 - as Typer parsed them
-        sources = given.pop("sources", None)
-        saved = saved_plan(given.pop("plan_file", None), sources)
-        request = verb.request(scope=scope_of(context.settings, sources, saved, reads=verb.reads), saved=saved, **given)
-        return context.show(verb.run(request, context), verb.view(request, context))
-
-    named = [(name, one.kind, one.default) for name, one in verb.arguments.items()]
-    named += [("sources", LogDirs, None)] if verb.reads in {"log dirs", "store"} else []
-    named += [("plan_file", PlanFile, None)] if verb.carries_out_plans else []
-    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for name, kind, default in named:
-        missing = inspect.Parameter.empty if default is MISSING else default
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=missing))
-    ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    ask.__doc__ = verb.request.__doc__
-    return with_settings(*verb.takes)(ask)
 
 
 def _run(command: Callable[..., int | None], invocation: Invocation, arguments: Mapping[str, Any]) -> int:

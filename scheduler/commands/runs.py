@@ -14,7 +14,7 @@ from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Answer, Column, Row, human_duration
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
-from resnap.scheduler.service.services import state_directory_of
+from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
 from resnap.storage.errors import UsageError
 

@@ -18,7 +18,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.output.rendering import Answer, Column, Row
-from resnap.scheduler.service.services import state_directory_of
+from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.values import parse_duration
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.storage.errors import UsageError

@@ -310,10 +310,8 @@ class Argument(NamedTuple):
     @property
     def flag(self) -> str:
         """The flag of the shell."""
-        words = (
-            self.option.default,
-            *(self.option.param_decls or ()),
-        )  # in an annotation Typer takes the first for a default
+        # Typer has the first word in the place of a default, until it has read the annotation.
+        words = (self.option.default, *(self.option.param_decls or ()))
         return next(word for word in words if isinstance(word, str) and word.startswith("--"))
 
     @property

@@ -19,14 +19,17 @@ from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.tier_run import Uploading
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN, declared_in
 from resnap.scheduler.settings.environment import process_environment
+from resnap.scheduler.settings.key_files import public_key
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
-from resnap.scheduler.settings.settings import given_flags
+from resnap.scheduler.settings.settings import DECLARED, given_flags
 from resnap.scheduler.settings.store import StoreSettings
 from resnap.storage.errors import ConfigurationError, StalePlanError, UsageError
+from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
+from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.run_cache.cache_files import CacheFiles
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.layouts.protocol import Layout
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.planning import SavedPlan
 
@@ -56,6 +60,7 @@ _RULES: Final = (
     ),
 )
 """Settings that decide what is read of a log, and what snapshots are made of it."""
+_OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
 _STORES: Final = tuple(one.name for one in declared_in(StoreSettings))
 
 
@@ -119,9 +124,34 @@ def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploadi
         is_parallel_asked=settings.origin("parallel") != DEFAULT_ORIGIN,
         bytes_per_s=settings.bwlimit,
         verification=settings.verify_upload,
-        layout=settings.layout_to_write(is_joined=settings.remote is not None),
+        layout=_layout_to_write(settings),
         complain=complain,
     )
+
+
+def _layout_to_write(settings: Settings) -> Layout:
+    """Return the layout that segments are shipped in; what is set for another one means nothing.
+
+    Where the log dirs are joined with a remote part, a key prefix may be of that alone.
+
+    Raises:
+        UsageError: a flag of it is given, and another layout.
+        ConfigurationError: the public key cannot be read, or is none.
+
+    """
+    if settings.layout == "aiven":
+        form = SegmentForm(
+            key_prefix=settings.key_prefix,
+            chunk_size=settings.chunk_size,
+            compression=settings.chunk_compression,
+            encryption_key=public_key(settings.encryption_public_key),
+        )
+        return layout_named(settings.layout, form)
+    names = _OF_AIVEN if settings.remote is None else _OF_AIVEN[1:]
+    given = [DECLARED[name].flag for name in names if settings.origin(name).startswith(FLAG_ORIGIN)]
+    if given:
+        raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
+    return layout_named(settings.layout)
 
 
 def _asked(settings: Settings) -> Asked:
@@ -271,9 +301,16 @@ def scope_of(
     """
     if reads == "cluster":
         connect, remote = partial(cluster_of, settings), remote_of(settings)
-        return Scope(sources=(), topics=settings.topics, partitions=settings.partitions, remote=remote, connect=connect)
+        return Scope(
+            sources=(),
+            topics=settings.topics,
+            exclude_topics=settings.exclude_topics,
+            partitions=settings.partitions,
+            remote=remote,
+            connect=connect,
+        )
     if reads == "other":
-        return Scope(sources=(), topics=settings.topics)
+        return Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"

@@ -28,8 +28,7 @@ from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.fleet import FleetWatch
 from resnap.scheduler.service.preconditions import check_places, warnings
 from resnap.scheduler.service.schedules import Schedules
-from resnap.scheduler.settings.environment import process_environment
-from resnap.scheduler.settings.loading import state_directory
+from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
@@ -39,8 +38,10 @@ from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.properties import read_properties
 from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.whole_file import read_whole
-from resnap.tiering.quota.active_producers import Cleaner
+from resnap.tiering.quota.active_producers import Cleaner, Remembering
+from resnap.tiering.quota.layers import life_cycle
 from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.token_bucket import QuotaConfig
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -83,13 +84,17 @@ class Services:
         self.plans = Plans(
             database=database, configuration=configuration, engine=self.engine, ids=ids, clock=clock, reads=self.reads
         )
+        window_ms = settings.producer_id_quota_window_size_seconds * 1000
         self.admission = AdmissionControl(
             directory,
             settings.metadata_log,
             clock,
             observation.warn,
-            config=settings.quota_config(),
-            remembering=settings.remembering(),
+            config=QuotaConfig(samples=settings.producer_id_quota_window_num, window_ms=window_ms),
+            remembering=Remembering(
+                cycle=life_cycle(settings.producer_id_quota_profile, window_ms),
+                false_positive_rate=settings.producer_id_quota_false_positive_rate,
+            ),
         )
         metrics.quota(partial(series, self.admission.manager))
         execution = Execution(
@@ -280,18 +285,3 @@ def address_of(listen: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 <= int(port) < 1 << 16:
         raise ConfigurationError(f"--listen {listen!r}: expected HOST:PORT", hint="such as 127.0.0.1:8936")
     return host.strip("[]"), int(port)
-
-
-def state_directory_of(settings: Settings) -> Path:
-    """Return the directory of the service's file.
-
-    Raises:
-        ConfigurationError: none is configured.
-
-    """
-    directory = state_directory(settings, process_environment())
-    if directory is None:
-        raise ConfigurationError(
-            "the service has no place for its file", hint="give --state-dir DIR, a directory of this machine"
-        )
-    return directory

@@ -14,6 +14,7 @@ import difflib
 import json
 import re
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Given, Layer
@@ -23,7 +24,6 @@ from resnap.storage.log.properties import read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 ENVIRONMENT_PREFIX: Final = "RESNAP_"
 RANKS: Final = "flags override the environment, which overrides the file, which overrides server.properties"
@@ -117,6 +117,12 @@ def node_named(static: Mapping[str, str]) -> str | None:
 def value_in(layers: Iterable[Layer], name: str) -> object:
     """Return the raw value of the setting ``name`` in the first layer that gives it, or None."""
     return next((layer[name].value for layer in layers if name in layer), None)
+
+
+def path_in(layers: Iterable[Layer], name: str) -> Path | None:
+    """Return the path in the first layer that gives the setting ``name``, or None."""
+    value = value_in(layers, name)
+    return None if value is None else Path(str(value))
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, object]:

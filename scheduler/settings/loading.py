@@ -1,8 +1,9 @@
 """Loads the settings of one command from flags, the environment, files and the cluster."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
@@ -14,18 +15,19 @@ from resnap.scheduler.settings.layers import (
     flag_layer,
     merged,
     origins_of,
+    path_in,
     refusal,
     server_properties_layer,
     value_in,
 )
-from resnap.scheduler.settings.metadata import NOTHING, FromMetadata, contradiction, metadata_layer, of_another_node
-from resnap.scheduler.settings.running_cluster import cluster_layer, connect
 from resnap.scheduler.settings.settings import Settings, display_name
-from resnap.scheduler.settings.values import shown_as, split_list
+from resnap.scheduler.settings.values import shown_as
 from resnap.storage.errors import ConfigurationError, UsageError
-from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.cluster.client import SharedCluster
-from resnap.tiering.controller.metadata.cluster import find_metadata_log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"
@@ -40,7 +42,7 @@ def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path 
 
     """
     if settings.state_dir is not None:
-        if is_store_url(settings.state_dir):
+        if "://" in settings.state_dir:
             raise UsageError(f"--state-dir {settings.state_dir}: it cannot be in a store",
                              hint="give a directory of this machine, or none")  # fmt: skip
         return None if settings.state_dir == NOWHERE else Path(settings.state_dir).absolute()
@@ -49,6 +51,21 @@ def state_directory(settings: Settings, environment: Mapping[str, str]) -> Path 
         return Path(states, "resnap")
     home = environment.get("HOME", "")
     return Path(home, ".local/state/resnap") if home.startswith("/") else None
+
+
+def state_directory_of(settings: Settings) -> Path:
+    """Return the directory of the service's file.
+
+    Raises:
+        ConfigurationError: none is configured.
+
+    """
+    directory = state_directory(settings, process_environment())
+    if directory is None:
+        raise ConfigurationError(
+            "the service has no place for its file", hint="give --state-dir DIR, a directory of this machine"
+        )
+    return directory
 
 
 def load_settings(
@@ -88,11 +105,12 @@ def load_settings(
     if "command_config" in given and value_in(layers, "bootstrap_server") is None:
         hint = "give --bootstrap-server HOST:PORT with it"
         raise UsageError("--command-config is given, but no cluster", hint=hint)
-    live, warned = _from_cluster(layers, shared_cluster) if ask_cluster else ({}, ())
-    said = NOTHING if places is None else _from_metadata(layers, read.static, places)
-    of_another = None if read.properties is None else of_another_node(read.properties, places or ())
-    layers += [live, said.layer, read.static]
-    warnings = (*warned, *said.warnings, *filter(None, [of_another]))
+    learned, warnings, metadata = list[Layer](), tuple[str, ...](), None
+    if places is not None or (ask_cluster and value_in(layers, "bootstrap_server")):
+        from resnap.scheduler.settings.learning import learn  # noqa: PLC0415 - Kafka's formats, which few need
+
+        learned, warnings, metadata = learn(layers, read, places, ask_cluster=ask_cluster, shared=shared_cluster)
+    layers += [*learned, read.static]
     origins = origins_of(layers)
     try:
         return Settings(
@@ -100,7 +118,7 @@ def load_settings(
             origins=origins,
             unknown_variables=unknown,
             metadata_warnings=warnings,
-            metadata=said.metadata,
+            metadata=metadata,
             files=read,
             shared_cluster=shared_cluster,
         )
@@ -111,7 +129,7 @@ def load_settings(
 def _read_files(layers: list[Layer], directory: Path | None) -> SettingFiles:
     file = _file(layers, directory)
     configuration = Layer() if file is None else file_layer(file)
-    properties = _path([*layers, configuration], "server_properties")
+    properties = path_in([*layers, configuration], "server_properties")
     static = Layer() if properties is None else server_properties_layer(properties)
     return SettingFiles(configuration, properties, static)
 
@@ -124,37 +142,9 @@ def settings_file(
     return _file([flag_layer(flags), environment_layer(variables)[0]], directory)
 
 
-def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
-    """Return what the metadata log says that was named, or lies in the log dirs that the command works on."""
-    named = _path([*layers, static], "metadata_log")
-    log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
-    there = tuple(places) or log_dirs
-    found = named or find_metadata_log(there)
-    if found is None:
-        return NOTHING
-    said = metadata_layer(found, there, static, must=named is not None)
-    contradicted = contradiction(layers, said.layer)
-    return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
-
-
-def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:
-    """Return what the running cluster says, where one is named, and notes about it."""
-    bootstrap_server = value_in(layers, "bootstrap_server")
-    if not bootstrap_server:
-        return {}, ()
-    with connect(str(bootstrap_server), _path(layers, "command_config"), shared) as cluster:
-        live, warnings = cluster_layer(cluster)
-    return live, (*warnings, *filter(None, [contradiction(layers, live)]))
-
-
-def _path(layers: list[Layer], name: str) -> Path | None:
-    value = value_in(layers, name)
-    return None if value is None else Path(str(value))
-
-
 def _file(layers: list[Layer], directory: Path | None) -> Path | None:
     path = (directory or Path()) / DEFAULT_FILE
-    return _path(layers, "config") or (path if path.is_file() else None)
+    return path_in(layers, "config") or (path if path.is_file() else None)
 
 
 def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError | ConfigurationError:

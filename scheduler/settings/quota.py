@@ -5,9 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from resnap.scheduler.settings.declaration import Count, Milliseconds, Setting, SettingGroup
-from resnap.tiering.quota.active_producers import DEFAULT_INTERVAL_MS, Remembering
-from resnap.tiering.quota.layers import DEFAULT, DEFAULT_WINDOW_MS, life_cycle
-from resnap.tiering.quota.token_bucket import QuotaConfig
 
 
 class QuotaSettings(SettingGroup):
@@ -26,7 +23,7 @@ class QuotaSettings(SettingGroup):
             "SECONDS",
             kafka=("producer.id.quota.window.size.seconds",),
         ),
-    ] = DEFAULT_WINDOW_MS // 1000
+    ] = 3600
     producer_id_quota_cache_cleanup_scheduler_interval_ms: Annotated[
         Milliseconds,
         Setting(
@@ -34,7 +31,7 @@ class QuotaSettings(SettingGroup):
             "MS",
             kafka=("producer.id.quota.cache.cleanup.scheduler.interval.ms",),
         ),
-    ] = DEFAULT_INTERVAL_MS
+    ] = 10_000
     producer_id_quota_false_positive_rate: Annotated[
         Annotated[float, Field(ge=1e-9, le=0.5)],
         Setting("Share of new ids that may pass without being counted.", "SHARE"),
@@ -42,15 +39,4 @@ class QuotaSettings(SettingGroup):
     producer_id_quota_profile: Annotated[
         Literal["P-A", "P-B", "P-C", "P-L"],
         Setting("Which text of the KIP defines how long an id counts as known; see docs/quota.md."),
-    ] = DEFAULT
-
-    def quota_config(self) -> QuotaConfig:
-        """Return samples and window; rates are per hour."""
-        return QuotaConfig(
-            samples=self.producer_id_quota_window_num, window_ms=self.producer_id_quota_window_size_seconds * 1000
-        )
-
-    def remembering(self) -> Remembering:
-        """Return how known ids are stored."""
-        cycle = life_cycle(self.producer_id_quota_profile, self.producer_id_quota_window_size_seconds * 1000)
-        return Remembering(cycle=cycle, false_positive_rate=self.producer_id_quota_false_positive_rate)
+    ] = "P-C"

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from resnap.replay.scan.reading import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
+from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from resnap.replay.scan import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
-from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.settings.declaration import (
     Count,
@@ -22,7 +22,7 @@ from resnap.scheduler.settings.declaration import (
     from_text,
 )
 from resnap.scheduler.settings.values import checked_as_of, split_list
-from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT
+from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 
 
 class SelectionSettings(SettingGroup):

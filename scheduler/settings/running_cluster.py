@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from resnap.tiering.cluster.client import SharedCluster
+    from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 TRANSACTION_TIMEOUT: Final = "transaction.max.timeout.ms"
 _NAMES: Final = (EXPIRATION, CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION, TRANSACTION_TIMEOUT)

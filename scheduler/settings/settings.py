@@ -5,7 +5,7 @@ What lies below ``scheduler`` gets plain values out of it.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
 
@@ -25,8 +25,12 @@ from resnap.scheduler.settings.shipping import ShippingSettings
 from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
 from resnap.scheduler.settings.values import Form, shown
 from resnap.storage.stores.s3_settings import S3Settings
-from resnap.tiering.cluster.client import SharedCluster
-from resnap.tiering.controller.metadata.cluster import ClusterMetadata
+from resnap.tiering.cluster.shared_cluster import SharedCluster
+
+if TYPE_CHECKING:
+    from resnap.tiering.controller.metadata.cluster import ClusterMetadata
+else:  # which only some commands load
+    ClusterMetadata = object
 
 
 class OutputSettings(SettingGroup):

@@ -1,21 +1,15 @@
 """Settings of shipping: how segments are checked and read, and their layout, with what it shares with brokers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from resnap.scheduler.io_priority import IoPriority
-from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingGroup, Size, from_text
-from resnap.scheduler.settings.key_files import public_key
+from resnap.scheduler.settings.declaration import Setting, SettingGroup, Size, from_text
 from resnap.scheduler.settings.values import parse_size
-from resnap.storage.errors import UsageError
-from resnap.storage.layouts.protocol import Layout
-from resnap.storage.layouts.segment_form import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, SegmentForm
-from resnap.storage.sources.registry import LayoutName, layout_named
-from resnap.tiering.shipping.delivery import Verification
+from resnap.storage.layouts.segment_form import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, LayoutName
 
-_OF_AIVEN: Final = ("key_prefix", "chunk_size", "chunk_compression", "encryption_public_key")
 PARALLEL: Final = 4
 """Segments on their way at once: each holds a part of 16 MiB."""
 
@@ -38,7 +32,7 @@ class ShippingSettings(SettingGroup):
         Size | None, Setting("Copy and read back at most this much per second, such as 50MiB.", "SIZE", for_runs=True)
     ] = None
     verify_upload: Annotated[
-        Verification,
+        Literal["auto", "read-back"],
         Setting(
             "auto trusts the store's check if a probe saw it refuse a wrong checksum; read-back reads every object"
             " again.",
@@ -75,27 +69,3 @@ class ShippingSettings(SettingGroup):
         Setting("For the layout aiven: the public RSA key (PEM) to encrypt segments with.", "ID=FILE",
                 beside_file=True),
     ] = Field(default_factory=dict)  # fmt: skip
-
-    def layout_to_write(self, *, is_joined: bool = False) -> Layout:
-        """Return the layout that segments are shipped in; what is set for another one means nothing.
-
-        Where the log dirs are joined with a remote part, a key prefix may be of that alone.
-
-        Raises:
-            UsageError: a flag of it is given, and another layout.
-            ConfigurationError: the public key cannot be read, or is none.
-
-        """
-        if self.layout == "aiven":
-            form = SegmentForm(
-                key_prefix=self.key_prefix,
-                chunk_size=self.chunk_size,
-                compression=self.chunk_compression,
-                encryption_key=public_key(self.encryption_public_key),
-            )
-            return layout_named(self.layout, form)
-        names = _OF_AIVEN[1:] if is_joined else _OF_AIVEN
-        given = [f"--{name.replace('_', '-')}" for name in names if self.origin(name).startswith(FLAG_ORIGIN)]
-        if given:
-            raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
-        return layout_named(self.layout)

@@ -399,7 +399,7 @@ VERB = Verb(
         does="Find replicas that lack producer state which others have; only in the cluster that the "
         "configuration names.",
         body="Which replicas of the service's running cluster to compare; all of them unless given.",
-        asks=("topics", "partitions"),
+        asks=("topics", "exclude_topics", "partitions"),
     ),
     rows=(ReplicasRow,),
 )

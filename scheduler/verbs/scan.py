@@ -388,6 +388,6 @@ VERB = Verb(
         summary="Scan now",
         does="Scan log dirs now, as a schedule would; the response has the address of the run.",
         body="What to scan.",
-        asks=("topics", "sources"),
+        asks=("topics", "exclude_topics", "sources"),
     ),
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from resnap.storage.encryption import RsaKey
 
+LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
+"""The layouts in which segments are shipped."""
 Compression: TypeAlias = Literal["none", "zstd", "heuristic"]
 CHUNK_BYTES: Final = 4 << 20
 """What Aiven's RemoteStorageManager recommends."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import is_there, legible
+from resnap.storage.disk import is_there, legible, readable
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import (
@@ -20,7 +20,6 @@ from resnap.storage.log.partition_dir import (
     PartitionDir,
     read_partition_dir,
     read_small,
-    readable,
 )
 from resnap.storage.log.survey import (
     CLEAN_SHUTDOWN,

@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import is_there
+from resnap.storage.disk import is_there, readable
 from resnap.storage.errors import LogDirError, LogDirInUseError
-from resnap.storage.log.partition_dir import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from resnap.storage.errors import LogDirError, UsageError, in_file
+from resnap.storage.errors import in_file
 from resnap.storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.log.store_path import StorePath
@@ -334,31 +334,3 @@ def read_small(path: Path, read: Callable[[bytes], _T]) -> _T | None:
         return None
     with in_file(path):
         return read(content)
-
-
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Translate the operating system's errors about ``path`` into ours."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise UsageError(f"{path} does not exist", hint="check the spelling; log.dirs names the right one") from error
-    except NotADirectoryError as error:
-        raise UsageError(f"{path} is not a directory", hint="give a log dir or a partition's directory") from error
-    except PermissionError as error:
-        raise LogDirError(f"no permission to read {_concerned(path, error)}",
-                          hint="run as the user that the broker runs as, often kafka") from error  # fmt: skip
-    except OSError as error:
-        hint = f"{_remedy(error)}, and run the same command again"
-        raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}", hint=hint) from error
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno in {errno.EINVAL, errno.EFBIG}:
-        return "put the broker's own file in its place, or remove what has its name"
-    return "check the kernel's log for this disk"
-
-
-def _concerned(path: Path, error: OSError) -> Path:
-    """Return the file that ``error`` concerns; its name is relative if it was read by descriptor."""
-    return path / error.filename if isinstance(error.filename, str) else path

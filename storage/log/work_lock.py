@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resnap.storage.disk import readable
 from resnap.storage.errors import LockedError
 from resnap.storage.file_lock import lock_holder, named
-from resnap.storage.log.partition_dir import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

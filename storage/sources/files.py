@@ -26,8 +26,9 @@ from resnap.storage.readers import (
     readable,
 )
 from resnap.storage.sources.cut_log import CutReader, uncut
+from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import StoredBody
-from resnap.storage.stores.ranged_reader import RANGE_BYTES, RANGES_IN_FLIGHT, ranged_reader
+from resnap.storage.stores.ranged_reader import ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered.keys import ROOT
 from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
-from resnap.storage.layouts.segment_form import SegmentForm
+from resnap.storage.layouts.segment_form import LayoutName, SegmentForm
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored, Tiered
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
-LayoutName: TypeAlias = Literal["flat", "local-tiered", "aiven"]
-"""Those in which segments are shipped."""
 _FLAT, _AIVEN, _LOCAL_TIERED = Flat(), Aiven(), LocalTiered()
 SHIPPED: Final[tuple[Shipped, ...]] = (_FLAT, _AIVEN)
 """Those whose manifests show what was shipped."""

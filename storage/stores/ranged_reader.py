@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import StoreUnavailableError
+from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import changed
 from resnap.storage.waiting import pause
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.stores.protocol import ObjectStore
 
-RANGES_IN_FLIGHT: Final = 4
-RANGE_BYTES: Final = 8 << 20
 _ATTEMPTS: Final = 3
 """At one range: a client repeats requests by itself, but not a body that breaks off."""
 _PAUSE_S: Final = 0.2

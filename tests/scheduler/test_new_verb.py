@@ -77,7 +77,7 @@ def test_the_api_makes_runs_of_it(served: dict[str, Any]) -> None:
     assert (run["kind"], run["state"], run["totals"]) == ("batches", "succeeded", {"batches": 3})
     assert run["rows"] == [{"topic": "payments", "partition": 3, "batches": 3}]
     assert served["refused"]["code"] == "invalid-request"
-    assert {one["id"] for one in served["runs"]} == {served[name]["id"] for name in ("api", "schedule")}
+    assert {served[name]["id"] for name in ("api", "schedule")} <= {one["id"] for one in served["runs"]}
 
 
 def test_a_schedule_makes_runs_of_it(served: dict[str, Any]) -> None:

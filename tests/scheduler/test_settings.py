@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from resnap.replay.scan.reading import PRODUCERS_PER_TASK
+from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
+from resnap.replay.scan import PRODUCERS_PER_TASK
 from resnap.replay.spark.settings import processors
-from resnap.replay.window import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.settings.settings import Settings, display_name

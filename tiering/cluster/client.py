@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import cycle, islice
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
@@ -342,27 +341,6 @@ class Cluster:
         if end.error_code:
             raise ClusterError(f"{what}: {error_name(end.error_code)}", hint=_HINT)
         return EpochEnd(end.leader_epoch, end.end_offset)
-
-
-class SharedCluster:
-    """One connection to a cluster for all requests of a command, made at the first one; must be closed."""
-
-    def __init__(self) -> None:
-        """Begin without a connection."""
-        self._guard = Lock()
-        self._open: Cluster | None = None
-
-    def get(self, connect: Callable[[], Cluster]) -> AbstractContextManager[Cluster]:
-        """Return the connection, which stays open; ``connect`` makes it the first time."""
-        with self._guard:
-            if self._open is None:
-                self._open = connect()
-            return nullcontext(self._open)
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._open is not None:
-            self._open.close()
 
 
 def _made(client: Any, **config: object) -> Any:  # noqa: ANN401 - classes of the library

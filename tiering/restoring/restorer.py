@@ -20,9 +20,18 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
-from resnap.storage.disk import FileDigest, digest_of_file, dress_of, is_there, writable, write_file, write_new_file
+from resnap.storage.disk import (
+    FileDigest,
+    digest_of_file,
+    dress_of,
+    is_there,
+    readable,
+    writable,
+    write_file,
+    write_new_file,
+)
 from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small, readable
+from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small
 from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from resnap.storage.log.survey import LOG_START_OFFSETS
 from resnap.tiering.restoring.file_copies import Copier, amount, write_apart, write_files

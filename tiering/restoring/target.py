@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from resnap.storage.disk import is_there
+from resnap.storage.disk import is_there, readable
 from resnap.storage.errors import UsageError
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.log.partition_dir import read_small, readable
+from resnap.storage.log.partition_dir import read_small
 from resnap.storage.log.survey import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.verbs.inspect.file_kinds import leading_offset
+from resnap.storage.disk import readable
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.inner_files import MARK, meant_inner, stem_of
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
-from resnap.storage.log.partition_dir import readable
 from resnap.storage.readers import RangeReader, open_reader
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.urls import is_store_url

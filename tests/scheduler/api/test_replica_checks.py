@@ -6,9 +6,10 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from pydantic import ValidationError
 
+from resnap.scheduler.runs.configuration import check_schedule
 from resnap.scheduler.settings.service import ScheduleSpec
+from resnap.storage.errors import UsageError
 from tests.scheduler.api.whole import whole
 
 if TYPE_CHECKING:
@@ -49,5 +50,5 @@ def test_a_schedule_of_replicas_names_no_places() -> None:
     asked = {"name": "replicas", "run": "replicas", "every": "1h"}
     assert ScheduleSpec.model_validate(asked).run == "replicas"
     for place in ({"to": "file:///srv"}, {"sources": ["/var/lib/kafka"]}):
-        with pytest.raises(ValidationError, match=r"takes no `(to|sources)`"):
-            ScheduleSpec.model_validate(asked | place)
+        with pytest.raises(UsageError, match=r"takes no `(to|sources)`"):
+            check_schedule(ScheduleSpec.model_validate(asked | place))

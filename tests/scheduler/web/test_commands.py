@@ -45,7 +45,7 @@ def test_a_secret_that_the_service_was_started_with_is_not_in_a_command() -> Non
     assert parsed(line)["spark_conf"] == ["spark.cores.max=2", "spark.ssl.keyPass=***", "spark.x=***"]
 
 
-@pytest.mark.parametrize(("kind", "place"), [("regenerate", "into"), ("tier", "to"), ("verify", "store")])
+@pytest.mark.parametrize(("kind", "place"), [("regenerate", "into"), ("tier", "to")])
 def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place: str) -> None:
     request = RunRequest(
         kind=kind,
@@ -62,8 +62,6 @@ def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place
     }  # fmt: skip
     if kind != "tier":
         del told["bwlimit"]
-    if kind == "verify":  # of a store, and nothing is written
-        del told["sources"], told["dry_run"]
     line = SHELL.run(request)
     assert parsed(line) == told
     assert "--no-full" in line  # which the configuration has on

@@ -1,0 +1,41 @@
+"""What a command loads: no more than it uses, since each line that is loaded makes every command begin later."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.cases import each
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Resnap
+
+LOADED: Final = """
+import json, sys
+from resnap.scheduler.cli import run
+run(sys.argv[1:])
+own = {name: module.__file__ for name, module in sys.modules.items() if name.startswith("resnap") and module.__file__}
+sys.stderr.write("\\n" + json.dumps(own))
+"""
+LIMITS: Final = {
+    ("version",): (6_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
+    ("token", "list"): (8_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
+    ("runs", "list"): (8_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
+}
+"""By command: the most lines of the program, and what of ``tiering`` may be loaded."""
+
+
+@each("command", LIMITS)
+def test_a_command_loads_what_it_uses(command: tuple[str, ...], resnap: Resnap) -> None:
+    most, allowed = LIMITS[command]
+    environment = resnap.environment({"RESNAP_STATE_DIR": str(resnap.directory)})
+    call = [sys.executable, "-c", LOADED, *command]
+    ran = subprocess.run(call, cwd=resnap.directory, env=environment, capture_output=True, text=True, check=True)
+    own: dict[str, str] = json.loads(ran.stderr.splitlines()[-1])
+    assert sum(len(Path(file).read_text().splitlines()) for file in own.values()) <= most
+    found = {name.removeprefix("resnap.") for name in own}
+    assert {name for name in found if name.startswith("tiering.")} <= allowed
+    assert not [name for name in found if name.startswith(("scheduler.verbs.", "scheduler.job.wiring"))]
