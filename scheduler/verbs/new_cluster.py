@@ -112,20 +112,10 @@ def begin_cluster(
 
     """
     said = _Said()
-    by_topic: dict[str, list[Restoration]] = defaultdict(list)
-    for one in found:
-        by_topic[one.topic_partition.topic].append(one)
-    for topic in sorted({*by_topic, *lost}):
-        if topic in lost:
-            said.left_out.append(topic)
-            said.faults.append(_left_out(topic))
-    store = tiered_part(beginning.url, sources).store
-    topics = []
-    for topic, partitions in sorted(by_topic.items()):
-        if topic not in lost:
-            stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
-            settings = beginning.topics.get(topic, UNKNOWN).over(stored)
-            topics.append(_topic(partitions, settings, beginning.assignment, said))
+    for topic in sorted(lost):
+        said.left_out.append(topic)
+        said.faults.append(_left_out(topic))
+    topics = _topics(beginning, found, lost, sources, said)
     ids = [
         highest[one.topic_partition] if one.topic_partition in highest else highest_in_snapshots(one) for one in found
     ]
@@ -142,6 +132,35 @@ def begin_cluster(
         faults=tuple(said.faults),
         partly_done=bool(topics) and beginning.disk is not None,
     )
+
+
+def check_beginning(
+    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources
+) -> None:
+    """Check that every partition of the new cluster has replicas, those that begin empty too; before any is copied.
+
+    Raises:
+        UsageError: the assignment does not list one.
+        StoreError: the store failed.
+
+    """
+    _topics(beginning, found, lost, sources, _Said())
+
+
+def _topics(
+    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources, said: _Said
+) -> list[NewTopic]:
+    store = tiered_part(beginning.url, sources).store
+    by_topic: dict[str, list[Restoration]] = defaultdict(list)
+    for one in found:
+        if one.topic_partition.topic not in lost:
+            by_topic[one.topic_partition.topic].append(one)
+    topics = []
+    for topic, partitions in sorted(by_topic.items()):
+        stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
+        settings = beginning.topics.get(topic, UNKNOWN).over(stored)
+        topics.append(_topic(partitions, settings, beginning.assignment, said))
+    return topics
 
 
 def _left_out(topic: str) -> VerificationError:

@@ -20,7 +20,7 @@ from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, select
 from resnap.scheduler.job.wiring import cluster_of, planner_of
 from resnap.scheduler.output.progress import Progress
-from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, low_producer_ids
+from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.verbs.restored_partition import RestoredPartition, RestoreView, passed_over, warnings_of
 from resnap.scheduler.verbs.restoring_copier import restoring_copier
@@ -36,7 +36,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
-from resnap.tiering.controller.metadata.bootstrap import read_bootstrap
+from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.restoring.file_copies import Copier
 from resnap.tiering.restoring.placement import MAX_BROKER_ID, Assignment, placed, read_assignment
@@ -196,6 +196,9 @@ class _Run:
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
             work = list(self._placed(found, targets, selected, faults, lost))
+            beginning = None if bootstrap is None else self._beginning(bootstrap, targets)
+            if beginning is not None:
+                check_beginning(beginning, found, lost, self.sources)
             warnings = (
                 *incomplete_warning(selected.incomplete, request.scope.sources[0]),
                 *_unmatched_settings(request, {one.topic_partition.topic for one in found} | lost),
@@ -213,19 +216,21 @@ class _Run:
                 elif not request.dry_run:
                     highest[one.topic_partition] = highest_producer_id(target.path / str(one.topic_partition))
                 yield result
-            if bootstrap is None:
+            if beginning is None:
                 yield from low_producer_ids(max(highest.values(), default=-1), request.log_dirs, request.connect)
             else:
-                brokers = {target.there.broker_id for target in targets}
-                beginning = Beginning(
-                    bootstrap=bootstrap,
-                    assignment=request.assignment
-                    or Assignment(brokers=tuple(sorted(one for one in brokers if one is not None))),
-                    url=request.scope.sources[0],
-                    topics=request.topics,
-                    disk=None if request.dry_run else self.disk,
-                )
                 yield begin_cluster(beginning, found, lost, highest, self.sources)
+
+    def _beginning(self, bootstrap: Bootstrap, targets: Sequence[Target]) -> Beginning:
+        request, brokers = self.request, {target.there.broker_id for target in targets}
+        return Beginning(
+            bootstrap=bootstrap,
+            assignment=request.assignment
+            or Assignment(brokers=tuple(sorted(one for one in brokers if one is not None))),
+            url=request.scope.sources[0],
+            topics=request.topics,
+            disk=None if request.dry_run else self.disk,
+        )
 
     def _results(
         self, work: Sequence[tuple[Restoration, Target]], copier: Copier

@@ -289,6 +289,22 @@ def test_a_broker_that_would_begin_a_partition_without_its_log_is_refused(
     assert ([path.name for path in data.glob("payments-*")], (data / FORMS[0]).read_bytes()) == ([], before)
 
 
+def test_partitions_that_begin_empty_without_replicas_are_refused_before_anything_is_copied(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    data = formatted(tmp_path / "data")
+    before = (data / FORMS[0]).read_bytes()
+    topics, file = tmp_path / "topics.json", tmp_path / "assignment.json"
+    topics.write_text(json.dumps({"payments": {"partitions": 3}}))
+    listed = [{"topic": "payments", "partition": number, "replicas": [1]} for number in (0, 1)]
+    file.write_text(json.dumps({"version": 1, "partitions": listed}))
+    arguments = ("restore", store.as_uri(), "--into", data, "--new-cluster", data, "--assignment", file)
+    ran = command(*arguments, "--topic-config", topics, *JSON)
+    assert (ran.code, "payments-2: --assignment does not list it" in ran.error["message"]) == (2, True), ran.err
+    assert ([path.name for path in data.glob("payments-*")], (data / FORMS[0]).read_bytes()) == ([], before)
+    assert command(*arguments).code == 0
+
+
 @pytest.mark.parametrize("brokers", ["01,1", "1,99999999999", "²"])
 def test_node_ids_that_no_cluster_can_have_are_refused(
     command: Resnap, store: Path, tmp_path: Path, brokers: str
