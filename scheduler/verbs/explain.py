@@ -59,15 +59,15 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
     """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
-        UsageError: there is no such partition.
+        UsageError: there is no such partition, or its log ends below the offset.
         FormatError, LogDirError: a segment cannot be read.
 
     """
     sources = reading_of(context.settings).sources
     selected = select(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
+    _check_log_end(request, segments, sources)
     found = explain_entries(segments, request.offset, request.producer_id, sources=sources)
-    _note_log_end(request, segments, sources, context)
     try:
         find_ends(found, segments, request.offset, sources=sources)
     except ResnapError as error:  # of what lies above the offset, which is not asked about
@@ -86,13 +86,13 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
     yield from _lost_its_state(selected, segments, sources, request.scope, context)
 
 
-def _note_log_end(request: Request, segments: Sequence[SegmentSpan], sources: Sources, context: Context) -> None:
-    """Say that the offset lies above the log, whose end is explained then."""
+def _check_log_end(request: Request, segments: Sequence[SegmentSpan], sources: Sources) -> None:
+    """Check that the offset is not above the log end offset; raises as ``run``."""
     if segments and segments[-1].base_offset < request.offset:
         end = log_end(segments, sources=sources)
         if request.offset > end:
-            what = f"{request.topic_partition} ends at offset {end}, below {request.offset}"
-            context.warn(f"{what}: the state at its end is shown")
+            what = f"{request.topic_partition} ends at offset {end}: there is no producer state at {request.offset}"
+            raise UsageError(what, hint=f"give an offset up to {end}")
 
 
 def _lost_its_state(
@@ -113,9 +113,10 @@ def _lost_its_state(
 
 
 def explanations(request: Request, sources: Sources) -> list[Explanation]:
-    """Return what made each entry, by producer id; ``sources`` say how segments are reached."""
+    """Return what made each entry, by producer id; ``sources`` say how segments are reached; raises as ``run``."""
     selected = select(request.scope, sources).find(request.topic_partition)
     segments = load_facts(selected.inventory.partition, sources).segments
+    _check_log_end(request, segments, sources)
     return explain_entries(segments, request.offset, request.producer_id, sources=sources)
 
 

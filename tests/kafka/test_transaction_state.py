@@ -204,7 +204,8 @@ def test_a_replica_without_a_commit_marker_is_repaired_as_explain_says_and_no_re
             eventually(leads, "the leader is another one")
             assert "records 0" in good.drive("read", TOPIC, 0)
             for asked in ((), ("--bootstrap-server", good.address)):
-                explained = command("explain", bad.log_dirs[0], partition, 100, *asked)
+                end = read_header(log, last).last_offset + 1
+                explained = command("explain", bad.log_dirs[0], partition, end, *asked)
                 assert ("It is committed, and its marker is missing here" in explained.out, " abort --topic" in
                         explained.out) == (True, False), explained.out  # fmt: skip
             (asked,) = re.findall(r"kafka-transactions\.sh (\S+ \S+ describe-producers .*?) for each", explained.out)
