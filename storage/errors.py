@@ -264,10 +264,10 @@ class LimitError(ResnapError):
     """The system refuses this process more of a resource: files, threads, processes or memory."""
 
 
-def limit_met(error: BaseException) -> LimitError | None:
-    """Return which system limit ``error`` reports, None if it reports none.
+def fault_of_machine(error: BaseException) -> ResnapError | None:
+    """Return which limit of the system, or fault of a disk, ``error`` reports, None if it reports none.
 
-    Such errors can come from anywhere, even from imports, and are not a bug.
+    Such errors can come from anywhere, even from imports and from printing, and are not a bug.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in {errno.EMFILE, errno.ENFILE}:
@@ -285,6 +285,9 @@ def limit_met(error: BaseException) -> LimitError | None:
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         hint = _MORE.format("memory (ulimit -v, MemoryMax=, the container's)")
         return LimitError("there is no more memory", hint=hint)
+    if number in _DISK_FAULTS and isinstance(error, OSError):
+        what = error.filename or "a file, or where the output goes,"
+        return ResnapError(f"{what} cannot be read or written: {error.strerror}", hint=_DISK_HINT)
     return None
 
 
@@ -306,5 +309,15 @@ def check_address_space() -> None:
 
 LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
 """Twice what replaying a small log took on two cores; libraries set aside more than they use."""
+_DISK_FAULTS: Final = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+}
+_DISK_HINT: Final = "check that disk, and its free space, and run the same command again"
 _NO_THREAD: Final = "can't start new thread"
 _MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"

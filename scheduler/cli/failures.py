@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TextIO
 
+from resnap.scheduler.output.rendering import OutputError
 from resnap.storage.errors import (
     ClusterError,
     ConfigurationError,
@@ -22,7 +23,7 @@ from resnap.storage.errors import (
     StalePlanError,
     StoreError,
     VerificationError,
-    limit_met,
+    fault_of_machine,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Failures:
         self.stream = stream
         self.as_json = self.verbose = self.quiet = self.settled = False
         self._codes: list[int] = []
+        self._is_unprinted = False
+        """Whether the answer could not be printed: then the exit code does not say what is in it."""
 
     def settle(self, *, as_json: bool, verbose: bool, quiet: bool) -> None:
         """Apply the settings."""
@@ -89,7 +92,8 @@ class Failures:
 
     def report(self, error: BaseException) -> None:
         """Print ``error``, and count it."""
-        error = limit_met(error) or error
+        error = fault_of_machine(error) or error
+        self._is_unprinted = self._is_unprinted or isinstance(error, OutputError)
         if isinstance(error, ResnapError):
             hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
             self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,
@@ -132,11 +136,11 @@ class Failures:
         self._aside("warning", text)
 
     def exit_code(self, code: int = OK, *, partly_done: bool = False) -> int:
-        """Return ``code``, or the exit code of the errors if ``code`` is 0.
+        """Return ``code``, or the exit code of the errors if ``code`` is 0, or the answer could not be printed.
 
         Errors of one kind give its code; of several kinds, 1; together with completed work, 3.
         """
-        if code != OK or not self._codes:
+        if (code != OK and not self._is_unprinted) or not self._codes:
             return code
         if partly_done:
             return PARTIAL

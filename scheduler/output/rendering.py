@@ -162,6 +162,10 @@ class OutputClosedError(Exception):
     """The reader has closed our output; not an ``OSError``, which would look like one of the file being read."""
 
 
+class OutputError(ResnapError):
+    """The answer cannot be printed, as where standard output is a file on a full disk."""
+
+
 class Output:
     """Prints answers to one stream in one form."""
 
@@ -175,7 +179,7 @@ class Output:
 
         Raises:
             OutputClosedError: the reader has closed it.
-            ResnapError: the output cannot be written.
+            OutputError: it cannot be written.
 
         """
         writers: dict[Form, Callable[[Answer], None]] = {
@@ -305,7 +309,7 @@ def _own_errors() -> Iterator[None]:
         raise OutputClosedError from error
     except OSError as error:
         what = f"the answer cannot be printed: {error.strerror}"
-        raise ResnapError(what, hint="look at where standard output goes: a disk that is full, perhaps") from error
+        raise OutputError(what, hint="look at where standard output goes: a disk that is full, perhaps") from error
 
 
 def _member(key: str, value: object) -> str:

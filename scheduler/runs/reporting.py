@@ -14,7 +14,7 @@ from resnap.scheduler.output.progress import ProgressState, TrackedProgress, pro
 from resnap.scheduler.runs.run import ReportedError
 from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.telemetry.logs import logger
-from resnap.storage.errors import CancelledError, ResnapError, limit_met
+from resnap.storage.errors import CancelledError, ResnapError, fault_of_machine
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
@@ -117,7 +117,7 @@ class RunReport:
 
 def reported(error: BaseException) -> ReportedError:
     """Return an error as others may see it; of a bug only its kind, because the log has the rest."""
-    error = limit_met(error) or error
+    error = fault_of_machine(error) or error
     if isinstance(error, ResnapError):
         hint = None if error.hint is None else redacted(error.hint)
         return ReportedError(

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.state.schema import MIGRATIONS
-from resnap.storage.errors import DataError, LockedError, LogDirError
+from resnap.storage.errors import DataError, LockedError, LogDirError, ResnapError
 from resnap.storage.log.work_lock import at_work_on
 
 if TYPE_CHECKING:
@@ -68,12 +68,13 @@ class Database:
         self._readers: list[sqlite3.Connection] = []
         """Those that are not in use."""
         self._readers_guard = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_new = False
         self._damage: DataError | None = None
         """What SQLite has found in the file since it was opened."""
         with ExitStack() as at_failure, self._translated():
             at_failure.push(self._lock)
-            self._writer = self._open()
+            at_failure.callback(self._remove_unused)
+            self._writer = at_failure.enter_context(closing(self._open()))
             if is_service:
                 self._check()
             self._migrate()
@@ -198,11 +199,24 @@ class Database:
         if self._is_service:
             self._lock.enter_context(_no_service_at(self.path.parent, _ONE_SERVICE))
         # It records who did what, so other users must not read it.
-        self.path.touch(mode=0o600)
-        writer = self._connect()
-        writer.execute("PRAGMA journal_mode = WAL")
-        writer.execute("PRAGMA synchronous = FULL")
-        return writer
+        with suppress(FileExistsError):
+            self.path.touch(mode=0o600, exist_ok=False)
+            self._is_new = True
+        return self._connect()
+
+    def _remove_unused(self) -> None:
+        """Remove the file that was made, but could not be filled, unless another process uses it by now."""
+        if not self._is_new:
+            return
+        with suppress(ResnapError, sqlite3.Error, OSError), ExitStack() as alone:
+            if not self._is_service:
+                alone.enter_context(_no_service_at(self.path.parent, _ONE_SERVICE))
+            with closing(self._connect()) as connection:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # fails beside others, and needs no room itself
+                is_empty = self._version(connection) == 0
+            if is_empty:
+                for suffix in ("", "-wal", "-shm"):
+                    self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
     def _connect(self) -> sqlite3.Connection:
         return _connected(self.path)
@@ -224,6 +238,8 @@ class Database:
 
     def _migrate(self) -> None:
         """Bring the file to this version's schema, step by step, each whole or not at all."""
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        self._writer.execute("PRAGMA synchronous = FULL")
         if self._version(self._writer) == len(MIGRATIONS):
             return
         with ExitStack() as alone:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.cli.failures import Failures
-from resnap.storage.errors import LimitError, limit_met
+from resnap.scheduler.runs.reporting import reported
+from resnap.storage.errors import LimitError, fault_of_machine
 from tests.scheduler.installed import copied
 from tests.scheduler.read_faults import quietly
 from tests.scheduler.scenes import LOCAL, SET
@@ -68,9 +69,26 @@ def test_a_limit_is_not_a_bug(error: BaseException, hint: str) -> None:
     assert failures.exit_code() == LimitError.exit_code
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+def test_a_disk_that_fails_under_resnaps_own_code_is_not_a_bug(number: int) -> None:
+    """As where a module is read late, of an installation on a disk that fails."""
+    error = OSError(number, os.strerror(number), "/opt/resnap/numba/core/caching.py")
+    failures = Failures(StringIO())
+    failures.report(error)
+    assert isinstance(failures.stream, StringIO)
+    said = failures.stream.getvalue()
+    assert "/opt/resnap/numba/core/caching.py cannot be read or written" in said
+    assert ("bug" in said, os.strerror(number) in said, failures.exit_code()) == (False, True, 1)
+    assert reported(error).message in said
+
+
 def test_what_is_a_bug_stays_one() -> None:
-    others = (RuntimeError("no"), OSError(errno.EIO, "I/O"), BlockingIOError(errno.EAGAIN, "write could not complete"))
-    assert [limit_met(error) for error in others] == [None] * 3
+    others = (
+        RuntimeError("no"),
+        OSError(errno.EINVAL, "no"),
+        BlockingIOError(errno.EAGAIN, "write could not complete"),
+    )
+    assert [fault_of_machine(error) for error in others] == [None] * 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become a user who has no other processes")

@@ -350,6 +350,22 @@ def test_an_output_that_finds_no_room_is_an_error(resnap: Resnap, broker_log: Pa
     assert "this is a bug" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    "asked",
+    mostly_slow(
+        ["--help", "--version", "scan --help", "check {log}", "scan {log} --exit-code"], "--help", "check {log}"
+    ),
+)
+def test_an_output_that_finds_no_room_never_ends_with_a_verdict(resnap: Resnap, broker_log: Path, asked: str) -> None:
+    command = f"{sys.executable} -m resnap {asked.format(log=broker_log)} > /dev/full"
+    ran = subprocess.run(
+        ["bash", "-c", command], env=resnap.environment(), check=False, timeout=300, capture_output=True, text=True
+    )
+    assert (ran.returncode, "No space left on device" in ran.stderr, "bug" in ran.stderr) == (1, True, False), (
+        ran.stderr
+    )
+
+
 def test_what_is_strange_in_a_log_dir_is_passed_over(command: Resnap, broker_log: Path) -> None:
     before = command("scan", broker_log).out
     (broker_log / os.fsdecode(b"\xff\xfe-0")).mkdir()

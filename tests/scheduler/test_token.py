@@ -13,6 +13,7 @@ from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import Tokens
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.state.database import DATABASE_FILE, Database
+from tests.scheduler.files import BALLAST, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,3 +87,14 @@ def test_what_was_not_done_is_not_in_the_audit(command: Resnap, service: Databas
 def test_without_a_place_for_its_file_there_are_no_tokens(command: Resnap) -> None:
     ran = command("token", "list", "--state-dir", "none")
     assert (ran.code, "--state-dir" in ran.err) == (10, True)
+
+
+@pytest.mark.parametrize("leaving", [0, 4096, 16_384, 65_536])
+def test_a_token_that_finds_no_room_leaves_no_file(command: Resnap, tiny_disk: Path, leaving: int) -> None:
+    state = tiny_disk / "state"
+    state.mkdir()
+    fill(tiny_disk, leaving=leaving)
+    ran = command("token", "create", "ci", "--role", "viewer", "--state-dir", state)
+    assert (ran.code, "hint: check free space" in ran.err, list(state.iterdir())) == (1, True, []), ran.err
+    (tiny_disk / BALLAST).unlink()
+    assert command("token", "create", "ci", "--role", "viewer", "--state-dir", state).code == 0
