@@ -79,8 +79,11 @@ class RunRequest:
 
 
 def request_from(kept: Mapping[str, Any]) -> RunRequest:
-    """Return a request from what ``records.plain`` made of it."""
-    kind, sources, destination = kept["kind"], tuple(kept["sources"]), kept["destination"]
+    """Return a request from what ``records.plain`` made of it; raises ValueError for a kind that is not known."""
+    kind = kept["kind"]
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is not a kind of run of this release")
+    sources, destination = tuple(kept["sources"]), kept["destination"]
     if kind == "verify" and destination is not None:  # as earlier releases kept the store
         sources, destination = (destination,), None
     return RunRequest(
