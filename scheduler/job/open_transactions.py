@@ -61,9 +61,10 @@ def what_is_open(one: OpenTransaction) -> str:
     )
 
 
-def transaction_row(one: OpenTransaction, bootstrap_server: str | None) -> Row:
+def transaction_row(one: OpenTransaction, bootstrap_server: str | None, command_config: Path | None) -> Row:
     """Return an open transaction as a row for programs."""
     ending = one.ending
+    abort = one.abort_command(bootstrap_server, command_config) if ending is Ending.HANGING else None
     return {
         **identity(one.topic_partition),
         "producerId": one.producer_id,
@@ -75,16 +76,17 @@ def transaction_row(one: OpenTransaction, bootstrap_server: str | None) -> Row:
         "state": None if one.owner is None else one.owner.state.kafka_name,
         "hanging": None if ending is Ending.UNKNOWN else ending is Ending.HANGING,
         "ending": ending.value,
-        "abortCommand": one.abort_command(bootstrap_server) if ending is Ending.HANGING else None,
+        "abortCommand": abort,
     }
 
 
-def transaction_text(one: OpenTransaction, bootstrap_server: str | None = None) -> str:
+def transaction_text(one: OpenTransaction, bootstrap_server: str | None, command_config: Path | None) -> str:
     """Return an open transaction as text, with what to do."""
     if one.ending is Ending.GOING_ON:
         return f"{what_is_open(one)}: {_going_on(one.owner)}"
     asked = "" if bootstrap_server or one.owner is not None else "; --bootstrap-server gets it from the cluster"
-    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_held(one.owner)}{asked}. {one.advice(bootstrap_server)}"
+    advice = one.advice(bootstrap_server, command_config)
+    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_held(one.owner)}{asked}. {advice}"
 
 
 def holders_of(

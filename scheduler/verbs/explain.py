@@ -165,7 +165,7 @@ class ExplainView(View["Explained | LostItsState"]):
         still_open, more = result.open_transaction, {}
         if still_open is not None:
             self._open.append(still_open)
-            more = {"openTransaction": transaction_row(still_open, self._bootstrap_server)}
+            more = {"openTransaction": transaction_row(still_open, self._bootstrap_server, self._command_config)}
         return [
             {
                 **row,
@@ -193,7 +193,7 @@ class ExplainView(View["Explained | LostItsState"]):
             nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset}"
             hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
             yield f"{nothing} in the existing segments of {asked.topic_partition}: {hint}"
-        yield from (transaction_text(one, self._bootstrap_server) for one in self._open)
+        yield from (transaction_text(one, self._bootstrap_server, self._command_config) for one in self._open)
         if self._lost is not None:
             yield from self._lost.lines(self._bootstrap_server, self._command_config)
 

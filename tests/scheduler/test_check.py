@@ -529,3 +529,16 @@ def test_there_is_always_a_next_step(command: Resnap, broker_log: Path, flags: t
     assert "\nNext: " in command("check", broker_log, *flags).out
     (broker_log / "orders-0" / "partition.metadata").write_text("nonsense")
     assert "\nNext: " in command("check", broker_log, *flags).out
+
+
+@pytest.mark.parametrize(
+    "verb", ["check", "scan", "replicas", "announce", "plan", "regenerate", "tier", "restore", "doctor", "fleet status"]
+)
+def test_commands_that_judge_by_the_brokers_release_take_it(command: Resnap, ready_log: Path, verb: str) -> None:
+    """Their messages ask for --kafka-version."""
+    assert "--kafka-version" in command(*verb.split(), "--help").out
+    if verb == "check":
+        for given in ((), ("--kafka-version", "4.4.0"), ("--kafka-version", "mine")):
+            ran = command(verb, ready_log, *given, "--output", "json")
+            (topic,) = ran.document["topics"]
+            assert (ran.code, "known-faults" in topic["notChecked"]) == (0, given[1:] != ("4.4.0",))

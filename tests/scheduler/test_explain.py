@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.scheduler.job.open_transactions import transaction_text
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.producer_snapshot import load_snapshot
+from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot
 from resnap.tiering.controller.transactions.metadata import TransactionState
+from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
+from resnap.tiering.controller.transactions.state_log import read_transaction_states
 from tests.logs.log_writer import PartitionWriter
 from tests.logs.transaction_log import NOW_MS, step, write_segment
 from tests.scheduler.files import bases, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from resnap.tiering.controller.transactions.state_log import TransactionLogValue
     from tests.fixture_sets import FixtureSet
@@ -191,3 +194,36 @@ def test_an_abort_is_advised_only_where_the_coordinator_has_not_committed(comman
     for producer_id in (1, 3, 4, 6):
         line = said[f"payments-0: producer {producer_id}"]
         assert ("marker is missing here" in line, " abort --topic" in line) == (True, False)
+
+
+def test_commands_about_transactions_can_be_pasted_whatever_the_id_and_the_connection(
+    command: Resnap, tmp_path: Path
+) -> None:
+    data, payments = tmp_path / "data", TopicPartition("payments", 0)
+    ids = {1: "a b; $(date)", 2: "it's"}
+    with PartitionWriter(data / "payments-0") as log:
+        for producer_id in ids:
+            log.append_data(timestamps=NOW_MS, producer_id=producer_id, producer_epoch=0, base_sequence=0,
+                            transactional=True)  # fmt: skip
+    other = TopicPartition("payments", 1)
+    done = step(2, TransactionState.PREPARE_COMMIT, payments), step(2, TransactionState.COMPLETE_COMMIT)
+    write_segment(data, 0, [(0, ids[1], step(1, TransactionState.ONGOING, other)), (1, ids[2], done[0]),
+                            (2, ids[2], done[1])])  # fmt: skip
+    said = command("explain", data, "payments-0", 2).out.splitlines()
+    hanging, committed = (one for one in said if "transaction open" in one)
+    tool = "kafka-transactions.sh --bootstrap-server HOST:PORT"
+    assert f"If {tool} describe --transactional-id 'a b; $(date)' still shows" in hanging
+    assert "unless `resnap replicas` names it as one that lost state" in committed
+    assert "run `resnap replicas` before it may lead" in committed
+
+    states = read_transaction_states([data], steps_of=ids)
+    entry = ProducerEntry(
+        producer_id=1, producer_epoch=0, last_sequence=0, last_offset=0, offset_delta=0, timestamp=NOW_MS,
+        coordinator_epoch=0, current_txn_first_offset=0,
+    )  # fmt: skip
+    told = transaction_text(OpenTransaction.of_entry(payments, entry, states), "b:9093", Path("client properties"))
+    assert (
+        told.count("kafka-transactions.sh")
+        == told.count("kafka-transactions.sh --bootstrap-server b:9093 --command-config 'client properties' ")
+        == 2
+    )

@@ -14,6 +14,7 @@ Source: KIP-664, KIP-890; ``TransactionsCommand``; ``TransactionCoordinator.endT
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -23,6 +24,7 @@ from resnap.tiering.controller.transactions.state_log import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
@@ -150,11 +152,11 @@ class OpenTransaction:
         begins = first.state is TransactionState.EMPTY or (first.client_v2 and first.state in DONE)
         return first.producer_epoch < self.producer_epoch + begins
 
-    def abort_command(self, bootstrap_server: str | None) -> str:
+    def abort_command(self, bootstrap_server: str | None, command_config: Path | None = None) -> str:
         """Return the command that aborts it."""
         topic, partition = self.topic_partition
         return (
-            f"{_tool(bootstrap_server)} abort --topic {topic} --partition {partition}"
+            f"{_tool(bootstrap_server, command_config)} abort --topic {topic} --partition {partition}"
             f" --start-offset {self.first_offset}"
         )
 
@@ -166,17 +168,18 @@ class OpenTransaction:
             f" --coordinator-epoch {max(self.coordinator_epoch, 0)} instead of the offset"
         )
 
-    def advice(self, bootstrap_server: str | None = None) -> str:
+    def advice(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> str:
         """Return what to do about it; nothing if its coordinator ends it."""
-        tool = _tool(bootstrap_server)
-        end = f"{self.abort_command(bootstrap_server)} ({self.instead_of_offset})"
+        tool = _tool(bootstrap_server, command_config)
+        end = f"{self.abort_command(bootstrap_server, command_config)} ({self.instead_of_offset})"
         described = f"{tool} list, which has the transactional id of producer {self.producer_id}"
         if self.owner is not None:
-            described = f"{tool} describe --transactional-id {self.owner.transactional_id}"
+            described = f"{tool} describe --transactional-id {shlex.quote(self.owner.transactional_id)}"
         topic, partition = self.topic_partition
         replicas = (
             f"{tool} describe-producers --topic {topic} --partition {partition} --broker-id N for each: one that"
             f" shows no CurrentTransactionStartOffset {self.first_offset} of producer {self.producer_id} has the marker"
+            ", unless `resnap replicas` names it as one that lost state"
         )
         match self.ending:
             case Ending.GOING_ON:
@@ -189,7 +192,8 @@ class OpenTransaction:
                     "Do not abort it, which takes its committed records from readers. Compare the replicas:"
                     f" {replicas}. Let such a one lead; then, for each replica that lacks the marker: stop its broker,"
                     f" move the directory {topic}-{partition} out of the log dir, and start it, so that it copies the"
-                    " partition from the leader. If none has it, keep it as it is, and copy the records to another"
+                    " partition from the leader. A tiered one loses producer state by that: run `resnap replicas`"
+                    " before it may lead. If none has the marker, keep it as it is, and copy the records to another"
                     " topic, read uncommitted"
                 )
         return (
@@ -198,8 +202,11 @@ class OpenTransaction:
         )
 
 
-def _tool(bootstrap_server: str | None) -> str:
-    return f"kafka-transactions.sh --bootstrap-server {bootstrap_server or 'HOST:PORT'}"
+def _tool(bootstrap_server: str | None, command_config: Path | None) -> str:
+    words = ["kafka-transactions.sh", "--bootstrap-server", bootstrap_server or "HOST:PORT"]
+    if command_config is not None:
+        words += ["--command-config", str(command_config)]
+    return shlex.join(words)
 
 
 def _identity(step: TransactionMetadata) -> tuple[object, ...]:
