@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,8 +12,9 @@ from resnap.scheduler.job.sources import Scope, Selection, destination_url, sele
 from resnap.scheduler.job.staged import staged_snapshots
 from resnap.scheduler.job.work_items import Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.disk import refuse_unwritable
-from resnap.storage.errors import StalePlanError, UsageError
+from resnap.storage.errors import FormatError, StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
+from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.inventory import with_log_end
 from resnap.tiering.planning import (
     ReplayFacts,
@@ -229,6 +231,7 @@ class Planner:
                 facts = self._facts(partition)
                 cached = cached.supported_by(facts.evidence, self.rules)
             still_valid = self.run_cache.still_valid(cached, wanted, sink_url)
+            still_valid = self._compared(selected.inventory, still_valid, sink_url)
         if still_valid and self.rules.max_reach_back_ms is not None:
             facts = facts or self._facts(partition)
             whole = plan_replay(selected.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
@@ -239,6 +242,26 @@ class Planner:
             facts = facts or self._facts(partition)
             plan, still_valid = self._left(selected.inventory, facts, wanted, still_valid, high_watermark)
         return self._planned(selected, plan, cached, still_valid)
+
+    def _compared(
+        self, inventory: PartitionInventory, still_valid: tuple[CachedBoundary, ...], sink_url: str
+    ) -> tuple[CachedBoundary, ...]:
+        """Return those that were also compared with the snapshot that is in the log dir now, which `install` needs."""
+        beside = {one.offset: one.path for one in inventory.boundaries if one.state.is_usable and one.path is not None}
+        if beside.keys().isdisjoint(known.offset for known in still_valid):
+            return still_valid
+        try:
+            area = StagingArea(open_store(sink_url, self.engine.s3))
+            found = area.fingerprint(inventory.partition.topic_partition)
+        except FormatError:
+            found = None
+        compared = {} if found is None else {offset: one.sha256 for offset, one in found.compared.items()}
+        return tuple(
+            known
+            for known in still_valid
+            if (path := beside.get(known.offset)) is None
+            or compared.get(known.offset) == hashlib.sha256(self._sources.read(path)).hexdigest()
+        )
 
     def _left(
         self,

@@ -15,7 +15,7 @@ from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.output.rendering import BYTES, Column, Row, agreeing, human_bytes, human_count, some
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
-from resnap.storage.stores.probe import Condition, condition
+from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
@@ -90,7 +90,7 @@ def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
     garbage = find_garbage(store, older_than_ms=older_than_ms, is_alone=request.no_other_writers)
     if is_guarded and (garbage.objects or garbage.unfinished):
-        _check_alone(store)
+        _check_alone(store, replaces=bool(garbage.repairs))
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
     ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
@@ -109,12 +109,14 @@ def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
         yield Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
 
 
-def _check_alone(store: ObjectStore) -> None:
+def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
     """Refuse to delete where a run in progress could not be distinguished from a killed one."""
-    found = condition(store)
+    found, what = condition(store), "conditional writes"
+    if replaces and found is Condition.KEPT:
+        found, what = replacement(store), "conditions on the version that is replaced (If-Match)"
     if found is not Condition.KEPT:
         raise UsageError(
-            f"{store.url}: conditional writes are {found}, so no lease protects against other runs",
+            f"{store.url}: {what} are {found}, so no lease protects against other runs",
             hint="make sure that no run ships there, give --no-other-writers, and an age above that of the longest run",
         )
 

@@ -64,6 +64,40 @@ def test_what_verify_calls_wrong_install_replaces_where_it_is_asked_to(
     assert command("verify", partition, *ROLL).code == 0
 
 
+@pytest.mark.parametrize("since", ["another snapshot", "no comparison"])
+def test_regenerate_compares_what_it_has_staged_with_the_snapshot_that_is_there_now(
+    command: Resnap, broker_log: Path, tmp_path: Path, since: str
+) -> None:
+    partition, staged = broker_log / "payments-0", tmp_path / "staged"
+    regenerate = (
+        "regenerate",
+        partition,
+        "--boundaries",
+        "all",
+        "--into",
+        staged,
+        *ROLL,
+        "--state-dir",
+        tmp_path / "s",
+    )
+    path = min(one for one in partition.glob("*.snapshot") if one.read_bytes() != EMPTY_SNAPSHOT)
+    wrong = snapshot_bytes([*read_snapshot(path.read_bytes()).values()][1:])
+    if since == "no comparison":
+        path.write_bytes(wrong)
+    assert command(*regenerate).code == 0
+    fingerprint = staged / "payments-0" / "fingerprint.json"
+    if since == "no comparison":  # as earlier releases left it
+        fingerprint.write_bytes(fingerprint.read_bytes().partition(b',\n"compared"')[0] + b"}\n")
+    path.write_bytes(wrong)
+    install = ("install", staged, broker_log, "--replace", "false-partial", "--dry-run", *JSON)
+    ran = command(*install)
+    assert (ran.code, outcomes(ran.document, "payments-0")[int(path.stem)]) == (3, "not-asked")
+    assert command(*regenerate).code == 0
+    ran = command(*install)
+    assert (ran.code, outcomes(ran.document, "payments-0")[int(path.stem)]) == (0, "replaced")
+    assert "unchanged" in command(*regenerate).out
+
+
 @pytest.fixture
 def expired(tmp_path: Path) -> Path:
     """A snapshot with an entry that a broker made of a marker alone, though the producer had written in this epoch.

@@ -174,6 +174,28 @@ def test_garbage_collection_leaves_what_an_undo_would_name_again(
     assert scene.contents() == wrong
 
 
+def test_garbage_collection_takes_old_originals_also_where_the_store_cannot_replace_one_version_only(
+    scene_of: Callable[[str], Scene], command: Resnap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(store: LocalObjectStore, key: str, body: bytes, *, etag: str) -> None:  # noqa: ARG001
+        raise StoreAccessError("501 NotImplemented: If-Match", key=key)
+
+    scene = scene_of("flat")
+    scene.damage()
+    monkeypatch.setattr(LocalObjectStore, "replace", refused)
+    assert scene.repair("--no-other-writers").code == 0
+    for path in scene.files.store.rglob("*"):
+        os.utime(path, (LONG_AGO_S, LONG_AGO_S))
+    repaired = scene.contents()
+    ran = command("gc", scene.url, "--delete")
+    assert (ran.code, "(If-Match) are refused" in ran.err, "--no-other-writers" in ran.err) == (2, True, True), ran.err
+    assert scene.contents() == repaired
+    ran = command("gc", scene.url, "--delete", "--no-other-writers")
+    assert ran.code == 0, ran.err
+    assert not any(path.is_file() for path in (scene.files.store / ".resnap" / "repaired").rglob("*"))
+    assert scene.verify().code == 0
+
+
 @pytest.mark.parametrize(
     "layout",
     ["plugin", pytest.param("flat", marks=pytest.mark.slow), pytest.param("brokers", marks=pytest.mark.slow)],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,18 @@ def test_nothing_is_known_at_first(partition: PartitionDir, tmp_path: Path) -> N
     complaints: list[str] = []
     assert CacheFiles(tmp_path / "state", complaints.append).load(partition) == CachedResults()
     assert complaints == []
+
+
+def test_results_of_a_release_that_decided_otherwise_are_not_used(partition: PartitionDir, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    files = CacheFiles(tmp_path / "state", complain=complaints.append)
+    kept = results(files.directory(partition))
+    files.save(partition, kept, before=CachedResults())
+    path = files.directory(partition) / FILE
+    head, _, body = path.read_bytes().partition(b"\n")
+    path.write_bytes(re.sub(rb'"version": [0-9]+', b'"version": 5', head) + b"\n" + body)
+    assert CacheFiles(tmp_path / "state", complain=complaints.append).load(partition) == CachedResults()
+    assert "version 5" in complaints[-1]
 
 
 def test_of_another_topic_in_the_same_place_nothing_is_known(partition: PartitionDir, tmp_path: Path) -> None:

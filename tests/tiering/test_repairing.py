@@ -235,6 +235,25 @@ def test_a_reader_with_the_old_manifest_finds_what_it_names(files: dict[str, byt
     assert case.read() == old
 
 
+def test_the_log_of_a_segment_is_not_read_to_repair_it_and_to_undo_that(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(files)
+    read: list[str] = []
+    get_range = case.store.get_range
+
+    def noted(key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
+        read.append(key)
+        return get_range(key, start, end, etag=etag)
+
+    monkeypatch.setattr(case.store, "get_range", noted)
+    assert case.replace() is not None
+    (folder,) = folders_in(case.store)
+    case.replacer.undo(folder)
+    assert read, "what is replaced must be read"
+    assert not [key for key in read if key.endswith(".log")], "it may have a gibibyte"
+
+
 def test_what_changed_since_it_was_read_is_left_alone(files: dict[str, bytes]) -> None:
     case = Case(files)
     versions = Versions(store=case.store)

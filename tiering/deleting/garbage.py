@@ -126,7 +126,7 @@ def collect(
 
     """
     for folder in garbage.repairs:
-        yield from _dropped(store, folder, who=who, now_ms=now_ms)
+        yield from _dropped(store, folder, who=who, now_ms=now_ms, is_alone=is_alone)
     of_repairs = {info.key for folder in garbage.repairs for info in folder.infos}
     others = (info for info in garbage.objects if info.key not in of_repairs)
     for lease_name, infos in groupby(others, key=lambda info: _deletion_of(info.key).lease):
@@ -152,7 +152,7 @@ def collect(
         yield Collected(key=unfinished.key, size_bytes=0)
 
 
-def _dropped(store: ObjectStore, folder: Folder, *, who: str, now_ms: int) -> Iterator[Collected]:
+def _dropped(store: ObjectStore, folder: Folder, *, who: str, now_ms: int, is_alone: bool) -> Iterator[Collected]:
     """Delete the originals of a repair, under the lease of their partition."""
     try:
         record = read_record(store, folder.path) if RECORD in folder.names else None
@@ -163,7 +163,8 @@ def _dropped(store: ObjectStore, folder: Folder, *, who: str, now_ms: int) -> It
         return
     try:
         with leased(store, record.lease, who=who, now_ms=now_ms) as lease:
-            Replacer(store=store, run=folder.run, is_conditional=True, hold_lease=lease.hold).drop(folder.path, record)
+            replacer = Replacer(store=store, run=folder.run, is_conditional=not is_alone, hold_lease=lease.hold)
+            replacer.drop(folder.path, record)
     except LockedError as error:
         yield Collected(key=folder.infos[0].key, size_bytes=0, problem=error)
     else:

@@ -137,7 +137,6 @@ class Replacer:
         if not writes:
             return None
         key = record.manifest_key
-        self._check_free(key, versions)
         stays = [(key, body) for key in rewritten.replaced if (body := versions.of(key).body) is not None]
         found = {key: versions.of(key).body for key, _ in (*stays, *writes)}
         if (manifest := found.get(key)) is not None:
@@ -145,6 +144,7 @@ class Replacer:
         changes = [Change(key, Version(found[key], None).digest, Digest.of(body)) for key, body in (*stays, *writes)]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
         record = replace(record, changes=tuple(changes))
+        self._check_free(record, versions)
         for number, change in enumerate(changes):
             if (original := found[change.key]) is not None:
                 self._put(f"{folder}/{number}", original)
@@ -156,7 +156,7 @@ class Replacer:
                 self._write(one, body, held if one == key else versions.of(one))
         except ResnapError:
             with suppress(ResnapError):  # else the next run does it
-                now = current(self.store, key)
+                now = self._makes_visible(record)
                 if key in self._torn or claim in {None, now.body}:
                     self.put_back(folder, record)
                 elif now == versions.of(key):
@@ -166,11 +166,22 @@ class Replacer:
         self._put(f"{folder}/{DONE}", b"")
         return record
 
-    def _check_free(self, key: str, versions: Versions) -> None:
+    def _makes_visible(self, record: Record) -> Version:
+        """Return what makes a segment visible; without its bytes where they stay, since that can be a whole log."""
+        if any(change.key == record.manifest_key for change in record.changes):
+            return current(self.store, record.manifest_key)
+        try:
+            return Version(b"", self.store.head(record.manifest_key).etag)
+        except ObjectNotFoundError:
+            return Version(None, None)
+
+    def _check_free(self, record: Record, versions: Versions) -> None:
         """Check that the segment exists, and no run is changing it; a claim that no record explains has come late."""
-        if _is_gone(current(self.store, key)):
+        key = record.manifest_key
+        found = self._makes_visible(record)
+        if _is_gone(found):
             raise ObjectNotFoundError(f"{key}: was deleted meanwhile", key=key)
-        manifest = versions.of(key).body or b""
+        manifest = (versions.of(key).body or b"") if found.body else b""
         if unclaimed(manifest) != manifest:
             unfinished = [one for one in folders_in(self.store) if one.is_unfinished]
             if key in named_by_records(self.store, unfinished):
@@ -179,7 +190,7 @@ class Replacer:
     def _take(self, folder: str, record: Record, claim: bytes | None, versions: Versions) -> Version:
         """Claim the manifest, if there is one, and check that ``folder`` is whole, and nobody puts it back."""
         key = record.manifest_key
-        held = versions.of(key) if claim is None else self._write(key, claim, versions.of(key))
+        held = Version(None, None) if claim is None else self._write(key, claim, versions.of(key))
         if self._names(folder) != _written(record):
             if claim is not None:
                 self._write(key, unclaimed(claim), held)
@@ -197,7 +208,7 @@ class Replacer:
 
         """
         key = record.manifest_key
-        found = current(self.store, key)
+        found = self._makes_visible(record)
         if _is_gone(found):
             raise SegmentGoneError(f"{key} was deleted since: its segment is not restored")
         number = next((number for number, one in enumerate(record.changes) if one.key == key), None)
@@ -298,7 +309,7 @@ class Replacer:
 
         """
         key = record.manifest_key
-        found = current(self.store, key)
+        found = self._makes_visible(record)
         manifest = unclaimed(found.body or b"")
         if _is_gone(found) or key not in {one.key for one in record.changes} or not is_manifest(manifest):
             self.forget(folder)

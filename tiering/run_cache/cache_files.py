@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
 
-VERSION: Final = 5
+VERSION: Final = 6
+"""Raised with the form, and whenever a replay decides, names or compares otherwise: else old results would stand."""
 FILE: Final = "memory.json"
 MAX_BYTES: Final = 256 << 20
 """A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
