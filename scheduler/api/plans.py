@@ -19,7 +19,7 @@ from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=TaggedRoute)
-PlanId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
+PlanId = Annotated[str, Path(max_length=200)]
 
 
 @router.post(

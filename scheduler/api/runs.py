@@ -20,7 +20,7 @@ from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, Run, RunKind, RunRequest, RunState
 from resnap.scheduler.service.services import Services
 
-RunId = Annotated[str, Path(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$")]
+RunId = Annotated[str, Path(max_length=200)]
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events of the run, until it is over: `state`, `progress`, `partition`.",

@@ -24,6 +24,28 @@ from resnap.scheduler.version import resnap_version
 COLLECT_AFTER: Final = (50_000, 10, 100)
 """When Python looks for cycles. Neither what a command imports nor the many small values of a plan are in one; going
 through all of them again and again, as it does by default, took a third of the planning, and 0.2 s at a time."""
+_LOG_DIR: Final = "a log dir is an argument without a flag: `resnap scan /var/lib/kafka`"
+_STORE: Final = "a store is one URL, s3://BUCKET/PREFIX: the argument of `verify` and `restore`, --to of `tier`"
+MEANT: Final = {
+    "--log-dir": _LOG_DIR,
+    "--log-dirs": _LOG_DIR,
+    "--log.dirs": _LOG_DIR,
+    "--data-dir": _LOG_DIR,
+    "--bucket": _STORE,
+    "--prefix": _STORE,
+    "--endpoint": "--s3-endpoint-url URL",
+    "--endpoint-url": "--s3-endpoint-url URL",
+    "--region": "--s3-region NAME",
+    "--profile": "set AWS_PROFILE",
+    "-o": "--output FORM, such as --output json",
+    "--json": "--output json",
+    "--format": "--output FORM, such as --output json",
+    "ls": "`resnap scan LOG_DIR` lists partitions, `resnap inspect PATH|URL` shows a file, `resnap runs list` runs",
+    "list": "`resnap scan LOG_DIR` lists partitions, `resnap inspect PATH|URL` shows a file, `resnap runs list` runs",
+    "status": "`resnap check LOG_DIR` says what can be tiered, `resnap fleet status` of all brokers,"
+    " `resnap remote status LOG_DIR` what brokers know to be in remote storage",
+}
+"""What to do instead, by flags and commands of other tools that people type."""
 
 app = typer.Typer(
     name="resnap",
@@ -79,7 +101,9 @@ def run(arguments: Sequence[str]) -> int:
         code = get_command(app).main(list(arguments), prog_name="resnap", standalone_mode=False, obj=failures)
     except typer.TyperException as error:
         _settle(failures, arguments)
-        failures.tell(_usage(error), exit_code=error.exit_code, kind="UsageError", hint=_where_to_look(error))
+        failures.tell(
+            _usage(error), exit_code=error.exit_code, kind="UsageError", hint=_where_to_look(error, arguments)
+        )
         return failures.exit_code()
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -123,6 +147,11 @@ def _usage(error: typer.TyperException) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _where_to_look(error: typer.TyperException) -> str | None:
+def _where_to_look(error: typer.TyperException, arguments: Sequence[str]) -> str | None:
+    """Return what was probably meant, or where it says what is possible."""
     context = getattr(error, "ctx", None)
+    is_command = context is not None and context.parent is None
+    words = arguments if is_command else [getattr(error, "option_name", "")]
+    if meant := next((MEANT[word] for word in words if word in MEANT), None):
+        return meant
     return f"`{context.command_path} --help` shows what is possible" if context else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.scheduler.clock import instant
+from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
 from resnap.tiering.cluster.producers import describe_producers, describe_transactions
@@ -140,5 +140,5 @@ def _going_on(holder: TransactionMetadata | None) -> str:
     since = "" if holder.start_ms < 0 else f" since {instant(holder.start_ms)}"
     what = f"transactional id {holder.transactional_id!r} holds it, and is {holder.state.kafka_name}{since}"
     if holder.state is TransactionState.ONGOING:
-        return f"{what}; its coordinator aborts it after {holder.timeout_ms} ms"
+        return f"{what}; its coordinator aborts it after {span(holder.timeout_ms)}"
     return f"{what}; its markers are being written"

@@ -62,7 +62,7 @@ class Observation:
         counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
         _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **counts)
         for error in end.errors:
-            _log.error("in this run", run=run.id, code=error.code, error=error.message, hint=error.hint)
+            _log.error(error.message, run=run.id, code=error.code, hint=error.hint)
 
     def bug(self, error: BaseException) -> None:
         """Log an error that is a bug, with its traceback."""

@@ -254,6 +254,12 @@ def _check(settings: Settings, directory: Path) -> None:
     check_listening(address_of(settings.listen)[0], settings.auth)
     check_places(settings, directory)
     within_places(settings, RunRequest(kind="scan"))
+    for spec in settings.schedules:
+        if spec.run == "replicas" and settings.bootstrap_server is None:
+            raise ConfigurationError(
+                f"schedule {spec.name}: replicas asks the running cluster, and none is named",
+                hint='set bootstrap-server = "HOST:PORT", or leave the schedule out',
+            )
 
 
 def watched(settings: Settings) -> Watched:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.replay.scan import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
-from resnap.scheduler.clock import milliseconds
+from resnap.scheduler.clock import milliseconds, span
 from resnap.scheduler.settings.declaration import (
     Count,
     Duration,
@@ -187,8 +187,8 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {self.expiration_ms} ms is assumed (too long only means more to "
-            "read); give --producer-id-expiration-ms, --server-properties or --bootstrap-server"
+            f"producer.id.expiration.ms is not known: {span(self.expiration_ms)} is assumed;"
+            " give --producer-id-expiration-ms or --server-properties"
         )
 
 

@@ -10,7 +10,7 @@ import typer
 from resnap.scheduler.cli.flags import METADATA, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
+from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
@@ -185,7 +185,7 @@ class ConfigView(View[Read]):
         for change in _history(image, static):
             if change["since"] is not None:
                 who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"
-                yield f"{who}: producers expire after {change['expirationMs']} ms since {change['since']}."
+                yield f"{who}: producers expire after {span(int(str(change['expirationMs'])))} since {change['since']}."
 
 
 def _head(image: MetadataImage) -> Row:

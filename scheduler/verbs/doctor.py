@@ -20,7 +20,7 @@ from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import Clock, instant
+from resnap.scheduler.clock import Clock, instant, span
 from resnap.scheduler.job.contract import Context, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.output.rendering import Row, some
@@ -135,9 +135,9 @@ def _clock(clock: Clock) -> Finding:
 def _expiration(settings: Settings) -> Finding:
     name = "producer_id_expiration_ms"
     if settings.expiration_note:
-        return warn("expiration", f"{settings.expiration_ms} ms is assumed",
+        return warn("expiration", f"{span(settings.expiration_ms)} is assumed",
                     "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
-    return ok("expiration", f"{settings.expiration_ms} ms ({settings.origin(name)})")
+    return ok("expiration", f"{span(settings.expiration_ms)} ({settings.origin(name)})")
 
 
 def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:

@@ -267,6 +267,11 @@ class ReplayView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
+        is_partial = self.is_cut_short or self._has_faults
+        if self._into is not None and not (self._known or self._boundaries or is_partial):
+            yield "Nothing is missing: every closed segment has a usable snapshot at its end. Nothing was written."
+            yield f"Next: `resnap check {shlex.join(self._scope.sources)}` says which topics can be tiered."
+            return
         yield from self._unchanged()
         if not self._known or self._boundaries:
             yield self._sum()
@@ -278,7 +283,6 @@ class ReplayView(View[Result]):
         yield from beginnings_gone(known_from)
         if self._into is None:
             return
-        is_partial = self.is_cut_short or self._has_faults
         if is_partial:
             yield "Next: the same command again, once the errors named here are repaired; it makes the rest."
         if self._known or self.totals()["snapshots"]:

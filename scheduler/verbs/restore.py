@@ -22,7 +22,13 @@ from resnap.scheduler.job.wiring import cluster_of, planner_of
 from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
-from resnap.scheduler.verbs.restored_partition import RestoredPartition, RestoreView, passed_over, warnings_of
+from resnap.scheduler.verbs.restored_partition import (
+    RestoredPartition,
+    RestoreView,
+    missing_id_warning,
+    passed_over,
+    warnings_of,
+)
 from resnap.scheduler.verbs.restoring_copier import restoring_copier
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
@@ -140,7 +146,14 @@ def restored(
             for log_dir in request.log_dirs
         ]
         there = replace(request, scope=scope, log_dirs=tuple(log_dir.absolute() for log_dir in log_dirs))
-        yield from _Run(there, sources, progress, disk or Disk()).restored(selected, replacing, copying)
+        named = dict(zip(there.log_dirs, (log_dir.absolute() for log_dir in request.log_dirs), strict=True))
+        results = _Run(there, sources, progress, disk or Disk()).restored(selected, replacing, copying)
+        yield from map(partial(_with_log_dir, named), results)
+
+
+def _with_log_dir(named: Mapping[Path, Path], result: Result) -> Result:
+    """Return ``result`` with the log dir that was asked for: a dry run has an empty one elsewhere."""
+    return replace(result, log_dir=named[result.log_dir]) if isinstance(result, RestoredPartition) else result
 
 
 def _may_be_made(log_dir: Path, request: Request) -> bool:
@@ -201,10 +214,12 @@ class _Run:
                 check_beginning(beginning, found, lost, self.sources)
             warnings = (
                 *incomplete_warning(selected.incomplete, request.scope.sources[0]),
+                *missing_id_warning(sorted({one.topic_partition.topic for one, _ in work if one.topic_id is None})),
                 *_unmatched_settings(request, {one.topic_partition.topic for one in found} | lost),
             )
             yield Unread(faults=tuple(faults), warnings=warnings)
-            self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
+            if not request.dry_run:
+                self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
             highest: dict[TopicPartition, int] = {}
             copier = Copier()
             if copying is not None:
@@ -303,7 +318,7 @@ class _Run:
             outcome = restorer.look(one) if dry_run else restorer.restore(one, self.progress.advance)
         except ResnapError as error:
             return Unread(faults=(error,))
-        if dry_run or outcome is not Restored.RESTORED:
+        if not dry_run and outcome is not Restored.RESTORED:
             self.progress.advance(one.segments, one.size_bytes)
         result = RestoredPartition(restoration=one, outcome=outcome, log_dir=restorer.log_dir)
         if outcome is Restored.OCCUPIED:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.open_transactions import what_is_open
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import BYTES, Column, agreeing, first_of, human_bytes, human_count, some
 from resnap.scheduler.verbs.new_cluster import NewCluster
+from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
 from resnap.storage.errors import VerificationError
 from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.restoring.restorer import Restored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from resnap.scheduler.output.rendering import Row
@@ -43,15 +44,17 @@ def passed_over(one: Restoration) -> VerificationError:
     )
 
 
-def warnings_of(restoration: Restoration, log_dir: Path) -> Iterator[str]:
-    """Yield what to do about a topic without an id, and about each transaction that is open at the end."""
-    topic, partition = restoration.topic_partition
-    if restoration.topic_id is None:
+def missing_id_warning(topics: Sequence[str]) -> Iterator[str]:
+    """Yield what to do about ``topics``, which have no id, if there are any."""
+    if topics:
         yield (
-            f"{topic}-{partition}: shipped before the id of its topic was known, so without partition.metadata: a"
-            " broker with ZooKeeper makes that, one without sets the directory aside as stray; for that one give"
-            " --topic-id"
+            f"no topic id was shipped of {first_of(topics, MOST_NAMED)}, so there is no partition.metadata: a broker"
+            " with ZooKeeper makes it, one with KRaft sets the directories aside as stray: for that one give --topic-id"
         )
+
+
+def warnings_of(restoration: Restoration, log_dir: Path) -> Iterator[str]:
+    """Yield what to do about each transaction that is open at the end."""
     producer_ids = [entry.producer_id for entry in restoration.open_transactions]
     states = known_states(log_dir, producer_ids)
     for entry in restoration.open_transactions:
@@ -82,13 +85,18 @@ class RestoreView(View[Result]):
     def __init__(self, *, dry_run: bool) -> None:
         self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
         self._cluster: NewCluster | None = None
+        self._log_dirs = dict[str, None]()
+        """Those that have the partitions now."""
+        self._has_faults = False
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
+        self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, NewCluster):
             self._cluster = result
         if not isinstance(result, RestoredPartition):
             return None
+        self._log_dirs[str(result.log_dir)] = None
         one, outcome = result.restoration, result.outcome
         if outcome is Restored.RESTORED:
             self._totals["restored"] += 1
@@ -131,3 +139,9 @@ class RestoreView(View[Result]):
         )
         if self._cluster is not None:
             yield self._cluster.text(would)
+        if self._totals["dryRun"]:
+            yield AND_DO_IT
+        elif self._has_faults or self.is_cut_short:
+            yield "Next: the same command again, once the errors named here are repaired; it restores the rest."
+        elif self._log_dirs and self._cluster is None:
+            yield f"Next: start the broker whose log.dirs names {first_of([*self._log_dirs], MOST_NAMED)}."

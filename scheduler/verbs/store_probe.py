@@ -106,7 +106,9 @@ def _checksums(checks: UploadChecks) -> Iterator[Finding]:
 def _copies(problem: str | None) -> Finding:
     if problem is None:
         return ok("store copy", "a segment that lies in this store is copied by the store itself, as the version read")
-    return ok("store copy", f"a segment that lies in this store is read and sent to it once more: {problem}")
+    return warn(
+        "store copy", problem, "nothing to do: a segment that is in this store is read, and sent to it once more"
+    )
 
 
 def _condition(found: Condition) -> Finding:

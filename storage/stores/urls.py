@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
 
 FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
-_BY_S3: Final = dict.fromkeys(
-    ("gs", "gcs"),
+_GOOGLE: Final = (
     "a bucket of Google's is reached as S3: s3://BUCKET[/PREFIX] with --s3-endpoint-url https://storage.googleapis.com"
-    " and an HMAC key",
+    " and an HMAC key"
 )
+_HADOOP: Final = "that is what Hadoop calls it: write s3://BUCKET[/PREFIX]"
+_BY_S3: Final = {"gs": _GOOGLE, "gcs": _GOOGLE, "s3a": _HADOOP, "s3n": _HADOOP}
 """What to do with schemes whose stores speak S3, too."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 

@@ -166,6 +166,30 @@ def test_a_dry_run_writes_nothing(command: Resnap, store: Path, log_dir: Path) -
     assert tree(log_dir) == before
 
 
+def test_a_dry_run_names_the_directory_that_is_to_be_made_and_reports_no_bytes_as_restored(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    dry = command("restore", store.as_uri(), "--into", tmp_path / "new", "--dry-run")
+    assert "restore: " not in dry.err
+    rows = [line for line in dry.out.splitlines() if line.startswith("payments ")]
+    assert [row.split()[-1] for row in rows] == [str(tmp_path / "new")] * 2
+    assert dry.out.splitlines()[-1] == "Next: the same command without --dry-run."
+    assert not (tmp_path / "new").exists()
+    ran = command("restore", store.as_uri(), "--into", tmp_path / "new")
+    assert ran.out.splitlines()[-1] == f"Next: start the broker whose log.dirs names {tmp_path / 'new'}."
+
+
+def test_that_topics_have_no_id_is_warned_of_once(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    data = fixture_set("kafka-2.7.2").data
+    assert command("tier", data, "--to", store, "--topic", "payments", "--engine", "local").code == 0
+    ran = command("restore", store, "--into", tmp_path / "new")
+    assert (ran.code, len([line for line in ran.out.splitlines() if line.startswith("payments ")])) == (0, 2)
+    assert ran.err.count("no topic id was shipped of payments, ") == ran.err.count("--topic-id") == 1
+
+
 def test_a_directory_that_is_not_there_is_made(command: Resnap, store: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     tried = command("restore", store.as_uri(), "--into", new, "--dry-run", *JSON)

@@ -186,6 +186,14 @@ def test_a_cursor_that_no_page_gave_is_refused(service: Whole) -> None:
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid-request"), answer.text
 
 
+def test_an_id_that_no_run_has_is_not_found_whatever_it_looks_like(service: Whole) -> None:
+    with service.client() as client:
+        for name in ("nosuch", "0" * 20, "%00", "a%20b"):
+            for path in (f"/v1/runs/{name}", f"/v1/replays/{name}/partitions", f"/v1/plans/{name}"):
+                answer = client.get(path)
+                assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), path
+
+
 def test_what_the_caller_has_already_is_not_sent_again(service: Whole) -> None:
     with service.client() as client:
         first = client.get("/v1/partitions")

@@ -96,6 +96,27 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
     assert message in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["scan", "--log-dirs", "/data"], "argument without a flag: `resnap scan /"),
+        (["tier", "/data", "--bucket", "b"], "s3://BUCKET/PREFIX"),
+        (["tier", "/data", "--endpoint-url", "http://x"], "--s3-endpoint-url"),
+        (["verify", "--region", "eu"], "--s3-region"),
+        (["scan", "-o", "json"], "--output json"),
+        (["ls", "/data"], "`resnap scan LOG_DIR`"),
+        (["status"], "`resnap check LOG_DIR`"),
+        (["verify", "s3a://bucket/prefix", "--engine", "local"], "write s3://BUCKET"),
+    ],
+)
+def test_what_other_tools_take_is_answered_by_what_resnap_takes(
+    command: Resnap, arguments: list[str], meant: str
+) -> None:
+    ran = command(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert meant in next(line for line in ran.err.splitlines() if line.startswith("hint: "))
+
+
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 @pytest.mark.parametrize("arguments", [["inspect", "nowhere"], ["inspect", "--nope"], ["nope"]])
 def test_errors_are_json_where_the_output_is(command: Resnap, form: str, arguments: list[str]) -> None:
@@ -192,7 +213,7 @@ def test_config_show_prints_value_and_origin_of_every_setting(command: Resnap) -
 
 def test_an_assumed_expiration_is_said_aloud_unless_quiet(command: Resnap) -> None:
     ran = command("config", "show")
-    assert ran.err.startswith("note: producer.id.expiration.ms is not known: 604800000 ms is assumed")
+    assert ran.err.startswith("note: producer.id.expiration.ms is not known: 7 days is assumed")
     assert "--producer-id-expiration-ms" in ran.err
     assert "is assumed" not in command("scan", "/nowhere").err, "before it is known what to work on"
     assert command("config", "show", "--quiet").err == ""
@@ -234,7 +255,7 @@ def test_doctor_checks_the_log_dirs_of_server_properties(
     ran = command("doctor", "--engine", "local", "--server-properties", "server.properties", "--output", "json")
     details = {finding["check"]: finding["detail"] for finding in ran.document["findings"]}
     assert details["log dir"].startswith(f"{data}: 6 partitions")
-    assert details["expiration"] == "86400000 ms (server.properties server.properties)"
+    assert details["expiration"] == "1 day (server.properties server.properties)"
 
 
 class _Commands:

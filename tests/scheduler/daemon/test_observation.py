@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.run import ReportedError, Run, RunEnd, RunKind, RunRequest, RunState
@@ -62,3 +63,16 @@ def test_a_good_run_into_one_store_hides_no_other_that_is_down() -> None:
     assert ended("schedule:west", down) == "StoreUnavailableError"
     observation.schedules_are({"east"})
     assert observation.stores == "ok"
+
+
+def test_the_line_of_an_error_of_a_run_has_the_error_as_its_event() -> None:
+    observation = Observation(Metrics(Watched(), version="0", revision=""), FixedClock(1_700_000_000_000))
+    full = ReportedError(code="StoreFullError", message="the bucket is full", hint="make room", exit_code=12)
+    request = RunRequest(kind=RunKind.TIER, destination="s3://bucket")
+    run = Run(id="1", request=request, state=RunState.RUNNING, origin="api", principal="ci", created_ms=0)
+    with capture_logs() as lines:
+        observation.run_ended(run, RunEnd(state=RunState.FAILED, totals={}, errors=(full,)), 1.0)
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("run ended", "info"),
+        ("the bucket is full", "error"),
+    ]

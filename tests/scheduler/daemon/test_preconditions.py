@@ -72,3 +72,9 @@ def test_what_does_nothing_is_warned_of(tmp_path: Path, text: str, has_tokens: b
     found = list(warnings(configuration(tmp_path, text).load(), has_tokens=has_tokens))
     assert len(found) == len(said)
     assert all(part in warning for part, warning in zip(said, found, strict=True))
+
+
+def test_a_schedule_of_replicas_without_a_cluster_is_refused_at_the_start(tmp_path: Path) -> None:
+    schedule = '[[schedules]]\nname = "compare"\nrun = "replicas"\nevery = "1h"\n'
+    with pytest.raises(ConfigurationError, match=r"schedule compare: .* none is named"):
+        Services(configuration(tmp_path, schedule), FixedClock(0))
