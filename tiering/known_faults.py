@@ -124,11 +124,12 @@ class KnownFault:
         return "; ".join(filter(None, (known, expected and f"not examined, but expected: {expected}")))
 
     def is_in(self, release: Release) -> Certainty:
-        """Return whether ``release`` has it; of a line without a patch release, whether all that were examined have."""
+        """Return whether ``release`` has it; of a line without a patch release, whether all have."""
         newest = _NEWEST_PATCH.get(release.line)
         if release.patch is None and newest is not None:
             found = {self._is_in(Release(*release.line, patch)) for patch in range(newest + 1)}
-            return found.pop() if len(found) == 1 else Certainty.MAYBE
+            is_expected = any(_number(span.first)[:2] == release.line for span in self.expected)
+            return found.pop() if len(found) == 1 and not is_expected else Certainty.MAYBE
         return self._is_in(release)
 
     def _is_in(self, release: Release) -> Certainty:

@@ -34,6 +34,7 @@ def release(text: str) -> Release:
     "version, local_log_twice, too_large",
     [
         ("3.5.1", "no", "no"),
+        ("3.8", "yes", "no"),
         ("3.6.0", "yes", "no"),
         ("3.9.2", "yes", "no"),
         ("3.9.3", "maybe", "maybe"),
@@ -43,13 +44,15 @@ def release(text: str) -> Release:
         ("4.2.3", "maybe", "maybe"),
         ("4.3.1", "yes", "no"),
         ("4.3.2", "maybe", "maybe"),
+        ("4.3", "yes", "maybe"),
+        ("3.9", "yes", "maybe"),
         ("4.4.0", "no", "yes"),
         ("4.4", "no", "yes"),
         ("4.4.1", "no", "maybe"),
         ("4.5.0", "no", "maybe"),
         ("3.9.1-ccs", "yes", "no"),
         ("4.4.0.redhat-00003", "no", "yes"),
-        ("7.9.1-ccs", "yes", "no"),
+        ("7.9.1-ccs", "yes", "maybe"),
     ],
 )
 def test_a_release_has_what_was_seen_in_it(version: str, local_log_twice: str, too_large: str) -> None:
