@@ -218,7 +218,8 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
         assert (damaged.code != 0, first.name in damaged.err) == (True, True)
         first.write_bytes(body)
         status = ("remote", "status", "--store", bucket.as_uri(), *there)
-        assert command(*status).document["partitions"] == []  # nothing was announced so far
+        (waiting,) = command(*status).document["partitions"]
+        assert (waiting["readable"], waiting["endOffset"]) == (0, None), "nothing was announced so far"
 
         operator.follow(ANNOUNCE_COPIES, PUBLISH)
         (believed,) = command(*status).document["partitions"]
