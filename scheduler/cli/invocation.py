@@ -73,21 +73,22 @@ class Invocation:
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
         left = iter(results)
+        is_table = self.output.form == "table"
         try:
             first = [row for result in islice(left, 1) for row in self._take(result, view, faults, findings)]
             self.say_first()
             rows = chain(first, self._rows(left, view, faults, findings))
             if view.name is None:
                 deque(rows, maxlen=0)
-                self.output.write(Answer(head=view.totals(), closing=view.closing))
-            elif self.output.form == "table" and not view.columns:
+                self.output.write(Answer(head=view.table_head() if is_table else view.totals(), closing=view.closing))
+            elif is_table and not view.columns:
                 deque(rows, maxlen=0)  # people read the lines of each result
                 for line in view.closing():
                     self.output.line(line)
             else:
                 self.output.write(
                     Answer(
-                        head=view.head(),
+                        head=view.table_head() if is_table else view.head(),
                         name=view.name,
                         kind=view.kind,
                         rows=rows,

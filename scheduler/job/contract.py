@@ -246,6 +246,10 @@ class View(Generic[R]):
         """Return facts about the whole that stand before the rows."""
         return {}
 
+    def table_head(self) -> Row:
+        """Return the facts that people read before the rows, or of a summary alone: those of JSON in words."""
+        return self.totals() if self.name is None else self.head()
+
     def totals(self) -> Row:
         """Return the totals over all results so far."""
         return {}

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
 from resnap.scheduler.job.sources import warn_unmatched
@@ -117,6 +118,12 @@ class DryRunView(View[Any]):
         self.planned.append(result.planned)
         return plan_row(result.planned)
 
+    def table_head(self) -> Row:
+        """Return the same in words."""
+        total = totals_of(self.planned)
+        read = f"{some(total['segmentsToRead'], 'segment')}, {human_bytes(total['bytesToRead'])}"
+        return {"partitions": total["partitions"], "snapshots": total["snapshots"], "to read": read}
+
     def totals(self) -> Row:
         """Return what would be read."""
         return {"dryRun": True, **totals_of(self.planned)}
@@ -156,6 +163,14 @@ class PlanView(DryRunView):
             "asOf": str(self._rules.as_of),
             "producerIdExpirationMs": self._rules.expiry.expiration_ms,
             "producerIdExpirationFrom": self._settings.expiration_origin,
+        }
+
+    def table_head(self) -> Row:
+        """Return the same in words."""
+        as_of, expiry = self._rules.as_of, self._rules.expiry
+        return {
+            "as of": "roll" if as_of.roll else instant(as_of.now_ms),
+            "producers expire after": f"{span(expiry.expiration_ms)} ({self._settings.expiration_origin})",
         }
 
     def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields

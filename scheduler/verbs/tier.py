@@ -10,7 +10,7 @@ import shlex
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -397,6 +397,10 @@ class TierView(View[Result]):
             )
 
 
+_TOPICS: Final = 50
+"""Most topics that a dry run shows."""
+
+
 class DryTierView(DryRunView):
     """What would be shipped, at most."""
 
@@ -404,13 +408,28 @@ class DryTierView(DryRunView):
         super().__init__()
         self._to = to
         self._segments: list[int] = []
+        self._topics: dict[str, list[int]] = {}
+        """Sizes of the segments that are left to ship, by topic."""
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
         if isinstance(result, Selected):
             left = [segment for order in result.orders for segment in order.candidates.segments]
             self._segments = [segment.size_bytes for segment in left]
+            for order in result.orders:
+                sizes = [segment.size_bytes for segment in order.candidates.segments]
+                self._topics.setdefault(order.topic_partition.topic, []).extend(sizes)
         return super().row(result)
+
+    def table_head(self) -> Row:
+        """Return what would be shipped of each topic, those of which it is most first."""
+        most = sorted(self._topics.items(), key=lambda one: (-sum(one[1]), one[0]))
+        head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:_TOPICS]}
+        if len(most) > _TOPICS:
+            rest = [size for _, sizes in most[_TOPICS:] for size in sizes]
+            what = f"{some(len(rest), 'segment')}, {human_bytes(sum(rest))}"
+            head[f"{some(len(most) - _TOPICS, 'more topic')}"] = what
+        return head
 
     def totals(self) -> Row:
         """Return what would be read, and what would be shipped at most."""

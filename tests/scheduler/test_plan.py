@@ -321,3 +321,10 @@ def test_snapshots_of_brokers_before_2_4_1_are_called_so(
     wrong = {changed_id: entries[changed_id]._replace(last_sequence=1) for changed_id in sorted(changed)[:1]}
     file_at(partition, offset, "snapshot").write_bytes(snapshot_bytes((entries | wrong).values()))
     assert command(*verify).code == 13
+
+
+def test_people_read_times_and_spans_as_dates_and_days(command: Resnap, broker_log: Path) -> None:
+    flags = ("--topic", "payments", "--producer-id-expiration-ms", "604800000")
+    first, second = command("plan", broker_log, *flags, "--as-of", "2026-01-02T03:04:05Z").out.splitlines()[:2]
+    assert first.split() == ["as", "of", "2026-01-02T03:04:05.000Z"]
+    assert second.split("  ")[-1].strip() == "7 days (flag --producer-id-expiration-ms)"

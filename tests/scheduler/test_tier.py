@@ -191,7 +191,11 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     before = tree(tmp_path)
     ran = command(*arguments)
     assert ran.code == 0
-    last, following = ran.out.splitlines()[-2:]
+    *topics, last, following = ran.out.splitlines()
+    shipped = {line.split()[0]: line.split(maxsplit=1)[1] for line in topics}
+    assert shipped.keys() == {"payments", "dash-ed.topic_1", "orders", "legacy", "compacted"}
+    assert shipped["compacted"] == "0 segments, 0 B"
+    assert all(text.split()[-1] in {"B", "KiB"} for text in shipped.values())
     assert last.endswith("Nothing was written.")
     assert following == "Next: the same command without --dry-run."
     scanned = command("scan", broker_log, "--output", "json").document["partitions"]
