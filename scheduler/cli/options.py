@@ -83,7 +83,8 @@ def _run(command: Callable[..., int | None], invocation: Invocation, arguments: 
 
 def _places(arguments: Mapping[str, Any]) -> list[str]:
     """Return the log dirs or URLs of a command, from whichever parameter has them."""
-    given = arguments.get("sources") or arguments.get("log_dirs") or [arguments.get("source")]
+    names = "sources", "log_dirs", "places"
+    given = next(filter(None, map(arguments.get, names)), [arguments.get("source")])
     return [str(place) for place in given if place is not None]
 
 

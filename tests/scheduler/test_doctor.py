@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
     from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
 
 HOLDS_THE_LOCK = """
 import fcntl, sys
@@ -219,3 +220,11 @@ def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
         f"{tmp_path}/mistyped does not exist yet, so nothing was tested",
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_metadata_log_of_a_log_dir_counts_as_for_other_commands(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    said = command("doctor", fixture_set("kafka-3.9.1-kraft").data, "--engine", "local").out
+    assert "12 hours (metadata log" in said
+    assert "Kafka's known faults in 3.9.x, for any tiered topic: state-lost-from-remote" in said
