@@ -38,7 +38,7 @@ from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.remote_log.waiting import waiting_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.sources import SelectedPartition, Selection
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from resnap.tiering.refusal import Refusal
     from resnap.tiering.remote_log.waiting import Waiting
 
+MOST_PARTITIONS: Final = 50
+"""More partitions than that are summed up by topic, for people."""
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
 
@@ -277,6 +279,18 @@ def _why(value: object) -> str:
     return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
 
 
+def _sum_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rows of one topic as one, with the first stop of each kind."""
+    first: dict[str, Any] = {"topic": rows[0]["topic"], "partition": f"* ({len(rows)})"}
+    for key in ("segments", "bytes", "lost"):
+        first[key] = sum(row[key] for row in rows)
+    for key in ("replayNow", "replayRoll"):
+        first[key] = {"bytes": sum(row[key]["bytes"] for row in rows)}
+    for key in ("brokerStops", "blocking"):
+        first[key] = next((row[key] for row in rows if row[key]), None)
+    return first
+
+
 class ScanView(View["Scanned | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
@@ -297,6 +311,8 @@ class ScanView(View["Scanned | Unread"]):
         self._request = request
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
         self._in_order = 0
+        self._held: list[Mapping[str, Any]] = []
+        """Rows that people see."""
         self._first_stop: tuple[SelectedPartition, Refusal] | None = None
         self._lost_state: list[PartitionScan] = []
 
@@ -330,14 +346,26 @@ class ScanView(View["Scanned | Unread"]):
         return scan_row(result.scan)
 
     def table_rows(self, result: Scanned | Unread) -> Iterable[Row]:
-        """Return the row of a partition that lacks something, or where something stops that is not compaction."""
+        """Keep back the row of a partition that lacks something, or where something stops that is not compaction."""
         for row in self.rows(result):
             if row["compaction"] == "compacted":
                 continue
             if row["lost"] or any(row[key] for key in ("brokerStops", "blocking", "lostProducerState", "strays")):
-                yield row
+                self._held.append(row)
             else:
                 self._in_order += 1
+        return ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: the partitions, or their topics where there are too many, the most missing first."""
+        if len(self._held) <= MOST_PARTITIONS:
+            yield from self._held
+            return
+        by_topic: dict[str, list[Mapping[str, Any]]] = {}
+        for row in self._held:
+            by_topic.setdefault(row["topic"], []).append(row)
+        sums = [_sum_of(rows) for rows in by_topic.values()]
+        yield from sorted(sums, key=lambda row: (-row["lost"], row["topic"]))
 
     def totals(self) -> Row:
         """Return how many there are of each."""
@@ -351,6 +379,8 @@ class ScanView(View["Scanned | Unread"]):
         what = f"{human_count(self.lost)} of {boundaries} in {partitions}"
         have, their = ("has", "its") if self.lost == 1 else ("have", "their")
         yield f"{what} {have} no usable producer snapshot at {their} end."
+        if len(self._held) > MOST_PARTITIONS:
+            yield f"Summed up by topic: {some(len(self._held), 'partition')}; `--output json` has each."
         if self._in_order:
             yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:

@@ -402,3 +402,18 @@ def _on_a_terminal(resnap: Resnap, arguments: list[str], variables: dict[str, st
         assert process.wait(300) == 0
     os.close(ours)
     return shown.decode()
+
+
+def test_many_partitions_are_summed_up_by_topic_the_most_missing_first(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "many"
+    for number in range(51):
+        shutil.copytree(broker_log / "payments-0", data / f"many-{number}")
+    shutil.copytree(broker_log / "legacy-0", data / "legacy-0")
+    rows = command("scan", data, "--output", "json").document["partitions"]
+    ran = command("scan", data)
+    shown = [line.split() for line in ran.out.splitlines() if line.startswith(("many", "legacy"))]
+    assert [words[:2] for words in shown] == [["many-*", "(51)"], ["legacy-*", "(1)"]]
+    assert int(shown[0][2]) == sum(row["segments"] for row in rows if row["topic"] == "many")
+    assert "Summed up by topic: 52 partitions; `--output json` has each." in ran.out
