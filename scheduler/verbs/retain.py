@@ -11,7 +11,7 @@ import typer
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.sources import Scope, nothing_in
 from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count, some
@@ -169,6 +169,8 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
         faults.append(VerificationError(f"{key}: exists, but was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
     if not manifests and not broken and not any(map(scope.wants, retained_topics(part.store))):
+        if scope.topics:
+            raise nothing_in(scope)
         raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
     of_brokers = (brokers_layout(entry.key) for manifest in manifests.values() for entry in manifest.objects)
     read = next(filter(None, of_brokers), None)

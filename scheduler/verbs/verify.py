@@ -22,7 +22,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
-from resnap.scheduler.job.sources import Scope
+from resnap.scheduler.job.sources import Scope, nothing_in
 from resnap.scheduler.job.staged import check_staged
 from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
 from resnap.scheduler.job.stored_snapshots import StoredSnapshots
@@ -192,7 +192,7 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[Result]:
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
     checks = store_checks(planner_of(context), store, request.scope, journal, request.since_ms)
     if not any(check.listing.manifests or check.listing.incomplete for check in checks):
-        raise _nothing_shipped(request.url)
+        raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(request.url)
     return chain([Begun(checks=checks)], _verify(checks, request.url, context))
 
 

@@ -226,6 +226,12 @@ def test_a_store_as_argument_is_read_back_as_with_the_flag(command: Resnap, stor
     assert command("verify", store.as_uri(), *how, "--since", "1s").document["summary"]["segments"] == 0
 
 
+def test_a_topic_that_a_store_does_not_hold_is_named(command: Resnap, store: Path) -> None:
+    for asked in (("verify",), ("retain", "--retention", "1d")):
+        ran = command(*asked, store.as_uri(), "--topic", "nosuch")
+        assert (ran.code, "matches --topic nosuch" in ran.err) == (2, True), ran.err
+
+
 def test_what_is_of_logs_alone_is_refused_beside_a_store(command: Resnap, store: Path, broker_log: Path) -> None:
     for more in ((broker_log,), ("--partition", "payments-0"), ("--remote", store.as_uri())):
         ran = command("verify", store.as_uri(), *more)
