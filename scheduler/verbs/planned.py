@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
+MOST_PARTITIONS: Final = 50
+"""More partitions than that are summed up by topic, for people."""
 MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
@@ -155,6 +157,8 @@ class PlanView(DryRunView):
 
     def __init__(self, scope: Scope, rules: ReplayRules, settings: Settings, saved: Path | None) -> None:
         super().__init__()
+        self._held: list[Mapping[str, Any]] = []
+        """Rows that people see."""
         self._scope, self._rules, self._settings, self._saved = scope, rules, settings, saved
 
     def head(self) -> Row:
@@ -174,8 +178,29 @@ class PlanView(DryRunView):
         }
 
     def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields
-        """Return the row of a partition of which something is to be made."""
-        return [row for row in self.rows(result) if row["snapshots"]]
+        """Keep back the row of a partition of which something is to be made."""
+        self._held += [row for row in self.rows(result) if row["snapshots"]]
+        return []
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: the partitions, or their topics where there are too many, the most to make first."""
+        if len(self._held) <= MOST_PARTITIONS:
+            yield from self._held
+            return
+        by_topic: dict[str, list[Mapping[str, Any]]] = {}
+        for row in self._held:
+            by_topic.setdefault(row["topic"], []).append(row)
+        sums = [
+            {
+                "topic": topic,
+                "partition": f"* ({len(rows)})",
+                "snapshots": sum(row["snapshots"] for row in rows),
+                "segments": sum(row["segments"] for row in rows),
+                "read": {"bytes": sum(row["read"]["bytes"] for row in rows)},
+            }
+            for topic, rows in by_topic.items()
+        ]
+        yield from sorted(sums, key=lambda row: (-row["snapshots"], row["topic"]))
 
     def totals(self) -> Row:
         """Return the totals of the plan."""
@@ -189,6 +214,8 @@ class PlanView(DryRunView):
             f" {some(total['segmentsToRead'], 'segment')} ({human_bytes(total['bytesToRead'])})."
             " Nothing was written."
         )
+        if len(self._held) > MOST_PARTITIONS:
+            yield f"Summed up by topic: {some(len(self._held), 'partition')}; `--output json` has each."
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
         if total["snapshots"]:
             made_of = self._scope.typed

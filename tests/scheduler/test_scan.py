@@ -417,3 +417,9 @@ def test_many_partitions_are_summed_up_by_topic_the_most_missing_first(
     assert [words[:2] for words in shown] == [["many-*", "(51)"], ["legacy-*", "(1)"]]
     assert int(shown[0][2]) == sum(row["segments"] for row in rows if row["topic"] == "many")
     assert "Summed up by topic: 52 partitions; `--output json` has each." in ran.out
+    planned = command("plan", data).out
+    assert [line.split()[:2] for line in planned.splitlines() if line.startswith(("many", "legacy"))] == [
+        ["many-*", "(51)"],
+        ["legacy-*", "(1)"],
+    ]
+    assert "Summed up by topic: 52 partitions" in planned
