@@ -36,7 +36,6 @@ from resnap.tiering.remote_log.records import METADATA_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from resnap.scheduler.job.contract import Context
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.survey import Incomplete, LogDir
@@ -340,19 +339,19 @@ def _remote_end(known: Callable[[], KnownSegments], partition: PartitionDir, sou
     return None
 
 
-def warn_unmatched(scope: Scope, selection: Selection, context: Context) -> None:
+def warn_unmatched(scope: Scope, selection: Selection, warn: Callable[[str], None]) -> None:
     """Warn of the topics and partitions that were asked for by name, and that the selection has nothing of."""
     found = {selected.topic_partition for selected in selection.partitions}
     found |= {problem.topic_partition for problem in selection.problems if problem.topic_partition is not None}
     globs, partitions = scope.unmatched(found)
     where = ", ".join(scope.sources)
     for glob in globs:
-        context.warn(f"no topic in {where} matches --topic {glob}")
+        warn(f"no topic in {where} matches --topic {glob}")
     for partition in partitions:
-        context.warn(f"no partition {partition} in {where}")
+        warn(f"no partition {partition} in {where}")
 
 
-def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, context: Context) -> int | None:
+def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn: Callable[[str], None]) -> int | None:
     """Return the high watermark that was given for the one partition in scope, at most its log end; None if none was.
 
     Warns if it is above the one that the checkpoint or the leader has, or above the log end.
@@ -367,13 +366,13 @@ def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, cont
         partition, name = selected.inventory.partition, selected.topic_partition
         known, segments = partition.high_watermark, segment_spans(partition, sources)
         if known is not None and given > known:
-            context.warn(
+            warn(
                 f"{name}: --high-watermark {given} is above the known one, {known}: records above that may not be on"
                 " all in-sync replicas, and another leader may not have them"
             )
         with suppress(ResnapError):  # what cannot be read is refused by itself
             if segments and given > segments[-1].base_offset and given > (end := log_end(segments, sources=sources)):
-                context.warn(f"{name}: --high-watermark {given} is above the log end offset, {end}, which is used")
+                warn(f"{name}: --high-watermark {given} is above the log end offset, {end}, which is used")
                 return end
     return given
 

@@ -73,7 +73,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     """
     sources, settings = reading_of(context.settings).sources, context.settings
     selection = select(request.scope, sources)
-    warn_unmatched(request.scope, selection, context)
+    warn_unmatched(request.scope, selection, context.warn)
     yield from unread(selection)
     for selected in selection.partitions:
         partition = selected.inventory.partition

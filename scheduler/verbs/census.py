@@ -81,7 +81,7 @@ def run(request: Asked, context: Context) -> Iterator[Counted | Unread]:
         principals=principals,
     )
     selection = planner.select(request.scope)
-    warn_unmatched(request.scope, selection, context)
+    warn_unmatched(request.scope, selection, context.warn)
     return chain(unread(selection), counter.counted(selection, context))
 
 

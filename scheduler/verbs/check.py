@@ -219,7 +219,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         unanswered.append(str(error))
         scope = replace(scope, connect=None)
         selection, brokers, releases = select(scope, sources), [], releases_of(settings, None)
-    warn_unmatched(scope, selection, context)
+    warn_unmatched(scope, selection, context.warn)
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify {shlex.quote(store)}` reads back what was tiered"
@@ -231,7 +231,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         now_ms=context.clock.now_ms(),
         transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
         expiration_ms=settings.expiration_ms,
-        high_watermark=high_watermark_of(scope, selection, sources, context),
+        high_watermark=high_watermark_of(scope, selection, sources, context.warn),
         asked_cluster=scope.connect is not None,
         by_broker=tuple(dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, known)))) if known else None,
         stored=set()

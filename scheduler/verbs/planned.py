@@ -52,7 +52,7 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
 
     That is: names that match nothing, how many partitions are compacted, which replicas look as if they lost state.
     """
-    warn_unmatched(scope, selection, context)
+    warn_unmatched(scope, selection, context.warn)
     compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
         context.note(f"{some(compacted, 'compacted partition')} skipped: compacted topics cannot be tiered")

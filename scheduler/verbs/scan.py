@@ -90,9 +90,9 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
     if request.separately:
         return _scanned_separately(request.scope, planner, context)
     selection = select(request.scope, planner.engine.reading.sources)
-    warn_unmatched(request.scope, selection, context)
+    warn_unmatched(request.scope, selection, context.warn)
     sources = planner.engine.reading.sources
-    return scanned(selection, high_watermark_of(request.scope, selection, sources, context), planner)
+    return scanned(selection, high_watermark_of(request.scope, selection, sources, context.warn), planner)
 
 
 def scanned(selection: Selection, high_watermark: int | None, planner: Planner) -> Iterator[Scanned | Unread]:
@@ -115,7 +115,7 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
             selection = select(
                 replace(several, sources=(source,), beside=scope.sources), planner.engine.reading.sources
             )
-            high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context)
+            high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context.warn)
             for result in scanned(selection, high_watermark, planner):
                 found.append(result)
                 context.check()

@@ -117,8 +117,8 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         store.check_writable()
     tiering = TierRun(planner, store, uploading, context.clock.now_ms)
     selection = planner.select(request.scope, request.saved)
-    warn_unmatched(request.scope, selection, context)
-    high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context)
+    warn_unmatched(request.scope, selection, context.warn)
+    high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context.warn)
     orders = tiering.orders(selection, request.saved, high_watermark)
     planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
     if not settings.dry_run:

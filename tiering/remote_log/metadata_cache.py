@@ -16,7 +16,7 @@ from bisect import insort
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
 from resnap.tiering.remote_log.records import (
@@ -28,7 +28,6 @@ from resnap.tiering.remote_log.records import (
     TopicIdPartition,
     partition_of,
 )
-from resnap.tiering.remote_log.within_retention import Deletion
 from resnap.tiering.verifying.chains import Gap
 
 if TYPE_CHECKING:
@@ -71,6 +70,18 @@ class RemoteSegment:
         ends = [later.offset - 1 for _, later in pairwise(self.leader_epochs)] + [self.end_offset]
         for epoch, end in zip(self.leader_epochs, ends, strict=True):
             yield epoch.leader_epoch, epoch.offset, end
+
+
+class Deletion(NamedTuple):
+    """A finished segment whose deletion began."""
+
+    segment: RemoteSegment
+    """As it was in remote storage."""
+    at_ms: int
+    remote_bytes: int
+    """Size of all finished segments of the partition then, this one included."""
+    last_begun_at: int
+    """Offset in the metadata partition where copying had been begun last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,24 +8,12 @@ is taken as it is set now. Records deleted on request look the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, RemoteSegment
-
-
-class Deletion(NamedTuple):
-    """A finished segment whose deletion began."""
-
-    segment: RemoteSegment
-    """As it was in remote storage."""
-    at_ms: int
-    remote_bytes: int
-    """Size of all finished segments of the partition then, this one included."""
-    last_begun_at: int
-    """Offset in the metadata partition where copying had been begun last."""
+    from resnap.tiering.remote_log.metadata_cache import Deletion, RemoteLogMetadataCache
 
 
 def deleted_within_retention(
