@@ -38,9 +38,9 @@ def test_a_replay_of_what_was_tiered_proves_every_snapshot_that_was_tiered_with_
     fixture = fixture_set(name)
     ran = command("verify", f"{fixture.remote.as_uri()}/tiered", *LOCAL, *key_of(fixture))
     assert ran.code == 0, ran.err
-    rows = ran.document["boundaries"]
-    assert {row["verdict"] for row in rows} == {"proven"}
-    assert len(rows) == len(list(fixture.remote.rglob("*.rsm-manifest")))
+    found = ran.document["summary"]
+    assert found["snapshotsReplayed"] == len(list(fixture.remote.rglob("*.rsm-manifest"))) > 0
+    assert (found["snapshotsDifferent"], found["different"]) == (0, 0)
 
 
 @pytest.mark.heavy
