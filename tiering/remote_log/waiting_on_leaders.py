@@ -61,7 +61,7 @@ def waiting_on_leaders(
         topics: tiered ones, with all their partitions.
         caches: what is in remote storage.
         now_ms: the current time.
-        warn: called about leaders that do not report the sizes of their logs.
+        warn: called about leaders that do not report the sizes of their logs, or offsets by time.
 
     Raises:
         ClusterError: the cluster does not answer.
@@ -77,13 +77,21 @@ def waiting_on_leaders(
     limits = {
         name: limit for name, tail in tails.items() if name not in found and (limit := tail.setting("segment.ms"))
     }
+    try:
+        return found | _closed_by_time(cluster, {name: tails[name] for name in limits}, limits, now_ms)
+    except ClusterError as error:  # a leader looks in remote storage for an offset by time, and may not reach it
+        warn(f"what leaders have not copied is judged by size alone: {error}")
+        return found
+
+
+def _closed_by_time(
+    cluster: Cluster, tails: Mapping[TopicPartition, _Tail], limits: Mapping[TopicPartition, int], now_ms: int
+) -> dict[TopicPartition, Waiting]:
     younger = cluster.first_since({name: max(now_ms - limit, 0) for name, limit in limits.items()})
     old = {name: tails[name].start for name in limits if name not in younger or younger[name][0] > tails[name].start}
     begun = cluster.timestamps(old)
-    for name, (offset, at) in cluster.first_since({name: begun[name] + limits[name] for name in begun}).items():
-        if offset > tails[name].start:
-            found[name] = tails[name].closed(at)
-    return found
+    ends = cluster.first_since({name: at + limits[name] for name, at in begun.items()})
+    return {name: tails[name].closed(at) for name, (offset, at) in ends.items() if offset > tails[name].start}
 
 
 def _tails(
