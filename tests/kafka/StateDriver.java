@@ -195,6 +195,11 @@ public class StateDriver {
         VerificationGuard given = guard == null ? VerificationGuard.SENTINEL : guard;
         if (batch.isTransactional() && !inTransaction(batch.producerId(), batch.producerEpoch())
                 && config.transactionVerificationEnabled() && !batch.isControlBatch() && !wanted.verify(given)) {
+            // The order of UnifiedLog.analyzeAndValidateProducerState from 4.1.1 on (KAFKA-19690).
+            ProducerStateEntry known = manager.activeProducers().get(batch.producerId());
+            if (known != null && known.producerEpoch() > batch.producerEpoch()) {
+                throw new InvalidProducerEpochException("");
+            }
             throw new InvalidTxnStateException("");
         }
     }
