@@ -1,32 +1,52 @@
-"""The Helm chart: it is linted and rendered by helm, and what it renders fits the program."""
+"""The Helm chart: Helm itself, as a library, lints and renders it, and what it renders fits the program."""
 
 from __future__ import annotations
 
-import shutil
+import json
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import yaml
 
 from resnap.scheduler.version import resnap_version
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CHART: Final = Path(__file__).parent.parent.parent / "docs" / "deploy" / "helm"
-TOKENS: Final = "tokensSecret=tokens"
+TOKENS: Final = {"tokensSecret": "tokens"}
+PROGRAM: Final = """
+import json, sys
+from helm_python.chart import Chart, lint
+path, values = sys.argv[1], json.loads(sys.argv[2])
+linted = lint(path, values=values, strict=True)
+problems = [*linted["errors"], *(one["error"] for one in linted["messages"] if one["severity"] > 1)]
+print(json.dumps([problems, Chart.load(path).render(values, name="r")]))
+"""
 
 
-def helm(*arguments: str, code: int = 0) -> str:
-    if shutil.which("helm") is None:
-        pytest.skip("NOT TESTED: there is no helm on the PATH (go install helm.sh/helm/v3/cmd/helm@latest)")
-    ran = subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False)
-    assert ran.returncode == code, ran.stderr
-    return ran.stdout + ran.stderr
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    tools = tmp_path_factory.mktemp("helm") / "tools"
+    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+    python = tools / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "helm-python-sdk>=0.2.2"], check=True, timeout=300)
+
+    def run(values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        command = [python, "-c", PROGRAM, CHART, json.dumps(values)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
 
 
-def rendered(*values: str) -> dict[str, Any]:
-    sets = [word for value in (TOKENS, *values) for word in ("--set", value)]
-    documents = yaml.safe_load_all(helm("template", "r", str(CHART), *sets))
+def rendered(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert ran.returncode == 0, ran.stderr
+    problems, texts = json.loads(ran.stdout)
+    assert problems == []
+    documents = [document for text in texts.values() for document in yaml.safe_load_all(text)]
     return {document["kind"]: document for document in documents if document}
 
 
@@ -35,9 +55,12 @@ def test_the_chart_is_of_this_version() -> None:
     assert (chart["version"], chart["appVersion"]) == (resnap_version(), resnap_version())
 
 
-def test_the_service_has_its_tokens_its_state_and_its_monitor() -> None:
-    helm("lint", "--strict", str(CHART), "--set", TOKENS)
-    found = rendered("podMonitor.enabled=true", "service.port=9000", "storeSecret=aws", 'config=engine = "local"')
+@pytest.mark.slow
+def test_the_service_has_its_tokens_its_state_and_its_monitor(
+    helm: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    more = {"podMonitor": {"enabled": True}, "service": {"port": 9000}, "config": 'engine = "local"'}
+    found = rendered(helm({**TOKENS, **more, "storeSecret": "aws"}))
     assert set(found) == {"ConfigMap", "Service", "StatefulSet", "PodMonitor"}
     assert found["ConfigMap"]["data"]["resnap.toml"].strip() == 'engine = "local"'
     pod = found["StatefulSet"]["spec"]["template"]
@@ -53,9 +76,9 @@ def test_the_service_has_its_tokens_its_state_and_its_monitor() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_beside_a_broker_nothing_of_its_own_is_made_but_the_configuration() -> None:
-    assert set(rendered("service.enabled=false")) == {"ConfigMap"}
-
-
-def test_a_service_without_tokens_is_refused() -> None:
-    assert "name a Secret with the key `tokens`" in helm("template", "r", str(CHART), code=1)
+@pytest.mark.slow
+def test_beside_a_broker_only_the_configuration_is_made_and_tokens_must_be_named(
+    helm: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    assert set(rendered(helm({**TOKENS, "service": {"enabled": False}}))) == {"ConfigMap"}
+    assert "name a Secret with the key `tokens`" in helm({}).stderr
