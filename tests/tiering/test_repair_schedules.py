@@ -379,7 +379,7 @@ STORES: Final = (("flat", True), ("flat", False), ("aiven", True), ("aiven", Fal
 """Layouts, and whether etags depend on the bytes alone: objects that are replaced in place need other ones."""
 
 
-@pytest.mark.parametrize("is_all", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_all", [False, pytest.param(True, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("how", mostly_slow(["late", "killed", "lost"], "killed"))
 @pytest.mark.parametrize(("layout", "hashed"), mostly_slow(STORES, *STORES[::2]))
 def test_nothing_is_torn_whoever_is_stopped_before_whichever_request(
