@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.tiering.controller.metadata.image import METADATA_VERSIONS
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+EXPECTED_RELEASE: Final = "expected a release such as 3.9.1"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+|x))?(?:\.(\d+))?([-.+].+)?", re.ASCII)
+_LAST_MINORS: Final = {0: 11, 1: 1, 2: 8, 3: 9}
+"""The last line of each major release that is complete."""
 _NEWEST_MAJOR: Final = 4
 _OWN_TIERING: Final = re.compile(r"[-.](ce|tiered|kraft|amzn.*|msk.*)", re.ASCII | re.IGNORECASE)
 _NOT_RELEASED: Final = re.compile(r"-(SNAPSHOT|rc\d*)", re.ASCII | re.IGNORECASE)
@@ -48,6 +49,18 @@ class Release:
         return f"{self.major}.{self.minor}.{'x' if self.patch is None else self.patch}{self.vendor}"
 
 
+def checked_version(text: str) -> str:
+    """Return ``text`` if it is a version, whoever numbers so.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    if _VERSION.fullmatch(text.strip().removeprefix("v")) is None:
+        raise ValueError(EXPECTED_RELEASE)
+    return text
+
+
 def parse_release(text: str) -> Release | None:
     """Return the release that ``text`` names, or that a vendor's build is made from; None where that is not certain."""
     found = _VERSION.fullmatch(text.strip().removeprefix("v"))
@@ -60,26 +73,17 @@ def parse_release(text: str) -> Release | None:
     if suffix == "-ccs" and numbers[0] in _CONFLUENT:
         base, minors = _CONFLUENT[numbers[0]]
         return Release(base, numbers[1], None, f" (Confluent {text.strip()})") if numbers[1] in minors else None
-    if numbers[0] > _NEWEST_MAJOR:
+    if numbers[0] > _NEWEST_MAJOR or numbers[1] > _LAST_MINORS.get(numbers[0], numbers[1]):
         return None
     return Release(*numbers, int(patch) if patch.isdecimal() else None, suffix)
 
 
-def release_of_level(level: int | None) -> Release | None:
-    """Return the line of the broker whose newest supported ``metadata.version`` is ``level``; None if not known."""
-    name = METADATA_VERSIONS.get(level) if level is not None else None
-    if name is None:
-        return None
-    major, minor = name.partition("-")[0].split(".")
-    return Release(int(major), int(minor))
+def refined(known: Iterable[Release | None], given: Release | None) -> tuple[Release, ...]:
+    """Return the releases of brokers: ``given`` stands for those of its line, and for those that are not known.
 
-
-def refined(known: Iterable[Release], given: Release | None) -> tuple[Release, ...]:
-    """Return the releases of brokers, where ``given`` says the patch release of those of its line.
-
-    ``given`` counts alone where nothing is known of the brokers.
+    It counts where no broker shows it, too: whoever names a release asks about it.
     """
-    lines = tuple(dict.fromkeys(known))
+    lines = tuple(known)
     if given is None:
-        return lines
-    return tuple(dict.fromkeys(given if one.line == given.line else one for one in lines)) or (given,)
+        return tuple(dict.fromkeys(filter(None, lines)))
+    return tuple(dict.fromkeys((*(given if one is None or one.line == given.line else one for one in lines), given)))

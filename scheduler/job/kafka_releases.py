@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import ClusterError
 from resnap.tiering.cluster.broker_releases import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
-from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
+from resnap.tiering.controller.metadata.image import release_of_level
+from resnap.tiering.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
 from resnap.tiering.known_faults import PAGE, Facts, met_faults
 
 if TYPE_CHECKING:
@@ -23,23 +24,29 @@ class BrokerReleases(NamedTuple):
     not_known: str | None
     """Why faults of some brokers are not checked; None where all are."""
 
+    @property
+    def not_checked(self) -> str | None:
+        """``not_known`` as a sentence."""
+        return None if self.not_known is None else f"Kafka's known faults are not checked: {self.not_known}."
+
 
 def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
     """Return the brokers' releases: lines by the cluster, else by the metadata log, refined by ``--kafka-version``."""
     given = None if settings.kafka_version is None else parse_release(settings.kafka_version)
     lines = _of_cluster(cluster) if cluster is not None else _of_metadata_log(settings)
-    known = refined((line for line in lines if line is not None), given)
+    known = refined(lines, given)
     if settings.kafka_version is not None and given is None:
-        return BrokerReleases(known, f"{settings.kafka_version}: it is not known which release it is built from")
+        why = f"it is not known which release {settings.kafka_version} is built from: {EXPECTED_RELEASE}"
+        return BrokerReleases(known, why)
     if given is None and (not lines or None in lines):
-        return BrokerReleases(known, "the brokers' release is not known: give --kafka-version")
+        return BrokerReleases(known, "the brokers' release is not known; give --kafka-version")
     return BrokerReleases(known, None)
 
 
 def faults_line(releases: BrokerReleases) -> str:
     """Return one line with the known faults that any tiered topic may meet with these releases."""
     if not releases.known:
-        return f"Kafka's known faults are not checked: {releases.not_known}."
+        return str(releases.not_checked)
     names = [met.fault.name for met in met_faults(releases.known, Facts()) if not met.met]
     of = ", ".join(map(str, releases.known))
     more = "" if releases.not_known is None else f" Not checked: {releases.not_known}."
@@ -51,7 +58,7 @@ def destination_releases(version: str | None, log_dir: str, broker_id: int | Non
     image = ClusterMetadata(find_metadata_log([log_dir])).image()
     broker = None if image is None or broker_id is None else image.brokers.get(broker_id)
     line = None if broker is None else release_of_level(broker.newest_metadata_version)
-    return refined([] if line is None else [line], None if version is None else parse_release(version))
+    return refined([line], None if version is None else parse_release(version))
 
 
 def kafka_configs(settings: Settings) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.replay.scan import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
@@ -23,6 +23,7 @@ from resnap.scheduler.settings.declaration import (
 )
 from resnap.scheduler.settings.values import checked_as_of, split_list
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
+from resnap.tiering.kafka_release import checked_version
 
 
 class SelectionSettings(SettingGroup):
@@ -81,7 +82,7 @@ class ClusterSettings(SettingGroup):
         Path | None, Setting("Client properties for the connection, in the format of Kafka's own tools.", "FILE")
     ] = None
     kafka_version: Annotated[
-        str | None,
+        Annotated[str, AfterValidator(checked_version)] | None,
         Setting(
             "Release of the brokers, such as 4.2.2, for Kafka's known faults; a cluster shows no patch release.",
             "VERSION",

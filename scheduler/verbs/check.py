@@ -81,6 +81,8 @@ class CheckedTopic(Result):
     row: TopicRow
     is_stored: bool
     """Whether remote storage that was named holds segments of it."""
+    faults_not_checked: str | None
+    """Why Kafka's known faults of some brokers are not checked, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,12 @@ class _Judge:
             "unknown": unknown,
             "notChecked": list(self._not_checked(partitions)),
         }
-        return CheckedTopic(row=row, is_stored=name in self.stored, faults=tuple(problem.error for problem in unread))
+        return CheckedTopic(
+            row=row,
+            is_stored=name in self.stored,
+            faults_not_checked=self.releases.not_checked,
+            faults=tuple(problem.error for problem in unread),
+        )
 
     def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[BlockerRow]:
         live = next((selected.live for selected in partitions), None)
@@ -343,6 +350,7 @@ class CheckView(View[Result]):
     """Topics."""
     _sizes: Counter[str] = field(default_factory=Counter)
     _not_checked: dict[str, None] = field(default_factory=dict)
+    _faults_not_checked: str | None = None
     _blockers: dict[str, tuple[str, BlockerRow]] = field(default_factory=dict)
     """The first of each reason, and its topic."""
     _warnings: dict[str, tuple[str, BlockerRow]] = field(default_factory=dict)
@@ -364,6 +372,7 @@ class CheckView(View[Result]):
         self._by_verdict[row["verdict"]].append(f"{row['topic']}{until}")
         self._sizes.update({key: value for key in SIZES if isinstance(value := row[key], int)})
         self._not_checked |= dict.fromkeys(row["notChecked"])
+        self._faults_not_checked = result.faults_not_checked
         for one in row["blockers"]:
             self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
         for one in row["warnings"]:
@@ -418,6 +427,8 @@ class CheckView(View[Result]):
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
             yield f"Not checked: {', '.join(self._not_checked)}{more}."
+        if self._faults_not_checked is not None:
+            yield self._faults_not_checked
         if self._stored:
             yield (
                 f"{self.scope.remote} holds segments of {first_of(self._stored, _MOST_SHOWN)} already: nothing is left"

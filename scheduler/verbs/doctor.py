@@ -68,7 +68,7 @@ def examine(
     yield _unless_needed(_java(environment), needed=needs_spark)
     yield _clock(clock)
     yield _expiration(settings)
-    yield ok("kafka", faults_line(releases_of(settings, None)))
+    yield _kafka(settings)
     for place in places:
         yield from _place(place, settings, clock)
     if store_url is not None:
@@ -138,6 +138,13 @@ def _expiration(settings: Settings) -> Finding:
         return warn("expiration", f"{span(settings.expiration_ms)} is assumed",
                     "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
     return ok("expiration", f"{span(settings.expiration_ms)} ({settings.origin(name)})")
+
+
+def _kafka(settings: Settings) -> Finding:
+    releases = releases_of(settings, None)
+    if settings.kafka_version is not None and releases.not_known is not None:
+        return warn("kafka", faults_line(releases), "give the release of Apache Kafka that the brokers are built from")
+    return ok("kafka", faults_line(releases))
 
 
 def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:

@@ -538,7 +538,20 @@ def test_commands_that_judge_by_the_brokers_release_take_it(command: Resnap, rea
     """Their messages ask for --kafka-version."""
     assert "--kafka-version" in command(*verb.split(), "--help").out
     if verb == "check":
-        for given in ((), ("--kafka-version", "4.4.0"), ("--kafka-version", "mine")):
+        for given, why in (
+            ((), "the brokers' release is not known; give --kafka-version"),
+            (("--kafka-version", "4.4.0"), None),
+            (
+                ("--kafka-version", "2.8.2.tiered"),
+                "it is not known which release 2.8.2.tiered is built from: expected a release such as 3.9.1",
+            ),
+        ):
             ran = command(verb, ready_log, *given, "--output", "json")
             (topic,) = ran.document["topics"]
-            assert (ran.code, "known-faults" in topic["notChecked"]) == (0, given[1:] != ("4.4.0",))
+            assert (ran.code, "known-faults" in topic["notChecked"]) == (0, why is not None)
+            sentence = f"Kafka's known faults are not checked: {why}."
+            assert (sentence in command(verb, ready_log, *given).out) == (why is not None)
+    needs = {"announce": ["d"], "regenerate": ["--into", "d"], "tier": ["--to", "file:///d"], "restore": ["file:///d"]}
+    refused = command(*verb.split(), *needs.get(verb, []), "--kafka-version", "mine")
+    assert refused.code == 2
+    assert "expected a release such as 3.9.1" in refused.err

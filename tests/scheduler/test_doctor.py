@@ -115,6 +115,13 @@ def test_an_unknown_expiration_is_a_warning_that_names_the_setting() -> None:
     assert "--producer-id-expiration-ms" in str(finding.remedy)
 
 
+def test_a_version_whose_base_is_not_certain_is_a_warning() -> None:
+    finding = the(findings(Settings(kafka_version="7.9.1-ce")), "kafka")
+    assert finding.health is Health.WARN
+    assert "it is not known which release 7.9.1-ce is built from: expected a release such as 3.9.1" in finding.detail
+    assert the(findings(Settings(kafka_version="3.9.1-ccs")), "kafka").health is Health.OK
+
+
 def test_java_that_does_not_run_fails_unless_spark_is_not_wanted(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(tmp_path)}
     assert the(findings(environment=environment), "java").health is Health.FAIL

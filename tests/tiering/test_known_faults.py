@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from resnap.tiering.kafka_release import Release, parse_release, refined, release_of_level
+from resnap.tiering.controller.metadata.image import release_of_level
+from resnap.tiering.kafka_release import Release, parse_release, refined
 from resnap.tiering.known_faults import (
     KNOWN_FAULTS,
     LOCAL_LOG_COUNTED_TWICE,
@@ -53,6 +54,11 @@ def release(text: str) -> Release:
         ("3.9.1-ccs", "yes", "no"),
         ("4.4.0.redhat-00003", "no", "yes"),
         ("7.9.1-ccs", "yes", "maybe"),
+        ("8.1.0-ccs", "yes", "maybe"),
+        ("3.9.x", "yes", "maybe"),
+        ("3.9.1-aiven.5", "yes", "no"),
+        ("3.9.1-debian-12-r1", "yes", "no"),
+        ("v4.2.2", "yes", "yes"),
     ],
 )
 def test_a_release_has_what_was_seen_in_it(version: str, local_log_twice: str, too_large: str) -> None:
@@ -61,7 +67,12 @@ def test_a_release_has_what_was_seen_in_it(version: str, local_log_twice: str, t
 
 
 @each(
-    "version", ["", "x", "3.6.0.1", "3.7.x.kraft", "2.8.2.tiered", "7.9.1-ce", "4.5.0-SNAPSHOT", "4.4.0-rc1", "9.9.9"]
+    "version",
+    [
+        *("", "x", "garbage"),
+        *("3.6.0.1", "3.7.x.kraft", "2.8.2.tiered", "3.6.0-amzn-1", "3.8.x-msk", "7.9.1-ce", "7.10.0-ccs", "9.0.0-ccs"),
+        *("4.5.0-SNAPSHOT", "4.4.0-rc1", "9.9.9", "3.10.0", "0.45.0-kafka-3.9.0", "3.4.1.7.3.1.0-123"),
+    ],
 )
 def test_nothing_is_said_of_a_version_whose_base_is_not_certain(version: str) -> None:
     assert parse_release(version) is None
@@ -77,7 +88,12 @@ def test_a_given_version_says_the_patch_release_of_its_own_line_alone() -> None:
     lines = [Release(4, 2), Release(4, 1)]
     assert refined(lines, release("4.2.1")) == (release("4.2.1"), Release(4, 1))
     assert refined([], release("4.2.1")) == (release("4.2.1"),)
-    assert refined(lines, None) == tuple(lines)
+    assert refined(lines, None) == refined([*lines, None], None) == tuple(lines)
+
+
+def test_a_given_version_counts_where_a_broker_is_not_known_or_of_another_line() -> None:
+    assert refined([None, Release(4, 1)], release("4.2.2")) == (release("4.2.2"), Release(4, 1))
+    assert refined([Release(4, 1)], release("4.4.0")) == (Release(4, 1), release("4.4.0"))
 
 
 @each(

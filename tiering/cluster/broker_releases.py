@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ClusterError
-from resnap.tiering.controller.metadata.image import METADATA_VERSION
-from resnap.tiering.kafka_release import release_of_level
+from resnap.tiering.controller.metadata.image import METADATA_VERSION, release_of_level
 
 if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition

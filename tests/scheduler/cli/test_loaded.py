@@ -20,10 +20,11 @@ run(sys.argv[1:])
 own = {name: module.__file__ for name, module in sys.modules.items() if name.startswith("resnap") and module.__file__}
 sys.stderr.write("\\n" + json.dumps(own))
 """
+BY_SETTINGS: Final = {"tiering.cluster", "tiering.cluster.shared_cluster", "tiering.kafka_release"}
 LIMITS: Final = {
-    ("version",): (6_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
-    ("token", "list"): (8_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
-    ("runs", "list"): (8_000, {"tiering.cluster", "tiering.cluster.shared_cluster"}),
+    ("version",): (6_000, BY_SETTINGS),
+    ("token", "list"): (8_000, BY_SETTINGS),
+    ("runs", "list"): (8_000, BY_SETTINGS),
 }
 """By command: the most lines of the program, and what of ``tiering`` may be loaded."""
 

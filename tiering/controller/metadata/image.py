@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.errors import MetadataVersionError
 from resnap.tiering.controller.metadata.records import TYPES_BY_MESSAGE
+from resnap.tiering.kafka_release import Release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,15 @@ METADATA_VERSIONS: Final[Mapping[int, str]] = dict(
 def metadata_version_name(level: int) -> str:
     """Return Kafka's name of a ``metadata.version`` level, or its number if the level is newer."""
     return METADATA_VERSIONS.get(level, str(level))
+
+
+def release_of_level(level: int | None) -> Release | None:
+    """Return the line of the broker whose newest supported ``metadata.version`` is ``level``; None if not known."""
+    name = METADATA_VERSIONS.get(level) if level is not None else None
+    if name is None:
+        return None
+    major, minor = name.partition("-")[0].split(".")
+    return Release(int(major), int(minor))
 
 
 class ResourceType(IntEnum):
