@@ -3,7 +3,7 @@
 It is the last entry of the time index, which has no checksum: one flipped bit, and a window begins above producers that
 are alive. So an entry that contradicts the previous entry of its index, or the neighbouring segments, is verified: the
 batch that it names must have that timestamp. If not, the true one is read from all headers of the segment. The entries
-that decide where a window begins are verified, too, once it is planned (``tiering/planning.py``): in a log with
+that decide where a window begins are verified, too, once it is planned (``tiering/judging/planning.py``): in a log with
 ascending timestamps no other entry can hide a batch of the window.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,3 +28,38 @@ def expect_more(watcher: Watcher | None, plan: PartitionPlan) -> None:
     """Add ``plan`` to the total of ``watcher``: another round over a longer window."""
     if watcher is not None:
         watcher.expect(sum(run.end - run.start for run in plan.runs), plan.bytes_in_segments)
+
+
+class Progress:
+    """Receives the progress of work; this one ignores it."""
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Add to the total amount of work."""
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to the finished amount."""
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Receive the current phase, and the number of running tasks."""
+
+
+class CountedProgress(Progress):
+    """Counts the finished segments, and passes everything on."""
+
+    def __init__(self, heard: Progress) -> None:
+        self._heard, self._lock = heard, threading.Lock()
+        self.segments = 0
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        """Pass it on."""
+        self._heard.expect(segments, size_bytes)
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to what is done."""
+        with self._lock:
+            self.segments += segments
+        self._heard.advance(segments, size_bytes)
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        """Pass it on."""
+        self._heard.at_work(phase, tasks)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_UNITS_MS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 
 
 class Clock(Protocol):
@@ -32,27 +31,6 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return seconds since an arbitrary moment."""
         return time.monotonic()
-
-
-def instant(at_ms: int) -> str:
-    """Return a time in milliseconds as ISO 8601 in UTC, or as a plain number outside the calendar's range.
-
-    Clients may write any timestamp, so it may lie outside the years 1 to 9999.
-    """
-    try:
-        at = _EPOCH + timedelta(milliseconds=at_ms)
-    except OverflowError:
-        return str(at_ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def span(duration_ms: int) -> str:
-    """Return a time span as people write it, such as ``7 days``: in the largest unit that divides it."""
-    for unit_ms, unit in _UNITS_MS:
-        if duration_ms and duration_ms % unit_ms == 0:
-            count = duration_ms // unit_ms
-            return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
-    return f"{duration_ms:,} ms"
 
 
 def milliseconds(at: datetime) -> int:

@@ -17,12 +17,12 @@ from resnap.scheduler.cli.commands import all_commands, written
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS, KINDS
 from resnap.scheduler.settings.settings import DECLARED
-from resnap.tiering import readiness
 from resnap.tiering.installing.installation import Outcome
-from resnap.tiering.inventory import SnapshotState
-from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.judging import readiness
+from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.judging.tiering_settings import SettingBlocker, SettingReason
 from resnap.tiering.remote_log.announcement import Stop, StopReason
-from resnap.tiering.tiering_settings import SettingBlocker, SettingReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,8 +16,8 @@ from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
 from resnap.tiering.installing.installation import Outcome
-from resnap.tiering.inventory import SnapshotState
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
 from tests.cases import each
 from tests.picture import PICTURE, picture, printed

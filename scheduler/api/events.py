@@ -19,9 +19,9 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from resnap.scheduler.api.problem_kinds import TooManyStreamsError
-from resnap.scheduler.clock import instant
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import RunState
+from resnap.storage.words import instant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

@@ -13,12 +13,12 @@ from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer
-from resnap.scheduler.clock import instant
 from resnap.scheduler.fleet.rows import broker_row, topic_row
 from resnap.scheduler.service.fleet import Collected
 from resnap.scheduler.service.services import Services
+from resnap.storage.words import instant
 from resnap.tiering.fleet.topics import TopicAnswer
-from resnap.tiering.readiness import Verdict
+from resnap.tiering.judging.readiness import Verdict
 
 router = APIRouter(prefix="/v1", tags=["fleet"], route_class=TaggedRoute)
 

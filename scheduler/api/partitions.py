@@ -27,8 +27,8 @@ from resnap.scheduler.runs.partition_details import difference, name_of
 from resnap.scheduler.runs.run import Row
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition
 from resnap.scheduler.service.services import Services
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 router = APIRouter(prefix="/v1", tags=["partitions"], route_class=TaggedRoute)
 _one = APIRouter(prefix="/partitions/{topic}/{partition}", route_class=TaggedRoute)

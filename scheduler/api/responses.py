@@ -14,13 +14,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from resnap.scheduler.api.bodies import Form
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, verbs_of_service
 from resnap.scheduler.output import documents
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.storage.words import instant
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 Instant: TypeAlias = Annotated[str, BeforeValidator(instant)]
 """ISO 8601, of milliseconds since 1970."""

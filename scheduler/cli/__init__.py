@@ -19,7 +19,7 @@ from resnap.scheduler.cli.commands import CommandGroup
 from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
 from resnap.scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
 from resnap.scheduler.settings.environment import process_environment
-from resnap.scheduler.version import resnap_version
+from resnap.storage.version import resnap_version
 
 COLLECT_AFTER: Final = (50_000, 10, 100)
 """When Python looks for cycles. Neither what a command imports nor the many small values of a plan are in one; going

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.cli.failures import Failures
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import View
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.output.rendering import Output, Row
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.engine import Engine
 
 R = TypeVar("R", bound=Result)
 

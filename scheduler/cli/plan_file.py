@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from resnap.storage.errors import UsageError, in_file
-from resnap.tiering.planning import SavedPlan, read_saved_plan
+from resnap.tiering.judging.planning import SavedPlan, read_saved_plan
 
 PlanFile = Annotated[
     Path | None,

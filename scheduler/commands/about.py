@@ -7,7 +7,7 @@ from resnap.scheduler.output.rendering import Answer, Column
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.scheduler.settings.values import shown
-from resnap.scheduler.version import versions
+from resnap.storage.version import versions
 
 
 @with_settings()

@@ -9,14 +9,14 @@ import typer
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.output.rendering import Answer, Column, Row, human_duration
+from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
 from resnap.storage.errors import UsageError
+from resnap.storage.words import human_duration, instant
 
 States = Annotated[
     list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")

@@ -16,12 +16,12 @@ from resnap.scheduler.access.tokens import Token, Tokens
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
 from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.values import parse_duration
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.storage.errors import UsageError
+from resnap.storage.words import instant
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who uses the token, such as ci or alice@example.org.")]
 

@@ -23,8 +23,8 @@ from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from resnap.scheduler.service.services import address_of
 from resnap.scheduler.settings.environment import process_environment
-from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.version import resnap_version
 from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:

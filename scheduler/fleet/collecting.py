@@ -23,12 +23,12 @@ from urllib.parse import quote, urlsplit
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from resnap.scheduler.clock import instant, milliseconds
-from resnap.scheduler.output.rendering import human_bytes, human_duration
+from resnap.scheduler.clock import milliseconds
 from resnap.storage.stores.urls import is_store_url
+from resnap.storage.words import human_bytes, human_duration, instant
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

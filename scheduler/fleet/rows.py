@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resnap.scheduler.output.rendering import some
+from resnap.storage.words import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

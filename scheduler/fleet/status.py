@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
-from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.fleet.topics import topic_answers
-from resnap.tiering.inventory import NEVER_TIERED
-from resnap.tiering.readiness import Verdict
+from resnap.tiering.judging.inventory import NEVER_TIERED
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.selection import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

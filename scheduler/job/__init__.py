@@ -1,1 +1,1 @@
-"""The job contract (``contract``), and what all jobs share: selections, plans, engines, and the wiring of these."""
+"""The job contract (``contract``), and what all jobs share: rows, releases, and the wiring."""

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
-    from resnap.scheduler.job.work_items import PartitionScan
-    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.output.rendering import Column, Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.judging.planning import SavedPlan
+    from resnap.tiering.planner import PartitionScan
+    from resnap.tiering.selection import Scope, SelectedPartition, Selection
 
 
 class PartitionState(StrEnum):

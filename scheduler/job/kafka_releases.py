@@ -6,11 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import ClusterError
+from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
 from resnap.tiering.cluster.broker_releases import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import release_of_level
-from resnap.tiering.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
-from resnap.tiering.known_faults import PAGE, Facts, met_faults
+from resnap.tiering.judging.known_faults import PAGE, Facts, met_faults
 
 if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings

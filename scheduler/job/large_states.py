@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.settings.running_cluster import connect
 from resnap.storage.errors import ResnapError
-from resnap.tiering.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
+from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.kafka_release import Release
 
 
 @dataclass(slots=True)

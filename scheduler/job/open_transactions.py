@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
+from resnap.storage.words import instant, span
 from resnap.tiering.cluster.producers import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.open_transaction import Ending

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.clock import instant
-from resnap.scheduler.output.rendering import first_of, human_bytes, plain_text, some
+from resnap.scheduler.output.rendering import plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.tiering.planning import unread_below
+from resnap.storage.words import first_of, human_bytes, instant, some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resnap.replay.boundary_state import LeftOut
     from resnap.replay.explain import Batch, Explanation
-    from resnap.replay.plan import PartitionPlan
-    from resnap.scheduler.job.work_items import Cost
     from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.log.survey import Incomplete
-    from resnap.tiering.readiness import TieringSizes
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.readiness import TieringSizes
+    from resnap.tiering.judging.refusal import Refusal
+    from resnap.tiering.planner import Cost
     from resnap.tiering.verifying.chains import Chain
 
 
-_MOST_NAMED: Final = 5
 _MOST_SEGMENTS_NAMED: Final = 20
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
@@ -35,32 +31,6 @@ SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes"
 def identity(topic_partition: TopicPartition) -> Identity:
     """Return the fields that identify a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
-
-
-def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
-    """Yield a warning if a snapshot lacks producers, or the last batches of some."""
-    from resnap.replay.boundary_state import Unexplained, harmful  # noqa: PLC0415 - loads numpy
-
-    left_out = harmful(left_out)
-    partial = [pid for pid, reason in left_out if reason is Unexplained.BATCHES]
-    for pids, what in (
-        ([pid for pid, _ in left_out if pid not in partial], "excluded from the snapshot at {}, since their history"),
-        (partial, "without a batch in the snapshot at {}, where only their open transaction is known, since the rest"),
-    ):
-        if pids:
-            ids = ", ".join(map(str, pids[:_MOST_NAMED]))
-            excluded = f"{some(len(pids), 'producer')} {what.format(offset)} could not be read"
-            yield f"{topic_partition}: {excluded}: {ids}"
-
-
-def unread_warning(plan: PartitionPlan) -> Iterator[str]:
-    """Yield a warning if a limit kept batches from being read that may have begun a transaction which is still open."""
-    unread = unread_below(plan)
-    if plan.rules.max_reach_back_ms is not None and unread is not None and not plan.evidence.vouches_for(unread):
-        yield (
-            f"{plan.topic_partition}: batches below {unread} were not read, since --max-reach-back limits it, and no"
-            " snapshot shows the transactions that were open there: one that hangs since then is lacking"
-        )
 
 
 def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str]:

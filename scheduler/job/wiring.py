@@ -11,12 +11,7 @@ from resnap.replay.producer_state import Expiry
 from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.engines import Engine
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.planner import Planner
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.tier_run import Uploading
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN, declared_in
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.key_files import public_key
@@ -31,10 +26,15 @@ from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.urls import is_store_url, without_slash
+from resnap.storage.words import instant
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
+from resnap.tiering.engine import Engine
+from resnap.tiering.planner import Planner
 from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.run_cache import RunCache
+from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.stored_rules import Asked
+from resnap.tiering.tier import Uploading
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.layouts.protocol import Layout
     from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.judging.planning import SavedPlan
 
 _CLOCKS_APART_MS: Final = 60_000
 _RULES: Final = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from resnap.scheduler.output.rendering import first_of, human_count, some
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
-from resnap.tiering.tiering_settings import turn_on_command
+from resnap.storage.words import first_of, human_count, some
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
+from resnap.tiering.judging.tiering_settings import turn_on_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 
 class Identity(TypedDict):

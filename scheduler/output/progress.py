@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.output.rendering import human_bytes, human_count, human_duration
+from resnap.replay.watching import Progress
+from resnap.storage.words import human_bytes, human_count, human_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,41 +57,6 @@ class ProgressState:
     elapsed_s: float
     rate_bytes_s: float | None
     left_s: float | None
-
-
-class Progress:
-    """Receives the progress of work; this one ignores it."""
-
-    def expect(self, segments: int, size_bytes: int) -> None:
-        """Add to the total amount of work."""
-
-    def advance(self, segments: int, size_bytes: int) -> None:
-        """Add to the finished amount."""
-
-    def at_work(self, phase: Phase, tasks: int) -> None:
-        """Receive the current phase, and the number of running tasks."""
-
-
-class CountedProgress(Progress):
-    """Counts the finished segments, and passes everything on."""
-
-    def __init__(self, heard: Progress) -> None:
-        self._heard, self._lock = heard, threading.Lock()
-        self.segments = 0
-
-    def expect(self, segments: int, size_bytes: int) -> None:
-        """Pass it on."""
-        self._heard.expect(segments, size_bytes)
-
-    def advance(self, segments: int, size_bytes: int) -> None:
-        """Add to what is done."""
-        with self._lock:
-            self.segments += segments
-        self._heard.advance(segments, size_bytes)
-
-    def at_work(self, phase: Phase, tasks: int) -> None:
-        """Pass it on."""
-        self._heard.at_work(phase, tasks)
 
 
 class TrackedProgress(Progress):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from resnap.storage.errors import ResnapError
+from resnap.storage.words import bytes_text
 
 if TYPE_CHECKING:
     from resnap.scheduler.settings.values import Form
@@ -25,68 +25,6 @@ Row: TypeAlias = Mapping[str, object]
 SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
 """Number of rows from which a table's column widths are chosen; a longer table keeps these widths."""
-_BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STEP: Final = 1024
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 3_600
-_DAY_S: Final = 86_400
-
-
-def human_count(value: int) -> str:
-    """Return ``1478`` as ``1,478``."""
-    return f"{value:,}"
-
-
-def some(count: int, noun: str) -> str:
-    """Return ``1,478 segments``, ``1 segment``."""
-    if count == 1:
-        return f"{count:,} {noun}"
-    if noun.endswith("y"):
-        return f"{count:,} {noun[:-1]}ies"
-    return f"{count:,} {noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
-
-
-def agreeing(count: int, one: str = "is", many: str = "are") -> str:
-    """Return the form of a verb that goes with ``count``."""
-    return one if count == 1 else many
-
-
-def first_of(texts: Sequence[object], most: int) -> str:
-    """Return the first ``most`` of ``texts``, and how many more there are."""
-    more = f" and {human_count(len(texts) - most)} more" if len(texts) > most else ""
-    return ", ".join(map(str, texts[:most])) + more
-
-
-def counted(values: Iterable[object]) -> str:
-    """Return how many there are of each value, such as ``2 kept, 1 proven``."""
-    return ", ".join(f"{count} {value}" for value, count in Counter(values).items())
-
-
-def human_bytes(size_bytes: int) -> str:
-    """Return ``1536`` as ``1.5 KiB``."""
-    size = float(size_bytes)
-    for unit in _BINARY_UNITS:
-        if abs(size) < _STEP or unit == _BINARY_UNITS[-1]:
-            break
-        size /= _STEP
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def bytes_text(value: object) -> str:
-    """Return a number of bytes as a table cell."""
-    return human_bytes(int(str(value)))
-
-
-def human_duration(seconds: float) -> str:
-    """Return ``8000`` as ``2 h 13 m``: at most two units, with tenths only for few seconds."""
-    if seconds < _MINUTE_S:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} m {whole % _MINUTE_S} s"
-    if whole < _DAY_S:
-        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} m"
-    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
 
 
 def plain_text(value: object) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from resnap.scheduler.job.contract import Observer, Result, verb_of
-from resnap.scheduler.job.sources import Scope, is_of
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
@@ -20,20 +19,18 @@ from resnap.scheduler.verbs.scan import scan_row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.planning import can_be_tiered, read_saved_plan
-from resnap.tiering.readiness import Repair
+from resnap.tiering.judging.planning import can_be_tiered, read_saved_plan
+from resnap.tiering.judging.readiness import Repair
+from resnap.tiering.selection import Scope, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.access.admission import AdmissionControl
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Mismatch, View
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.sources import SelectedPartition
-    from resnap.scheduler.job.work_items import PartitionScan
-    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.reporting import RunReport
@@ -41,7 +38,10 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.scans import Scans
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.judging.planning import SavedPlan
+    from resnap.tiering.planner import PartitionScan
+    from resnap.tiering.selection import SelectedPartition
 
 R = TypeVar("R", bound=Result)
 UNKNOWN_CLUSTER: Final = "unknown"

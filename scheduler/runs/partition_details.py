@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.evidence import segment_spans
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.reports import explanation_rows, producer_row
-from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.verbs.explain import Request, explanations
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.storage.sources.log_dirs import open_source
+from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.scans import ScannedPartition, Scans
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
+    from resnap.tiering.engine import Engine
 
 
 class NoSnapshotError(ResnapError):

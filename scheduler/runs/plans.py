@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
-from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.scheduler.verbs.planned import plan_row, totals_of
-from resnap.tiering.planning import read_saved_plan, write_saved_plan
+from resnap.tiering.judging.planning import read_saved_plan, write_saved_plan
+from resnap.tiering.planner import Planner
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.ids import Ids
     from resnap.scheduler.runs.run import Row, RunRequest
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.planner import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

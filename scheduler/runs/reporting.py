@@ -17,8 +17,8 @@ from resnap.scheduler.telemetry.logs import logger
 from resnap.storage.errors import CancelledError, ResnapError, fault_of_machine
 
 if TYPE_CHECKING:
+    from resnap.replay.watching import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.output.progress import Progress
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.run import PartitionOutcome, Row
 

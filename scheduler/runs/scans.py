@@ -13,8 +13,8 @@ from resnap.scheduler.runs.scan_history import keep_day
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.readiness import Judgement, Repair, Verdict, judge, topic_verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Judgement, Repair, Verdict, judge, topic_verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     import sqlite3

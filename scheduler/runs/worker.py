@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import verb_of
-from resnap.scheduler.output.rendering import agreeing, some
 from resnap.scheduler.runs.reporting import RunReport, reported
 from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunState
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import bound
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.spans import span
+from resnap.storage.words import agreeing, some
 
 if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
 from resnap.replay.scan import HEADER_READ_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.replay.spark.settings import SparkSettings
-from resnap.scheduler.clock import milliseconds, span
+from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.settings.declaration import (
     Count,
     Duration,
@@ -22,8 +22,9 @@ from resnap.scheduler.settings.declaration import (
     from_text,
 )
 from resnap.scheduler.settings.values import checked_as_of, split_list
+from resnap.storage.kafka_release import checked_version
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.tiering.kafka_release import checked_version
+from resnap.storage.words import span
 
 
 class SelectionSettings(SettingGroup):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from resnap.scheduler.registry import KINDS
-from resnap.tiering.readiness import Verdict
+from resnap.tiering.judging.readiness import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

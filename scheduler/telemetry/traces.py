@@ -9,9 +9,9 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.version import resnap_version
 from resnap.storage.extras import install_hint
 from resnap.storage.spans import take_spans
+from resnap.storage.version import resnap_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

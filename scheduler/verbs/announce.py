@@ -10,14 +10,15 @@ from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
-from resnap.scheduler.job.tier_run import this_run
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, human_bytes, some
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import open_store
+from resnap.storage.words import human_bytes, some
 from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
+from resnap.tiering.tier import this_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Result, View, unread
 from resnap.scheduler.job.reports import count_of, identity
-from resnap.scheduler.job.sources import select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of
-from resnap.scheduler.output.rendering import PARTITION, Column, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.words import human_count, instant, some
+from resnap.tiering.selection import select, warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import Scope
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

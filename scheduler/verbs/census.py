@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import warn_unmatched
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.output.documents import CensusRow
-from resnap.scheduler.output.rendering import Column, bytes_text, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.census_count import Counted, ProducerCounter
 from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import UsageError
+from resnap.storage.words import bytes_text, human_bytes, human_count, instant, some
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
+from resnap.tiering.selection import warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.storage.log.partition_dir import Place
+    from resnap.tiering.planner import Planner
     from resnap.tiering.quota.principals import PrincipalMap
     from resnap.tiering.quota.producer_census import Ints
+    from resnap.tiering.selection import SelectedPartition, Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

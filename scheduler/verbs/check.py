@@ -23,10 +23,9 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
-from resnap.scheduler.job.sources import high_watermark_of, joined_once, select, warn_unmatched
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
-from resnap.scheduler.output.rendering import Column, first_of, human_bytes
+from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
 from resnap.scheduler.verbs.before_move import BeforeMoveView
@@ -35,20 +34,21 @@ from resnap.scheduler.verbs.before_move import run as run_before_move
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.stores.urls import is_store_url
+from resnap.storage.words import first_of, human_bytes
 from resnap.tiering.cluster.broker_settings import describe_brokers
-from resnap.tiering.file_damage import damage_in_files
-from resnap.tiering.inventory import NEVER_TIERED
-from resnap.tiering.known_faults import Facts, Severity, met_faults
-from resnap.tiering.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
-from resnap.tiering.refusal import Reason, UnblockedBy
-from resnap.tiering.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
+from resnap.tiering.judging.file_damage import damage_in_files
+from resnap.tiering.judging.inventory import NEVER_TIERED
+from resnap.tiering.judging.known_faults import Facts, Severity, met_faults
+from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
+from resnap.tiering.judging.refusal import Reason, UnblockedBy
+from resnap.tiering.judging.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
+from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.kafka_releases import BrokerReleases
-    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
     from resnap.scheduler.output.documents import BlockerRow, TopicRow
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.broker_settings import BrokerSettings
-    from resnap.tiering.readiness import JudgedPartition, Judgement
-    from resnap.tiering.refusal import Refusal
-    from resnap.tiering.tiering_settings import SettingBlocker
+    from resnap.tiering.judging.readiness import JudgedPartition, Judgement
+    from resnap.tiering.judging.refusal import Refusal
+    from resnap.tiering.judging.tiering_settings import SettingBlocker
+    from resnap.tiering.selection import Scope, SelectedPartition, Selection
 
 _MOST_SHOWN: Final = 3
 _FIRST: Final = (

@@ -10,13 +10,13 @@ import typer
 from resnap.scheduler.cli.flags import METADATA, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
-from resnap.scheduler.output.rendering import Column, Row, human_count, some
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.settings.layers import node_named, static_properties
 from resnap.scheduler.settings.values import shown, shown_as
+from resnap.storage.words import human_count, instant, some, span
 from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
 from resnap.tiering.controller.metadata.folding import SETTINGS_TYPES, load_image
 from resnap.tiering.controller.metadata.image import (

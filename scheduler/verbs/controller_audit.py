@@ -10,18 +10,19 @@ import typer
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
-from resnap.scheduler.job.sources import nothing_in
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.output.rendering import Column, Row, human_count, some
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.controller import about_blocks, block_row
 from resnap.storage.errors import MetadataLogError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
+from resnap.storage.words import human_count, some
 from resnap.tiering.controller.audit import Audit, audit
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.log_files import list_metadata_log
+from resnap.tiering.selection import nothing_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

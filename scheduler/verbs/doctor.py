@@ -20,21 +20,22 @@ from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import Clock, instant, span
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Context, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
-from resnap.scheduler.output.rendering import Row, some
+from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.findings import Finding, Health, fail, failed, ok, warn
 from resnap.scheduler.verbs.store_probe import probe_store
-from resnap.scheduler.version import package_version
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at, open_source
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
+from resnap.storage.version import package_version
+from resnap.storage.words import instant, some, span
 
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000

@@ -14,18 +14,18 @@ from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, View
-from resnap.scheduler.job.lost_leader import LostLeader, lost_leader
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows
-from resnap.scheduler.job.sources import Scope, SelectedPartition, select
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.transactions.open_transaction import Markers, OpenTransaction
-from resnap.tiering.lost_producer_state import state_of_replica
-from resnap.tiering.planning import load_facts
+from resnap.tiering.judging.lost_producer_state import state_of_replica
+from resnap.tiering.judging.planning import load_facts
+from resnap.tiering.lost_leader import LostLeader, lost_leader
+from resnap.tiering.selection import Scope, SelectedPartition, select
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

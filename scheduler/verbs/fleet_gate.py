@@ -12,13 +12,13 @@ from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Request, Result, Verb, View
-from resnap.scheduler.job.sources import matches
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.replicas import check_of
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.fleet.gate import HINTS, GateFacts, gate
+from resnap.tiering.selection import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

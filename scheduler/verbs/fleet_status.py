@@ -14,9 +14,10 @@ from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
-from resnap.scheduler.output.rendering import Column, human_count, some
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
-from resnap.tiering.readiness import Verdict
+from resnap.storage.words import human_count, some
+from resnap.tiering.judging.readiness import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

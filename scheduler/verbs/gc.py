@@ -9,16 +9,16 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import S3
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
-from resnap.scheduler.job.tier_run import this_run
-from resnap.scheduler.output.rendering import BYTES, Column, Row, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
+from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
 from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
+from resnap.tiering.tier import this_run
 
 LEAST_AGE_MS: Final = 3_600_000
 """A younger object may be of a run in progress; no segment takes as long to ship."""

@@ -16,16 +16,17 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.rendering import PARTITION, Column, Row, agreeing, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column, Row
 from resnap.scheduler.verbs.install_staged import Installed, Request, install_staged, preview
 from resnap.scheduler.verbs.planned import AND_DO_IT
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind
+from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import Change
+from resnap.tiering.selection import Scope
 
 
 def run(request: Request, context: Context) -> Iterator[Installed]:

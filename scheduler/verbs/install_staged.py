@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.job.kafka_releases import destination_releases
-from resnap.scheduler.output.rendering import some
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
+from resnap.storage.words import some
 from resnap.tiering.installing.install_survey import Surveyed, decide
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer
 from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
 from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
-from resnap.tiering.inventory import take_inventory
+from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.sources import Scope
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.log.names import FileKind, TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.installing.installation import Replace
-    from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.judging.planning import SavedPlan
+    from resnap.tiering.selection import Scope
 
 UNDO_SUFFIX: Final = ".undo"
 """Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""

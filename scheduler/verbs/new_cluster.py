@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
-from resnap.scheduler.output.rendering import some
 from resnap.storage.errors import ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
+from resnap.storage.words import some
 from resnap.tiering.cluster.producers import next_producer_id
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_current_image

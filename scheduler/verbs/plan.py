@@ -19,16 +19,15 @@ from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
-from resnap.tiering.planning import write_saved_plan
+from resnap.tiering.judging.planning import write_saved_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope
-    from resnap.scheduler.job.work_items import Planned
+    from resnap.tiering.planner import Planned, Planner
+    from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from resnap.scheduler.clock import instant, span
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity
-from resnap.scheduler.job.sources import warn_unmatched
-from resnap.scheduler.job.work_items import cost_of
-from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_bytes, some
-from resnap.tiering.lost_producer_state import lost_state
-from resnap.tiering.planning import can_be_tiered
+from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.storage.words import first_of, human_bytes, instant, some, span
+from resnap.tiering.judging.lost_producer_state import lost_state
+from resnap.tiering.judging.planning import can_be_tiered
+from resnap.tiering.planner import cost_of
+from resnap.tiering.selection import warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import Scope, Selection
-    from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.output.documents import PlanRow, RunRow
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.planner import Planned
+    from resnap.tiering.selection import Scope, Selection
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
 MOST_PARTITIONS: Final = 50

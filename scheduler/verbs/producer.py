@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from resnap.replay.leader.producer_script import Taken, run_script
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import UsageError
+from resnap.storage.words import instant
 from resnap.tiering.controller.transactions.client_errors import ProduceSituation, on_produce_error
 
 

@@ -12,7 +12,6 @@ from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, Unread, View
-from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.quota import number
@@ -21,6 +20,7 @@ from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, U
 from resnap.tiering.quota.client_quotas import user_name
 from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
+from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

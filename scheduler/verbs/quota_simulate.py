@@ -11,11 +11,9 @@ import typer
 from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Context, Result, Unread, View
-from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.output.rendering import Column, Row, bytes_text, human_bytes, human_count, human_duration, some
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
 from resnap.scheduler.verbs.quota_uses import (
@@ -28,10 +26,12 @@ from resnap.scheduler.verbs.quota_uses import (
     uses_of,
 )
 from resnap.storage.errors import UsageError
+from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, instant, some
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.producer_activity import LogUses, Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
+from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,8 @@ import typer
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.scheduler.job.contract import Context, Unread
-from resnap.scheduler.job.sources import Scope, select
-from resnap.scheduler.output.rendering import human_count
 from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.words import human_count
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.layers import life_cycle
@@ -27,12 +26,13 @@ from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
 from resnap.tiering.quota.producer_activity import LogUses, Uses, in_time, joined, read_uses
 from resnap.tiering.quota.simulation import Rules
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
+from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resnap.scheduler.job.engines import Groups
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.engine import Groups
 
 _R = TypeVar("_R")
 

@@ -16,7 +16,6 @@ from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
 from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
-from resnap.scheduler.job.sources import lies_beside
 from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.output.documents import PlanRow, SnapshotsRow
 from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selection
@@ -26,18 +25,18 @@ from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import ComparedFile, print_segment
 from resnap.tiering.installing.right_indexes import right_indexes
 from resnap.tiering.installing.staging_area import StagingArea, depended_on, prints_of
+from resnap.tiering.selection import lies_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.work_items import Planned, Replayed
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources as Storage
+    from resnap.tiering.engine import Engine
     from resnap.tiering.installing.fingerprint import SegmentPrint, StagedIndex, StagedPrint
+    from resnap.tiering.planner import Planned, Planner, Replayed
 
 _MOST_NAMED: Final = 20
 """Aborted transactions of one segment that a warning names."""

@@ -12,20 +12,9 @@ from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Context, Result, View
-from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, scope_of
-from resnap.scheduler.output.rendering import (
-    BYTES,
-    PARTITION,
-    Column,
-    Row,
-    human_bytes,
-    human_count,
-    human_duration,
-    some,
-)
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import LogDir
@@ -34,11 +23,12 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
+from resnap.storage.words import human_bytes, human_count, human_duration, instant, some
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.facts import ClusterFacts
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import ResourceType
-from resnap.tiering.inventory import NEVER_TIERED
+from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
 from resnap.tiering.remote_log.known_segments import events_of
@@ -53,6 +43,7 @@ from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState, Topi
 from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_custom_metadata, stored_segments
 from resnap.tiering.remote_log.waiting import Waiting
 from resnap.tiering.remote_log.waiting_on_leaders import waiting_on_leaders
+from resnap.tiering.selection import Scope
 
 _NO_METADATA: Final = (
     "give the log dirs of a broker with tiered storage; only brokers with a replica of a partition of the topic have it"

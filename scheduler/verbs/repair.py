@@ -16,13 +16,8 @@ import typer
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.reports import cost_row, count_of, identity
-from resnap.scheduler.job.sources import Scope, nothing_in
-from resnap.scheduler.job.store_check import store_checks
-from resnap.scheduler.job.store_repair import RepairedPartition, StoreRepair
-from resnap.scheduler.job.tier_run import staging, this_run
 from resnap.scheduler.job.wiring import planner_of
-from resnap.scheduler.job.work_items import cost_of
-from resnap.scheduler.output.rendering import PARTITION, Column, counted, some
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import LockedError, ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
@@ -30,20 +25,26 @@ from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.sources.registry import manifests_above
 from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.urls import open_store
+from resnap.storage.words import counted, some
+from resnap.tiering.planner import cost_of
 from resnap.tiering.repairing.originals import RECORD, REPAIRED, Record, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
+from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import leased
+from resnap.tiering.store_check import store_checks
+from resnap.tiering.store_repair import RepairedPartition, StoreRepair
+from resnap.tiering.tier import staging, this_run
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.store_check import StoreCheck
-    from resnap.scheduler.job.store_repair import Repair
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.store_check import StoreCheck
+    from resnap.tiering.store_repair import Repair
 
 _ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
 

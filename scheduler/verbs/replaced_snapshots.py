@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.job.store_check import store_check
-from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.storage.errors import StoreError, VerificationError
 from resnap.tiering.restoring.restoration import Replaced
+from resnap.tiering.store_check import store_check
+from resnap.tiering.stored_snapshots import StoredSnapshots
 from resnap.tiering.verifying.verification import StoreReader
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope
-    from resnap.scheduler.job.stored_snapshots import SnapshotCheck
-    from resnap.scheduler.output.progress import Progress
+    from resnap.replay.watching import Progress
+    from resnap.tiering.planner import Planner
+    from resnap.tiering.selection import Scope
+    from resnap.tiering.stored_snapshots import SnapshotCheck
 
 
 @contextmanager

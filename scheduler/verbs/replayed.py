@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Final, Self
 from resnap.replay.boundary_state import Unexplained
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import identity, left_out_warning, unread_warning
-from resnap.scheduler.output.rendering import Column, agreeing, counted, human_bytes, human_count, partition_name, some
+from resnap.scheduler.job.reports import identity
+from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import DataError
+from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
 from resnap.tiering.installing.installation import Replace, replace_flags
-from resnap.tiering.inventory import SnapshotState
+from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.planning import left_out_warning, unread_warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.replay.results import BoundaryResult, PartitionResult
-    from resnap.scheduler.job.sources import Scope
-    from resnap.scheduler.job.work_items import Replayed
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.planner import Replayed
     from resnap.tiering.run_cache.results import CachedBoundary
+    from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,18 +20,19 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
-from resnap.scheduler.job.leader_replay import LeaderReplay
-from resnap.scheduler.job.lost_leader import heal_commands, move_commands
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import Scope
 from resnap.scheduler.job.wiring import cluster_of, planner_of, remote_of
 from resnap.scheduler.output.documents import ReplicasRow
 from resnap.scheduler.output.records import plain
-from resnap.scheduler.output.rendering import PARTITION, Column, first_of, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
+from resnap.storage.words import first_of, human_count, some
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
+from resnap.tiering.leader_replay import LeaderReplay
+from resnap.tiering.lost_leader import heal_commands, move_commands
+from resnap.tiering.selection import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
             not_replayed = len(replay.partitions)
         elif replay.partitions:
             known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
-            by_log = replay.findings(planner_of(context), context)
+            by_log = replay.findings(planner_of(context), context.clock.now_ms(), context.progress)
             found += [one for one in by_log if (one.topic_partition, one.broker_id) not in known]
         faults = faults_line(releases_of(context.settings, cluster))
     if not check.partitions:

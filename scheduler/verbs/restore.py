@@ -12,14 +12,13 @@ from typing import Annotated
 import typer
 
 from resnap.replay.scratch import scratch_directory
+from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, Unread
 from resnap.scheduler.job.reports import incomplete_warning
-from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection, select
 from resnap.scheduler.job.wiring import cluster_of, planner_of
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.verbs.restored_partition import (
@@ -50,6 +49,7 @@ from resnap.tiering.restoring.restoration import Replaced, Restoration, restorat
 from resnap.tiering.restoring.restored_log import highest_producer_id, kept_log_start, open_at_end
 from resnap.tiering.restoring.restorer import Restored, Restorer
 from resnap.tiering.restoring.target import Target, without_topic_id
+from resnap.tiering.selection import Scope, SelectedPartition, Selection, select
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
 

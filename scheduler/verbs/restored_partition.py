@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.open_transactions import what_is_open
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.rendering import BYTES, Column, agreeing, first_of, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.verbs.new_cluster import NewCluster
 from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
 from resnap.storage.errors import VerificationError
+from resnap.storage.words import agreeing, first_of, human_bytes, human_count, some
 from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.restoring.restorer import Restored

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.replay.spark.task_pool import TaskPool
-    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.engine import Engine
 
 
 @contextmanager

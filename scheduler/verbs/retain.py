@@ -8,13 +8,11 @@ from typing import Annotated, Final
 
 import typer
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import Scope, nothing_in
-from resnap.scheduler.job.tier_run import this_run
-from resnap.scheduler.output.progress import Progress
-from resnap.scheduler.output.rendering import BYTES, Column, Row, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
     FormatError,
@@ -32,9 +30,12 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
+from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
+from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
+from resnap.tiering.tier import this_run
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "

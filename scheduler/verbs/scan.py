@@ -16,37 +16,30 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.lost_leader import heal_commands, log_dirs_of
-from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
-from resnap.scheduler.job.sources import (
-    NothingInScopeError,
-    Scope,
-    high_watermark_of,
-    joined_once,
-    select,
-    warn_unmatched,
-)
 from resnap.scheduler.job.wiring import rules_of
-from resnap.scheduler.job.work_items import PartitionScan
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, human_count, some
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
-from resnap.tiering.inventory import Compaction, SnapshotState
-from resnap.tiering.readiness import ScanFacts, Stop, judge, never_tiered
-from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
+from resnap.storage.words import human_count, some
+from resnap.tiering.judging.inventory import Compaction, SnapshotState
+from resnap.tiering.judging.readiness import ScanFacts, Stop, judge, never_tiered
+from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.lost_leader import heal_commands, log_dirs_of
+from resnap.tiering.planner import PartitionScan, Planner
 from resnap.tiering.remote_log.waiting import waiting_segments
+from resnap.tiering.selection import NothingInScopeError, Scope, high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
     from resnap.scheduler.output.rendering import Row
-    from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.inventory import PartitionInventory
+    from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.remote_log.waiting import Waiting
+    from resnap.tiering.selection import SelectedPartition, Selection
 
 MOST_PARTITIONS: Final = 50
 """More partitions than that are summed up by topic, for people."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.clock import instant
-from resnap.scheduler.output.rendering import human_duration
 from resnap.scheduler.verbs.findings import fail, failed, ok, warn
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.stores.probe import (
@@ -26,6 +24,7 @@ from resnap.storage.stores.probe import (
     uploads_problem,
 )
 from resnap.storage.stores.protocol import CopyingStore
+from resnap.storage.words import human_duration, instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from resnap.replay.watching import CountedProgress
 from resnap.scheduler.cli.flags import (
     CLUSTER,
     ENGINE,
@@ -26,35 +27,34 @@ from resnap.scheduler.cli.flags import (
     UPLOAD,
     WRITE,
 )
-from resnap.scheduler.clock import instant
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
-from resnap.scheduler.job.held_check import HeldCheck
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
-from resnap.scheduler.job.sources import high_watermark_of, warn_unmatched
-from resnap.scheduler.job.tier_run import TierRun
 from resnap.scheduler.job.wiring import planner_of, uploading_of
 from resnap.scheduler.output.documents import PlanRow, ShipmentRow
-from resnap.scheduler.output.progress import CountedProgress
-from resnap.scheduler.output.rendering import PARTITION, Column, agreeing, counted, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.storage.errors import DataError, LockedError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.eligibility import Eligibility
-from resnap.tiering.refusal import FAULTS, Reason
+from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
+from resnap.tiering.held_check import HeldCheck
+from resnap.tiering.judging.eligibility import Eligibility
+from resnap.tiering.judging.refusal import FAULTS, Reason
+from resnap.tiering.selection import high_watermark_of, warn_unmatched
 from resnap.tiering.shipping.shipment import PartitionShipment
+from resnap.tiering.tier import TierRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.work_items import Planned, TierOrder
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.refusal import Refusal
+    from resnap.tiering.planner import Planned, Planner
+    from resnap.tiering.tier import TierOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     warn_unmatched(request.scope, selection, context.warn)
     high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context.warn)
     orders = tiering.orders(selection, request.saved, high_watermark)
-    planned = [planner.order(order) for order in orders if order.candidates.segments and order.settled is None]
+    planned = tiering.plans(orders)
     if not settings.dry_run:
         tiering.keep_topics(orders, request.scope)
     return chain(

@@ -19,16 +19,11 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
-from resnap.scheduler.job.sources import Scope, nothing_in
-from resnap.scheduler.job.staged import check_staged
-from resnap.scheduler.job.store_check import chains_together, fault_of, store_checks
-from resnap.scheduler.job.stored_snapshots import StoredSnapshots
 from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
 from resnap.scheduler.output.documents import UnfitRow
-from resnap.scheduler.output.rendering import BYTES, Column, agreeing, human_bytes, human_count, some
+from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.verbs.planned import note_selection
@@ -37,20 +32,24 @@ from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.urls import is_store_url, open_store
-from resnap.tiering.planning import can_be_tiered
+from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
+from resnap.tiering.judging.planning import can_be_tiered
+from resnap.tiering.selection import Scope, nothing_in
+from resnap.tiering.staged import check_staged
+from resnap.tiering.store_check import chains_together, fault_of, store_checks
+from resnap.tiering.stored_snapshots import StoredSnapshots
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Selection
-    from resnap.scheduler.job.store_check import StoreCheck
-    from resnap.scheduler.job.work_items import Planned
     from resnap.scheduler.output.documents import VerifiedRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
+    from resnap.tiering.planner import Planned, Planner
+    from resnap.tiering.selection import Selection
+    from resnap.tiering.store_check import StoreCheck
     from resnap.tiering.verifying.chains import Chain
     from resnap.tiering.verifying.verification import VerifiedSegment
 

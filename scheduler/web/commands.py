@@ -20,7 +20,7 @@ from resnap.scheduler.registry import KINDS
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import shown
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.runs.scans import ScannedPartition
     from resnap.scheduler.service.services import Services
-    from resnap.tiering.readiness import Repair
+    from resnap.tiering.judging.readiness import Repair
 
 STAGED: Final = "staged"
 """Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""

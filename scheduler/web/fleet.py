@@ -11,7 +11,7 @@ from resnap.scheduler.output.answer import answer_of
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, link, turned
 from resnap.scheduler.web.words import VERDICTS
-from resnap.tiering.readiness import Verdict
+from resnap.tiering.judging.readiness import Verdict
 
 router = APIRouter(include_in_schema=False)
 _WORST_FIRST: Final = (Verdict.BLOCKED, Verdict.UNKNOWN, Verdict.READY, Verdict.NEVER)

@@ -12,10 +12,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from markupsafe import Markup
 
 from resnap.scheduler.api.paging import PAGE, Page
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.answer import answer_of, turn_on_lines, way_of
-from resnap.scheduler.output.rendering import human_bytes, human_count
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
@@ -25,8 +23,9 @@ from resnap.scheduler.web.commands import STAGED, Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
 from resnap.scheduler.web.svg import LINE_PX, SIZES, Box, Part, bar, element, picture, rect, treemap
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.storage.words import human_bytes, human_count, instant
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]

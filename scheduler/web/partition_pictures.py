@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.scheduler.output.rendering import human_bytes, some
 from resnap.scheduler.web.svg import LINE_PX, element, picture, rect
 from resnap.scheduler.web.words import Word, moment
-from resnap.tiering.inventory import SnapshotState
+from resnap.storage.words import human_bytes, some
+from resnap.tiering.judging.inventory import SnapshotState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from resnap.scheduler.output.rendering import human_count, some
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Row, Run, RunState
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, glob_of
 from resnap.scheduler.web.svg import Part, bar
+from resnap.storage.words import human_count, some
 from resnap.tiering.quota.producer_census import AGES, makes_an_id_per_message
 
 router = APIRouter(include_in_schema=False)

@@ -14,9 +14,8 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from resnap.scheduler.api.problem_kinds import NotFoundError
-from resnap.scheduler.clock import instant
-from resnap.scheduler.output.rendering import human_bytes, human_duration, some
 from resnap.scheduler.web import words
+from resnap.storage.words import human_bytes, human_duration, instant, some
 
 router = APIRouter(include_in_schema=False)
 STATIC_PATH: Final = "/static"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.progress import PHASES
-from resnap.scheduler.output.rendering import human_bytes, human_count, plain_text, some
+from resnap.scheduler.output.rendering import plain_text
 from resnap.scheduler.runs.run import RunState
-from resnap.tiering.readiness import Verdict, day_of
-from resnap.tiering.refusal import UnblockedBy
+from resnap.storage.words import human_bytes, human_count, instant, some
+from resnap.tiering.judging.readiness import Verdict, day_of
+from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from resnap.tiering.readiness import Judgement
+    from resnap.tiering.judging.readiness import Judgement
 
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600

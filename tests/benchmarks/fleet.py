@@ -16,11 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from resnap.scheduler.cli import COLLECT_AFTER
-from resnap.scheduler.clock import SystemClock, instant
+from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.fleet.collecting import PAGE, Collector
 from resnap.scheduler.fleet.rows import topic_row
 from resnap.scheduler.settings.service import FleetEntry
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.words import instant
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
 from resnap.tiering.fleet.topics import topic_answers
 from tests.benchmarks.tables import Table, amount, seconds

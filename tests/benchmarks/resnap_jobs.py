@@ -18,9 +18,9 @@ from resnap.replay.results import Outcome as BoundaryOutcome
 from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DISCARD, open_sink
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import Scope, select
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.storage.words import instant
+from resnap.tiering.judging.planning import load_facts, plan_replay
+from resnap.tiering.selection import Scope, select
 from tests.benchmarks.measuring import Outcome
 
 if TYPE_CHECKING:

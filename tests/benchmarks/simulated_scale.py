@@ -24,8 +24,8 @@ from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.packed import packed
-from resnap.tiering.eligibility import before_replay
-from resnap.tiering.inventory import take_partition_inventory
+from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.inventory import take_partition_inventory
 from tests.benchmarks.resnap_jobs import spark
 from tests.benchmarks.tables import Table, amount, seconds
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.plan import PartitionPlan
-    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.judging.eligibility import Candidates
     from tests.benchmarks.options import Options
 
 NAME = "scale"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from resnap.scheduler.version import resnap_version
+from resnap.storage.version import resnap_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,7 +33,7 @@ from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
 from resnap.tiering.installing.undo_manifest import Change, ShutdownMark, UndoManifest
 from resnap.tiering.installing.undo_manifest import write_manifest as write_undo_manifest
-from resnap.tiering.planning import SavedPlan, write_saved_plan
+from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
 from resnap.tiering.quota.user_quotas import encoded as encoded_quotas
 from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record

@@ -41,7 +41,7 @@ from resnap.tiering.controller.producer_ids.requests import (
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
 from resnap.tiering.installing.fingerprint import read_fingerprint
 from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
-from resnap.tiering.planning import read_saved_plan
+from resnap.tiering.judging.planning import read_saved_plan
 from resnap.tiering.quota.user_quotas import decoded as decoded_quotas
 from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
 from resnap.tiering.remote_log.codec import read_events

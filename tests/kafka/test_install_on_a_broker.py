@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.selection import Scope
 from tests.kafka.brokers import DRIVER, Broker, eventually
 from tests.kafka.releases import PATIENCE_S
 from tests.scheduler.failing_disk import WatchedDisk

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.output.rendering import human_bytes
+from resnap.storage.words import human_bytes
 from tests.kafka.brokers import DRIVER, SMALL, Broker, eventually, tiering
 from tests.scheduler.api.whole import whole
 from tests.scheduler.files import bases

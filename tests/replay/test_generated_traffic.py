@@ -11,8 +11,8 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import open_log_dir_or_partition
 from resnap.storage.log.producer_snapshot import snapshot_array_bytes
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.planning import load_facts, plan_replay
 from tests.logs.bulk_log import BulkPartitionWriter
 from tests.logs.traffic import Traffic
 from tests.replay.memory_sink import MemorySink

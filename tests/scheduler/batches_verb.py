@@ -11,10 +11,10 @@ import typer
 from resnap.scheduler.cli.flags import PARTITIONS
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View, unread
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.sources import select
 from resnap.scheduler.output.documents import Identity
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.log.record_batch import read_header
+from resnap.tiering.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,15 +6,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.job.contract import Observer
-from resnap.scheduler.output.progress import Progress
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.engines import Engine
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.engine import Engine
 
 
 @dataclass

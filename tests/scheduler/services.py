@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from resnap.scheduler.clock import SystemClock, instant
+from resnap.scheduler.clock import SystemClock
+from resnap.storage.words import instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from resnap.scheduler.output.answer import answer_of
-from resnap.scheduler.output.rendering import some
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS, ago, moment
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.storage.words import some
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 from tests.cases import each
 
 NOW_MS = 1_700_000_000_000

@@ -16,10 +16,10 @@ from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.broker_blockers import broker_blockers
 from resnap.tiering.controller.transactions.metadata import TransactionState as Step
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.readiness import Verdict, day_of, judge, judge_partition
+from resnap.tiering.judging.broker_blockers import broker_blockers
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.readiness import Verdict, day_of, judge, judge_partition
 from tests.cases import each
 from tests.kafka.brokers import free_port
 from tests.logs.transaction_log import step, write_segment

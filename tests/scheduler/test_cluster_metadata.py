@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 from resnap.tiering.controller.metadata.records import ConfigRecord
 from resnap.tiering.controller.metadata.writer import open_metadata_log
-from resnap.tiering.inventory import Compaction, CompactionOrigin
+from resnap.tiering.judging.inventory import Compaction, CompactionOrigin
+from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable

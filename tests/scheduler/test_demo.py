@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import resnap.scheduler.verbs.demo.acts as demonstration
+from resnap.replay.watching import Progress
 from resnap.scheduler import cli
-from resnap.scheduler.job.planner import Planner
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.store_check import store_check
 from resnap.scheduler.job.wiring import engine_of
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.verbs.demo.log import DAY_MS, LASTING_MS, lose_snapshots, write_demo_log
@@ -27,7 +24,10 @@ from resnap.scheduler.verbs.demo.proof import Outcome, Proof, prove
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.refusal import Reason
+from resnap.tiering.planner import Planner
+from resnap.tiering.selection import Scope
+from resnap.tiering.store_check import store_check
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 from tests.clocks import FixedClock
 

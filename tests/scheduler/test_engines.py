@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.clocks import FixedClock
 from resnap.scheduler.verbs.regenerate import Asked, run
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.job.sources import Scope
+from resnap.tiering.selection import Scope
 from resnap.scheduler.job.wiring import engine_of
 from tests.scheduler.contexts import SilentContext
 from tests.builders import a_partition

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from resnap.scheduler.job.engines import Engine
+    from resnap.tiering.engine import Engine
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
@@ -24,6 +23,7 @@ from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries

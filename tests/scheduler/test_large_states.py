@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
-from resnap.tiering.known_faults import MOST_READABLE_ENTRIES
+from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES
 from tests.logs.bulk_log import HEADER_DTYPE
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.output.rendering import some
+from resnap.storage.words import some
 from tests.scheduler.shipped import entries, files_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
+from resnap.replay.watching import Progress
 from resnap.scheduler.verbs.install_staged import Request, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.storage.words import instant
 from resnap.tiering.installing.installation import Replace
+from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
 from tests.fixture_sets import AIVEN, LOST
 from tests.scheduler.failing_disk import Killed, WatchedDisk, killed_at

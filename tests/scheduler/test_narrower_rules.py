@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import instant
 from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.words import instant
 from tests.scheduler.files import tree
 
 if TYPE_CHECKING:

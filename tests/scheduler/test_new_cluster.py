@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.metadata.log_files import read_checkpoint
@@ -23,6 +22,7 @@ from resnap.tiering.controller.metadata.records import (
 )
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.restoring.placement import Assignment
+from resnap.tiering.selection import Scope
 from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.scheduler.failing_disk import Killed, killed_at
 

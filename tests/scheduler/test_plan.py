@@ -11,8 +11,8 @@ import pytest
 
 from resnap.replay.spark.header_rows import read_header_rows
 from resnap.replay.spark.source import find_segments
-from resnap.scheduler.clock import instant
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.words import instant
 from tests.scheduler.files import BALLAST, EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries, tree
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from resnap.scheduler.clock import instant
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot, store_snapshot_arrays
+from resnap.storage.words import instant
 from tests.logs.transaction_log import step, write_segment
 from tests.tiering.quota.logs import a_topic
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.producer_state import Expiry
-from resnap.scheduler.clock import instant
 from resnap.storage.log.indexes import read_time_index
 from resnap.storage.log.names import MAX_TOPIC_NAME_LENGTH
 from resnap.storage.log.producer_snapshot import load_snapshot
+from resnap.storage.words import instant
 from tests.scheduler.files import bases, file_at, lost_boundaries, tree
 from tests.scheduler.scenes import one_partition
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from resnap.scheduler.clock import instant
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.remote_status import read_status
@@ -19,6 +18,7 @@ from resnap.storage.messages.varint import write_unsigned_varint, write_varint
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
+from resnap.storage.words import instant
 from resnap.tiering.remote_log.records import SegmentState
 from tests.tiering.remote_log.written_records import (
     PARTITION,

@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.clock import instant
-from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, Progress, show_progress
+from resnap.replay.watching import Progress
+from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, show_progress
 from resnap.scheduler.output.records import record
-from resnap.scheduler.output.rendering import (
-    TABLE_BLOCK,
-    Answer,
-    Column,
-    Output,
-    OutputClosedError,
-    human_bytes,
-    human_count,
-    human_duration,
-)
+from resnap.scheduler.output.rendering import TABLE_BLOCK, Answer, Column, Output, OutputClosedError
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.log.properties import MetaProperties
+from resnap.storage.words import human_bytes, human_count, human_duration, instant
 from tests.clocks import FixedClock
 
 if TYPE_CHECKING:

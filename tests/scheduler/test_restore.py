@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring import restorer
 from resnap.tiering.restoring.restorer import unfinished_name
+from resnap.tiering.selection import Scope
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.output.progress import Progress
+from resnap.replay.watching import Progress
 from resnap.scheduler.verbs.restore import Request, restored
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring.file_copies import Copier, FileTask
 from resnap.tiering.restoring.restorer import unfinished_name
+from resnap.tiering.selection import Scope
 from tests.scheduler.test_restore import PARTITIONS, check_whole, log_dir, store
 
 if TYPE_CHECKING:

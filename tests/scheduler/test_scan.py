@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.verbs.scan import facts_in
-from resnap.tiering.readiness import Verdict, judge
+from resnap.tiering.judging.readiness import Verdict, judge
 from tests.cases import mostly_slow
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries, tree
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from resnap.scheduler.job.engines import Engine
+from resnap.tiering.engine import Engine
 from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
 from tests.cases import mostly_slow
 from tests.fixture_sets import NAMES

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from resnap.scheduler.cli.failures import INTERRUPTED
-from resnap.scheduler.job.tier_run import TierRun
+from resnap.tiering.tier import TierRun
 from tests.cases import mostly_slow
 from tests.scheduler.files import bases, tree
 from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests

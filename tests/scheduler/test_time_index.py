@@ -9,11 +9,11 @@ import pytest
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.scheduler.clock import instant
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.sources.files import Sources
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.storage.words import instant
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.planning import load_facts, plan_replay
 from tests.scheduler.files import flip
 from tests.scheduler.installed import copied
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.storage.log.partition_dir import Segment
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 

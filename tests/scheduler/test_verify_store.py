@@ -292,7 +292,7 @@ def test_an_interrupted_run_is_gone_on_with(
 def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
     verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resnap.scheduler.job.store_check import StoreCheck  # noqa: PLC0415
+    from resnap.tiering.store_check import StoreCheck  # noqa: PLC0415
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

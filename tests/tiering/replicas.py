@@ -8,9 +8,9 @@ from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
-from resnap.tiering.eligibility import before_replay
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.builders import a_batch

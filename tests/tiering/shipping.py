@@ -18,9 +18,9 @@ from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.eligibility import before_replay
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import make_bundle
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle
     from resnap.tiering.shipping.shipment import PartitionShipment
 

@@ -9,9 +9,9 @@ import pytest
 
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.broker_start import broker_start
-from resnap.tiering.file_damage import damage_in_files
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.broker_start import broker_start
+from resnap.tiering.judging.file_damage import damage_in_files
+from resnap.tiering.judging.refusal import Reason
 from tests.scheduler.files import file_at
 
 if TYPE_CHECKING:

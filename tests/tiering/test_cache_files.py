@@ -17,7 +17,7 @@ from resnap.replay.plan import Coverage
 from resnap.replay.scan.state_file import Anchor, write_state
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
-from resnap.tiering.refusal import Reason, Refusal
+from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.cache_files import FILE, CacheFiles, decoded, encoded
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
 from resnap.tiering.run_cache.segment_marks import SegmentMark

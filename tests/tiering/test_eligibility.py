@@ -17,10 +17,10 @@ from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
-from resnap.tiering.broker_blockers import broker_blockers
-from resnap.tiering.eligibility import Candidates, Eligibility, after_replay, before_replay
-from resnap.tiering.inventory import take_inventory, take_partition_inventory
-from resnap.tiering.refusal import Reason, Refusal, refuse
+from resnap.tiering.judging.broker_blockers import broker_blockers
+from resnap.tiering.judging.eligibility import Candidates, Eligibility, after_replay, before_replay
+from resnap.tiering.judging.inventory import take_inventory, take_partition_inventory
+from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.replay.memory_sink import MemorySink
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
     from tests.strategies import Event
 

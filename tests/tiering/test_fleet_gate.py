@@ -16,8 +16,8 @@ from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
 from resnap.tiering.fleet.gate import GateAnswer, GateFacts, GateReason, Obstacle, gate
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 from tests import schemas
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Final
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
 from resnap.tiering.fleet.topics import BrokerReplicas, Replica, TopicAnswer, topic_answers
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 
 READY: Final = Replica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
 BLOCKED: Final = Replica(

@@ -18,14 +18,14 @@ from resnap.tiering.installing.installation import (
     set_aside_at_log_end,
     with_tail_judged,
 )
-from resnap.tiering.inventory import take_partition_inventory
+from resnap.tiering.judging.inventory import take_partition_inventory
 from tests.scheduler.files import EMPTY_SNAPSHOT, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
 
 BASES = (0, 10, 20, 30)
 ENTRY = bytes.fromhex(

@@ -9,7 +9,7 @@ from resnap.storage.errors import LogDirError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
-from resnap.tiering.inventory import (
+from resnap.tiering.judging.inventory import (
     BoundaryStatus,
     Compaction,
     CompactionOrigin,

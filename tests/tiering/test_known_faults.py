@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from resnap.storage.kafka_release import Release, parse_release, refined
 from resnap.tiering.controller.metadata.image import release_of_level
-from resnap.tiering.kafka_release import Release, parse_release, refined
-from resnap.tiering.known_faults import (
+from resnap.tiering.judging.known_faults import (
     KNOWN_FAULTS,
     LOCAL_LOG_COUNTED_TWICE,
     SNAPSHOT_TOO_LARGE,

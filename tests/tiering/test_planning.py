@@ -16,8 +16,8 @@ from resnap.storage.errors import FormatError, StalePlanError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import snapshot_bytes
-from resnap.tiering.inventory import take_partition_inventory
-from resnap.tiering.planning import (
+from resnap.tiering.judging.inventory import take_partition_inventory
+from resnap.tiering.judging.planning import (
     SAVED_PLAN_VERSION,
     SavedPlan,
     can_be_tiered,
@@ -37,7 +37,7 @@ from tests.tiering.shipping import ROLL, UPGRADED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

@@ -13,9 +13,9 @@ from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.eligibility import Candidates, before_replay
-from resnap.tiering.inventory import take_inventory
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.eligibility import Candidates, before_replay
+from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import EpochHistory
 from resnap.tiering.shipping.shipped import ShippedTopic

@@ -13,8 +13,8 @@ from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
 from resnap.storage.sources.files import Sources
-from resnap.tiering.inventory import take_partition_inventory
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.judging.inventory import take_partition_inventory
+from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.results import CachedBoundary, CachedResults, is_cached_as_well, rules_key
 from resnap.tiering.run_cache.run_cache import look_up, with_result
@@ -23,7 +23,7 @@ from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 
 if TYPE_CHECKING:
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.run_cache.run_cache import CachedPartition
 
 SOURCES = Sources()

@@ -26,9 +26,9 @@ from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in, write_leader_
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.eligibility import Candidates
-from resnap.tiering.inventory import Compaction, CompactionOrigin, PartitionInventory
-from resnap.tiering.leader_epochs import ALL_KNOWN
+from resnap.tiering.judging.eligibility import Candidates
+from resnap.tiering.judging.inventory import Compaction, CompactionOrigin, PartitionInventory
+from resnap.tiering.judging.leader_epochs import ALL_KNOWN
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import ShippedTopic

@@ -19,7 +19,7 @@ from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, s
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import LeaseLostError
 from resnap.tiering.shipping.shipment import Shipper

@@ -14,9 +14,9 @@ from resnap.storage.errors import ClusterError
 from resnap.tiering.controller.metadata.image import METADATA_VERSION, release_of_level
 
 if TYPE_CHECKING:
+    from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.kafka_release import Release
 
 _CLIENT: Final = {"client_software_name": "resnap", "client_software_version": "1"}
 

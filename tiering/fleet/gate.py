@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.fleet.topics import first_of
-from resnap.tiering.refusal import Reason, UnblockedBy
+from resnap.tiering.judging.refusal import Reason, UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,14 +12,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from resnap.tiering.readiness import Verdict, topic_verdict
+from resnap.tiering.judging.readiness import Verdict, topic_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas
-    from resnap.tiering.refusal import UnblockedBy
+    from resnap.tiering.judging.refusal import UnblockedBy
 
 _WORST_LAST: Final = (Verdict.READY, Verdict.NEVER, Verdict.UNKNOWN, Verdict.BLOCKED)
 

@@ -28,16 +28,16 @@ from resnap.tiering.installing.installation import (
     set_aside_at_log_end,
     with_tail_judged,
 )
-from resnap.tiering.inventory import with_beginning, with_log_end
-from resnap.tiering.known_faults import MOST_READABLE_ENTRIES, unreadable_snapshot
+from resnap.tiering.judging.inventory import with_beginning, with_log_end
+from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES, unreadable_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.installing.staging_area import StagingArea
-    from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.kafka_release import Release
+    from resnap.tiering.judging.inventory import PartitionInventory
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""

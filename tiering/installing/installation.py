@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.log.names import FileKind
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.broker_start import broker_start
-from resnap.tiering.inventory import SnapshotState
-from resnap.tiering.refusal import HINTS as REASON_HINTS
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.broker_start import broker_start
+from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.refusal import HINTS as REASON_HINTS
+from resnap.tiering.judging.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
+    from resnap.tiering.judging.inventory import BoundaryStatus, PartitionInventory
 
 
 class Replace(StrEnum):

@@ -9,7 +9,7 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError,
 from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
 from resnap.tiering.cluster.broker_releases import local_log_bytes
-from resnap.tiering.known_faults import LOCAL_LOG_COUNTED_TWICE, Facts, met_fault
+from resnap.tiering.judging.known_faults import LOCAL_LOG_COUNTED_TWICE, Facts, met_fault
 from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
 from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, changed, epochs_of, judge
 from resnap.tiering.remote_log.codec import encode_record, event_of
@@ -21,12 +21,12 @@ from resnap.tiering.verifying.verification import StoreReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from resnap.storage.kafka_release import Release
     from resnap.storage.layouts.protocol import Listing, Tiered
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts
-    from resnap.tiering.kafka_release import Release
     from resnap.tiering.remote_log.announceable import Announceable
     from resnap.tiering.remote_log.announcement import Announcement
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache

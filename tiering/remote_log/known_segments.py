@@ -15,7 +15,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.sources.registry import brokers_layout
-from resnap.tiering.leader_epochs import checkpointed_epochs
+from resnap.tiering.judging.leader_epochs import checkpointed_epochs
 from resnap.tiering.remote_log.announceable import is_ours
 from resnap.tiering.remote_log.codec import event_of, read_events
 from resnap.tiering.remote_log.metadata_cache import fold_events

@@ -21,7 +21,7 @@ from resnap.replay.scan.state_file import Anchor, StateFile
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import read_whole, write_whole
-from resnap.tiering.refusal import Reason, Refusal
+from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
 from resnap.tiering.run_cache.segment_marks import SegmentMark
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import SnapshotDigest
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.run_cache.segment_marks import SegmentMark
 
 KEPT_ANCHORS: Final = 8

@@ -16,8 +16,8 @@ from resnap.replay.plan import PartitionPlan
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.errors import LogDirError, StoreError
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.eligibility import Eligibility
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.eligibility import Eligibility
+from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.run_cache.results import (
     CachedRefusals,
     CachedResults,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.s3_settings import S3Settings
-    from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.run_cache.cache_files import CacheFiles
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.segment_marks import SegmentMark

@@ -18,8 +18,8 @@ from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import packed
 from resnap.storage.sources.files import GONE, PLAIN
-from resnap.tiering.eligibility import end_of
-from resnap.tiering.refusal import Reason, refuse
+from resnap.tiering.judging.eligibility import end_of
+from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.placement import Placement, Verdict, place
 from resnap.tiering.shipping.same_topic import of_other_topics
 from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.eligibility import Candidates
+    from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.shipping.shipped import Neighbours, ShippedTopic
 
 _WHY: Final = {

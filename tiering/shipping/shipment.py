@@ -21,8 +21,8 @@ from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreEr
 from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.spans import span
-from resnap.tiering.eligibility import Eligibility, after_replay, end_of
-from resnap.tiering.refusal import Reason, refuse
+from resnap.tiering.judging.eligibility import Eligibility, after_replay, end_of
+from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder, ToShip
     from resnap.tiering.shipping.segment_copy import CopiedSegment

@@ -13,28 +13,28 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
+from resnap.replay.watching import Progress
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.contract import Unread
-from resnap.scheduler.job.planner import Planner
-from resnap.scheduler.job.sources import Scope
-from resnap.scheduler.job.store_check import store_check
-from resnap.scheduler.job.tier_run import TierRun, Uploading
-from resnap.scheduler.output.progress import Progress
 from resnap.scheduler.verbs.demo.log import lose_snapshots, write_demo_log
 from resnap.scheduler.verbs.demo.proof import Proof, prove
 from resnap.scheduler.verbs.scan import Scanned, scanned
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.stores.urls import open_store
+from resnap.tiering.planner import Planner
+from resnap.tiering.selection import Scope
+from resnap.tiering.store_check import store_check
+from resnap.tiering.tier import TierRun, Uploading
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.work_items import PartitionScan
     from resnap.scheduler.verbs.demo.log import DemoPartition
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.planner import PartitionScan
     from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
 
 TEMPORARY_PREFIX: Final = "resnap-demo-"
@@ -125,7 +125,7 @@ class Demo:
         """
         run = TierRun(self.planner, self._store(), self.uploading, self.clock.now_ms)
         orders = run.orders(self.planner.select(self._scope()), None, None)
-        planned = [self.planner.order(order) for order in orders if order.candidates.segments]
+        planned = run.plans(orders)
         shipments = tuple(run.ship(orders, planned, replaying=replaying, shipping=shipping))
         for error in (error for shipment in shipments for error in shipment.failures):
             raise error

@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.rendering import PARTITION, Column, some
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.demo.log import surviving
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
+from resnap.storage.words import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

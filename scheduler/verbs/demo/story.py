@@ -11,27 +11,17 @@ from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, View
-from resnap.scheduler.job.planner import Planner
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import engine_of, uploading_of
-from resnap.scheduler.output.rendering import (
-    BYTES,
-    PARTITION,
-    Column,
-    Row,
-    aligned,
-    human_bytes,
-    human_count,
-    human_duration,
-    partition_name,
-    some,
-)
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
 from resnap.scheduler.verbs.demo.acts import Demo, Tiered, rules_at, workplace
 from resnap.scheduler.verbs.demo.log import DemoPartition
 from resnap.scheduler.verbs.demo.proof import LEGEND, TIMELINE, Proof
 from resnap.scheduler.verbs.scan import scan_row
 from resnap.scheduler.verbs.tier import shipment_row
 from resnap.storage.errors import ResnapError
+from resnap.storage.words import human_bytes, human_count, human_duration, some
+from resnap.tiering.planner import Planner
 
 WORTH_SAYING_S: Final = 0.1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.scheduler.output.rendering import Answer, Column, bytes_text
+from resnap.scheduler.output.rendering import Answer, Column
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
 from resnap.storage.layouts.aiven.manifest import read_manifest
@@ -13,6 +13,7 @@ from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.words import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized

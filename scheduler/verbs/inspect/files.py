@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import producer_row, show_time
 from resnap.scheduler.output.records import record
-from resnap.scheduler.output.rendering import Answer, Column, Row, bytes_text
+from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.verbs.inspect import aiven_files
 from resnap.scheduler.verbs.inspect.file_kinds import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
@@ -37,6 +37,7 @@ from resnap.storage.log.producer_snapshot import (
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
 from resnap.storage.log.quorum_state import read_quorum_state
+from resnap.storage.words import bytes_text
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.sources import Scope, select
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.service.services import Services
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.readiness import Verdict
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.selection import Scope, select
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:

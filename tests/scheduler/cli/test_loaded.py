@@ -20,7 +20,7 @@ run(sys.argv[1:])
 own = {name: module.__file__ for name, module in sys.modules.items() if name.startswith("resnap") and module.__file__}
 sys.stderr.write("\\n" + json.dumps(own))
 """
-BY_SETTINGS: Final = {"tiering.cluster", "tiering.cluster.shared_cluster", "tiering.kafka_release"}
+BY_SETTINGS: Final = {"tiering.cluster", "tiering.cluster.shared_cluster"}
 LIMITS: Final = {
     ("version",): (6_000, BY_SETTINGS),
     ("token", "list"): (8_000, BY_SETTINGS),

@@ -9,8 +9,8 @@ import pytest
 from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
 from resnap.scheduler.verbs.scan import facts_in
-from resnap.tiering.readiness import Repair, Verdict, judge
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Repair, Verdict, judge
+from resnap.tiering.judging.refusal import UnblockedBy
 from tests.cases import each
 
 if TYPE_CHECKING:

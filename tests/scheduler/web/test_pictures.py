@@ -17,8 +17,8 @@ from resnap.scheduler.runs.scan_history import DAY_MS
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.web.partition_pictures import Mark, segments_picture
 from resnap.scheduler.web.svg import Box, treemap
-from resnap.tiering.readiness import Verdict
-from resnap.tiering.refusal import UnblockedBy
+from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.judging.refusal import UnblockedBy
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.errors import MetadataVersionError
+from resnap.storage.kafka_release import Release
 from resnap.tiering.controller.metadata.records import TYPES_BY_MESSAGE
-from resnap.tiering.kafka_release import Release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

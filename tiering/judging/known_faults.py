@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from resnap.tiering.kafka_release import Release
+from resnap.storage.kafka_release import Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import PartitionResult
     from resnap.replay.spark.task_pool import TaskPool
+    from resnap.replay.watching import Progress
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope, SelectedPartition
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
     from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.planner import Planner
+    from resnap.tiering.selection import Scope, SelectedPartition
     from resnap.tiering.verifying.verification import Contents, ReadSegment, VerifiedSegment
     from resnap.tiering.verifying.verification_journal import VerificationJournal
 

@@ -14,33 +14,32 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.replay.results import Outcome
 from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import snapshot_key
-from resnap.scheduler.job.sources import NothingInScopeError, select
-from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
-from resnap.scheduler.job.work_items import cost_of
 from resnap.storage.errors import ClusterError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.cluster.producers import ActiveProducer
 from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, ReplicaState, Tolerance, lost_producers
-from resnap.tiering.lost_producer_state import judge_snapshots
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.tiering.judging.lost_producer_state import judge_snapshots
+from resnap.tiering.judging.planning import load_facts, plan_replay
+from resnap.tiering.planner import cost_of
 from resnap.tiering.remote_log.known_segments import KnownSegments, events_of
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import TopicIdPartition
+from resnap.tiering.selection import NothingInScopeError, select
+from resnap.tiering.stored_snapshots import REPLAYED_HERE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
-    from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope, SelectedPartition
+    from resnap.replay.watching import Progress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.cluster.client import Cluster
@@ -48,6 +47,11 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.live_replicas import LiveBrokers
     from resnap.tiering.cluster.producers import ReplicaProducers
     from resnap.tiering.cluster.replica_comparison import LostProducer, PartitionReplicas, ReplicaFinding
+    from resnap.tiering.planner import Planner
+    from resnap.tiering.selection import Scope, SelectedPartition
+
+    Show: TypeAlias = Callable[[str], AbstractContextManager[Sequence[Progress]]]
+    """Gives what to report to while a task lasts."""
 
 _A_REQUEST: Final = 50
 """Partitions whose producers a broker is asked for at once."""
@@ -90,7 +94,7 @@ class LeaderReplay:
                 found[place.topic_partition] = _Compared(place, topic)
         return found
 
-    def findings(self, planner: Planner, context: Context) -> Iterator[ReplicaFinding]:
+    def findings(self, planner: Planner, now_ms: int, show: Show) -> Iterator[ReplicaFinding]:
         """Yield the replicas that lack state which the log shows, and the partitions of which it shows nothing.
 
         Raises:
@@ -100,7 +104,7 @@ class LeaderReplay:
         wanted = self.partitions
         logs, unread = self._logs(wanted, planner)
         answers = self._answers([wanted[name].place for name in logs])
-        times, now_ms = self.brokers.times(), context.clock.now_ms()
+        times = self.brokers.times()
         tolerance = Tolerance(now_ms=now_ms, expiration_ms=times.expiration_ms, deleted=DeletedRecords())
         for name in wanted.keys() - logs.keys():
             why = unread.get(name, f"{self.scope.remote} holds nothing of it")
@@ -113,7 +117,7 @@ class LeaderReplay:
             or self._is_marked(logs[name], answers[name], planner, tolerance)
         }
         with scratch_directory("replicas") as directory:
-            for result in self._replayed({name: logs[name] for name in by_mark}, planner, directory, context):
+            for result in self._replayed({name: logs[name] for name in by_mark}, planner, directory, show):
                 place = wanted[result.topic_partition].place
                 yield from _compared(place, result, answers[result.topic_partition], directory, tolerance)
 
@@ -207,14 +211,14 @@ class LeaderReplay:
         )
 
     def _replayed(
-        self, logs: Mapping[TopicPartition, SelectedPartition], planner: Planner, directory: Path, context: Context
+        self, logs: Mapping[TopicPartition, SelectedPartition], planner: Planner, directory: Path, show: Show
     ) -> Iterator[PartitionResult]:
         plans = [self._plan(one, planner) for one in logs.values()]
         if planner.engine.is_remote and plans:
             hint = "give --engine local, or a local --spark-master"
             raise UsageError("executors on other machines cannot write where replicas are compared", hint=hint)
         cost = cost_of(plans)
-        with context.progress("replay") as (progress,):
+        with show("replay") as (progress,):
             progress.expect(cost.segments, cost.size_bytes)
             yield from planner.engine.replay(
                 plans, directory.as_uri(), progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES

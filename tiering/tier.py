@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
-from resnap.scheduler.job.reports import left_out_warning, unread_warning
-from resnap.scheduler.job.sources import destination_url
-from resnap.scheduler.job.work_items import TierOrder
-from resnap.scheduler.version import resnap_version
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
@@ -25,10 +21,13 @@ from resnap.storage.log.work_lock import at_work_on
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
+from resnap.storage.version import resnap_version
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
-from resnap.tiering.eligibility import before_replay, refusing_all
-from resnap.tiering.lost_producer_state import lost_state
-from resnap.tiering.refusal import Reason
+from resnap.tiering.judging.eligibility import before_replay, refusing_all
+from resnap.tiering.judging.lost_producer_state import lost_state
+from resnap.tiering.judging.planning import left_out_warning, unread_warning
+from resnap.tiering.judging.refusal import Reason
+from resnap.tiering.selection import destination_url
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
@@ -44,17 +43,21 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from resnap.replay.spark.task_pool import TaskPool
-    from resnap.scheduler.job.planner import Planner
-    from resnap.scheduler.job.sources import Scope, SelectedPartition, Selection
-    from resnap.scheduler.job.work_items import Planned, Replayed
-    from resnap.scheduler.output.progress import Progress
+    from resnap.replay.watching import Progress
+    from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.facts import TopicFacts
     from resnap.tiering.controller.metadata.image import MetadataImage
-    from resnap.tiering.planning import SavedPlan
+    from resnap.tiering.judging.eligibility import Candidates, Eligibility
+    from resnap.tiering.judging.planning import SavedPlan
+    from resnap.tiering.planner import Planned, Planner, Replayed
+    from resnap.tiering.run_cache.run_cache import CachedPartition
+    from resnap.tiering.selection import Scope, SelectedPartition, Selection
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyOrder
 
@@ -90,6 +93,35 @@ class Uploading:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOrder:
+    """What is left to ship of one partition."""
+
+    selected: SelectedPartition
+    provenance: Provenance
+    candidates: Candidates
+    """Without what is shipped already."""
+    already: int
+    store_url: str
+    failures: tuple[ResnapError, ...] = ()
+    """Manifests in the store that are broken."""
+    shown: tuple[SnapshotFile, ...] = ()
+    """Snapshots in the store that describe what lies below the log here."""
+    cached: CachedPartition | None = None
+    """What is known from earlier runs, where anything is left to ship."""
+    doubted: tuple[ShippedSegment, ...] = ()
+    """What the store holds whose snapshots may lack producers that this run would keep."""
+    superseded: tuple[str, ...] = ()
+    """Manifests that name missing objects, beside whole segments of the same offsets."""
+    settled: Eligibility | None = None
+    """The result of an earlier run for what is left, where nothing has changed since."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return self.selected.topic_partition
+
+
 @dataclass(frozen=True, slots=True)
 class TierRun:
     """One run of ``tier`` into one store, under the rules of its planner, which manifests record."""
@@ -118,6 +150,11 @@ class TierRun:
                 topics[key] = ShippedTopic(self.store, self.uploading.layout, *key)
             orders.append(self._order(selected, topics[key], high_watermark))
         return orders
+
+    def plans(self, orders: Iterable[TierOrder]) -> list[Planned]:
+        """Plan what must be known to ship what is left."""
+        left = (one for one in orders if one.candidates.segments and one.settled is None)
+        return [self.planner.to_ship(one.selected, one.candidates, one.shown, one.cached) for one in left]
 
     def _order(self, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
         candidates = before_replay(selected.inventory, high_watermark=high_watermark)

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import packed
-from resnap.tiering.broker_blockers import no_epoch, why_compacted
-from resnap.tiering.inventory import Compaction
-from resnap.tiering.refusal import Reason, Refusal, first_blocking, refuse
+from resnap.tiering.judging.broker_blockers import no_epoch, why_compacted
+from resnap.tiering.judging.inventory import Compaction
+from resnap.tiering.judging.refusal import Reason, Refusal, first_blocking, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.replay import DEFAULT_EXPIRATION_MS
+from resnap.replay.boundary_state import Unexplained, harmful
 from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition
 from resnap.replay.producer_state import Expiry
@@ -23,17 +24,20 @@ from resnap.storage.errors import FormatError, StalePlanError, parser_says
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.inventory import Compaction, PartitionInventory
-from resnap.tiering.lost_producer_state import NOTHING_LOST, judge_snapshots
+from resnap.storage.words import some
+from resnap.tiering.judging.inventory import Compaction, PartitionInventory
+from resnap.tiering.judging.lost_producer_state import NOTHING_LOST, judge_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from resnap.replay.boundary_state import LeftOut
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
 
 SAVED_PLAN_VERSION: Final = 1
+_MOST_NAMED: Final = 5
 
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
@@ -255,3 +259,27 @@ def _rules(values: dict[str, Any]) -> ReplayRules:
 def _expiry(values: object) -> Expiry:
     expiration_ms, check_interval_ms = typed(list, values)
     return Expiry(typed(int, expiration_ms), typed(int, check_interval_ms))
+
+
+def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield a warning if a snapshot lacks producers, or the last batches of some."""
+    left_out = harmful(left_out)
+    partial = [pid for pid, reason in left_out if reason is Unexplained.BATCHES]
+    for pids, what in (
+        ([pid for pid, _ in left_out if pid not in partial], "excluded from the snapshot at {}, since their history"),
+        (partial, "without a batch in the snapshot at {}, where only their open transaction is known, since the rest"),
+    ):
+        if pids:
+            ids = ", ".join(map(str, pids[:_MOST_NAMED]))
+            excluded = f"{some(len(pids), 'producer')} {what.format(offset)} could not be read"
+            yield f"{topic_partition}: {excluded}: {ids}"
+
+
+def unread_warning(plan: PartitionPlan) -> Iterator[str]:
+    """Yield a warning if a limit kept batches from being read that may have begun a transaction which is still open."""
+    unread = unread_below(plan)
+    if plan.rules.max_reach_back_ms is not None and unread is not None and not plan.evidence.vouches_for(unread):
+        yield (
+            f"{plan.topic_partition}: batches below {unread} were not read, since --max-reach-back limits it, and no"
+            " snapshot shows the transactions that were open there: one that hangs since then is lacking"
+        )

@@ -23,7 +23,7 @@ from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.packed import packed
 from resnap.storage.small_pieces import each
 from resnap.storage.sources.files import GONE, PLAIN
-from resnap.tiering.leader_epochs import ALL_KNOWN, known_epochs
+from resnap.tiering.judging.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.leader_epochs import KnownEpochs
+    from resnap.tiering.judging.leader_epochs import KnownEpochs
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Compacted by nature: brokers create them so."""

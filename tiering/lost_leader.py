@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.output.rendering import some
 from resnap.storage.errors import ResnapError
 from resnap.storage.stores.urls import is_store_url
+from resnap.storage.words import some
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.installing.wrong_answers import aborted_and_served, wrongly_appended
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.replay.window import SegmentSpan
-    from resnap.scheduler.job.sources import SelectedPartition
-    from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas
     from resnap.tiering.installing.wrong_answers import WronglyAppended
-    from resnap.tiering.lost_producer_state import LostState
+    from resnap.tiering.judging.lost_producer_state import LostState
+    from resnap.tiering.selection import SelectedPartition
 
 _MOST_NAMED: Final = 20
 _STAGED: Final = "/var/tmp/healed"  # noqa: S108 - in commands that are printed
@@ -96,7 +95,7 @@ class LostLeader:
         orders = {self.topic_partition: self.replicas or ("ANOTHER", "THE REST")}
         return move_commands(orders, bootstrap_server, command_config)
 
-    def row(self, bootstrap_server: str | None, command_config: Path | None) -> Row:
+    def row(self, bootstrap_server: str | None, command_config: Path | None) -> Mapping[str, object]:
         """Return it as a row for programs."""
         return {
             "offset": self.lost.offset,

@@ -20,7 +20,7 @@ from resnap.storage.errors import LogDirError
 from resnap.storage.log.indexes import TRANSACTION_ENTRY, TRANSACTION_VERSION
 from resnap.storage.log.names import FileKind
 from resnap.storage.sources.files import GONE
-from resnap.tiering.refusal import Reason, Refusal, refuse
+from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.sources.files import GONE
-from resnap.tiering.refusal import Reason, Refusal, refuse
+from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

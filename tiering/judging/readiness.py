@@ -9,23 +9,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from resnap.replay.largest_timestamp import largest_timestamps
-from resnap.tiering.broker_blockers import broker_blockers, hanging_transaction
-from resnap.tiering.broker_start import broker_start
-from resnap.tiering.eligibility import before_replay
-from resnap.tiering.inventory import NEVER_TIERED, Compaction
-from resnap.tiering.lost_producer_state import state_of_replica
-from resnap.tiering.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.judging.broker_blockers import broker_blockers, hanging_transaction
+from resnap.tiering.judging.broker_start import broker_start
+from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.inventory import NEVER_TIERED, Compaction
+from resnap.tiering.judging.lost_producer_state import state_of_replica
+from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.broker_blockers import BrokerBlockers
     from resnap.tiering.cluster.facts import PartitionFacts
-    from resnap.tiering.eligibility import Candidates
-    from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.lost_producer_state import LostState
-    from resnap.tiering.refusal import Refusal
+    from resnap.tiering.judging.broker_blockers import BrokerBlockers
+    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.inventory import PartitionInventory
+    from resnap.tiering.judging.lost_producer_state import LostState
+    from resnap.tiering.judging.refusal import Refusal
 
 _FIRST_DAY: Final = date(1970, 1, 1)
 

@@ -17,12 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.replay.comparison import NO_PRODUCERS, Producers
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD, snapshot_key
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.sources import select
-from resnap.scheduler.job.store_check import read_of
-from resnap.scheduler.job.stored_differences import differing, lacking, named, rules_made_under
-from resnap.scheduler.job.stored_logs import stored_logs
-from resnap.scheduler.job.work_items import cost_of
 from resnap.storage.errors import (
     FormatError,
     ObjectNotFoundError,
@@ -30,23 +24,29 @@ from resnap.storage.errors import (
     StoreUnavailableError,
     VerificationError,
 )
+from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.protocol import length_of
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.storage.words import instant
+from resnap.tiering.judging.planning import load_facts, plan_replay
+from resnap.tiering.planner import cost_of
+from resnap.tiering.selection import Scope, select
 from resnap.tiering.shipping.stored_rules import is_of_shorter_log, judged_under, made_under
+from resnap.tiering.store_check import read_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from resnap.replay.comparison import Comparison
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.watching import Progress
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job.sources import SelectedPartition
-    from resnap.scheduler.job.store_check import StoreCheck
-    from resnap.scheduler.job.stored_logs import StoredLogs
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.manifest import ManifestFacts
+    from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
+    from resnap.storage.layouts.protocol import Listing
+    from resnap.tiering.selection import SelectedPartition
+    from resnap.tiering.store_check import StoreCheck
 
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
@@ -279,3 +279,126 @@ def _not_compared(where: str, why: str, error: ResnapError | None = None) -> Sna
         return SnapshotCheck(where, type(error)(what, key=error.key, hint=error.hint))
     hint = "repair what else is reported of this partition, and verify again"
     return SnapshotCheck(where, VerificationError(what, hint=hint))
+
+
+MOST_SHOWN: Final = 5
+
+
+_BEYOND_WINDOW: Final = {SnapshotHow.BEYOND_WINDOW, SnapshotHow.KEPT}
+
+
+def lacking(
+    found: BoundaryResult, comparison: Comparison, plan: PartitionPlan, origin: SnapshotOrigin | None
+) -> Producers:
+    """Return the producers that a stored snapshot lacks, except those whose absence its origin explains.
+
+    If it was made from a shorter log, doubts of that time are settled now. No broker has expired producers of a
+    snapshot that Resnap made. Beyond the window it was made from evidence alone, so producers may be missing whose
+    transaction was committed later.
+    """
+    lacks = comparison.missing if _is_brokers(origin) else Producers.join((comparison.missing, comparison.swept))
+    excused = set()
+    if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
+        excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
+    if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
+        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
+        excused |= set(lacks.named) - aborted
+    # A producer that is not named cannot be excused.
+    return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))
+
+
+def differing(found: BoundaryResult, comparison: Comparison, origin: SnapshotOrigin | None) -> Producers:
+    """Return the producers whose entries in a stored snapshot differ.
+
+    A log without its beginning may not show that a broker had forgotten a producer in between: then the coordinator
+    epoch is kept, which is harmless. So are the differences in snapshots that older brokers wrote. No broker has
+    expired the entries of a snapshot that Resnap made.
+    """
+    harmless = NO_PRODUCERS
+    if origin is None:
+        harmless = comparison.older_rules
+    elif is_of_shorter_log(origin, found.known_from_offset):
+        harmless = comparison.coordinator_kept
+    left = tuple(pid for pid in comparison.different.named if pid not in set(harmless.named))
+    differs = Producers(comparison.different.total - harmless.total, left)
+    return differs if _is_brokers(origin) else Producers.join((differs, comparison.batch_lost))
+
+
+def _is_brokers(origin: SnapshotOrigin | None) -> bool:
+    """Whether a broker has written a stored snapshot."""
+    return origin is None or origin.how in {SnapshotHow.PROVEN, SnapshotHow.KEPT}
+
+
+def rules_made_under(origin: SnapshotOrigin) -> str:
+    """Return the rules of a stored snapshot as text."""
+    at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
+    return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
+
+
+def named(producers: Producers) -> str:
+    """Return the first of these producers by their ids, as text."""
+    ids = producers.named[:MOST_SHOWN]
+    more = producers.total - len(ids)
+    return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")
+
+
+class StoredLog(NamedTuple):
+    """Segments of one partition in a store, without a gap."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    """As in keys."""
+    keys: Sequence[str]
+    """Of their manifests."""
+
+
+class StoredLogs(NamedTuple):
+    """Logs that are replayed together."""
+
+    folder: str
+    """In the store."""
+    together: Sequence[StoredLog]
+
+    def scope(self, store_url: str, manifests: Collection[str]) -> Scope:
+        """Return the scope with only these logs; ``manifests`` are the keys of all in the store."""
+        others = set(manifests).difference(*(log.keys for log in self.together))
+        others |= {key.removeprefix(f"{self.folder}/") for key in others}
+        topic_ids = {log.topic_partition.topic: log.topic_id for log in self.together}
+        return Scope(
+            sources=(f"{store_url}/{self.folder}".rstrip("/"),),
+            topics=tuple(sorted(topic_ids)),
+            topic_ids=topic_ids,
+            counts=lambda key: key not in others,
+        )
+
+
+def stored_logs(
+    found: Mapping[str, ManifestFacts], listing: Listing, asked_for: Collection[str]
+) -> Iterator[StoredLogs]:
+    """Yield the logs to replay for the selected segments of ``found``, by keys of manifests."""
+    keys: dict[tuple[str, TopicPartition, str], list[str]] = {}
+    ids: dict[tuple[str, str], set[str]] = {}
+    for key, one in found.items():
+        folder, topic_id = listing.source(key)
+        keys.setdefault((folder, TopicPartition(one.topic, one.partition), topic_id), []).append(key)
+        ids.setdefault((folder, one.topic), set()).add(topic_id)
+    together: dict[tuple[str, int, int], list[StoredLog]] = {}
+    for (folder, at, topic_id), of_partition in keys.items():
+        number = sorted(ids[folder, at.topic]).index(topic_id)
+        for depth, log in enumerate(_without_gaps(of_partition, found)):
+            if any(key in asked_for for key in log):
+                together.setdefault((folder, number, depth), []).append(StoredLog(at, topic_id, log))
+    for (folder, _, _), logs in sorted(together.items()):
+        yield StoredLogs(folder, logs)
+
+
+def _without_gaps(keys: Sequence[str], found: Mapping[str, ManifestFacts]) -> list[list[str]]:
+    """Return ``keys``, of segments of one partition, split at each gap."""
+    logs: list[list[str]] = []
+    reached = -1
+    for key in sorted(keys, key=lambda key: found[key].base_offset):
+        if found[key].base_offset > reached:
+            logs.append([])
+        logs[-1].append(key)
+        reached = max(reached, found[key].next_base_offset)
+    return logs

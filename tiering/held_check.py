@@ -16,26 +16,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.clock import instant
-from resnap.scheduler.job.stored_differences import MOST_SHOWN, lacking, named, rules_made_under
-from resnap.scheduler.job.stored_snapshots import REPLAYED_HERE_BYTES
-from resnap.scheduler.job.work_items import cost_of
-from resnap.scheduler.output.rendering import first_of, some
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
-from resnap.tiering.planning import load_facts, plan_replay
+from resnap.storage.words import first_of, instant, some
+from resnap.tiering.judging.planning import load_facts, plan_replay
+from resnap.tiering.planner import cost_of
 from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
+    from resnap.replay.watching import Progress
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.work_items import TierOrder
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.tier import TierOrder
 
 
 _AGAIN: Final = (

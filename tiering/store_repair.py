@@ -16,10 +16,6 @@ from resnap.replay.boundary_state import harmful
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
-from resnap.scheduler.job.store_check import fault_of
-from resnap.scheduler.job.stored_snapshots import StoredSnapshots
-from resnap.scheduler.job.tier_run import this_run
-from resnap.scheduler.output.rendering import some
 from resnap.storage.errors import (
     ConfigurationError,
     FormatError,
@@ -33,27 +29,31 @@ from resnap.storage.errors import (
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
+from resnap.storage.words import some
 from resnap.tiering.repairing.originals import Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
+from resnap.tiering.store_check import fault_of
+from resnap.tiering.stored_snapshots import StoredSnapshots
+from resnap.tiering.tier import this_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from resnap.replay.plan import PartitionPlan
-    from resnap.scheduler.job.sources import SelectedPartition
-    from resnap.scheduler.job.store_check import Log, StoreCheck
-    from resnap.scheduler.job.stored_snapshots import ReplayedBoundary, SnapshotCheck
-    from resnap.scheduler.output.progress import Progress
+    from resnap.replay.watching import Progress
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.repairing.stored_indexes import ReadSegment
+    from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.shipping.lease import Tenure
     from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
+    from resnap.tiering.store_check import Log, StoreCheck
+    from resnap.tiering.stored_snapshots import ReplayedBoundary, SnapshotCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,19 +20,19 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.tiering.broker_start import NOTHING_WRONG
 from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
-from resnap.tiering.inventory import Compaction, CompactionOrigin, SnapshotState
-from resnap.tiering.refusal import HINTS, Reason, Refusal, refuse
+from resnap.tiering.judging.broker_start import NOTHING_WRONG
+from resnap.tiering.judging.inventory import Compaction, CompactionOrigin, SnapshotState
+from resnap.tiering.judging.refusal import HINTS, Reason, Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.broker_start import BrokerStart, Recovered
-    from resnap.tiering.inventory import BoundaryStatus, PartitionInventory
+    from resnap.tiering.judging.broker_start import BrokerStart, Recovered
+    from resnap.tiering.judging.inventory import BoundaryStatus, PartitionInventory
 
 _COMPACTED_BY: Final = {
     CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",

@@ -29,7 +29,7 @@ from resnap.tiering.controller.metadata.cluster import (
     with_strays,
     with_topic_ids,
 )
-from resnap.tiering.inventory import take_inventory
+from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-    from resnap.tiering.inventory import PartitionInventory
+    from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.remote_log.known_segments import KnownSegments
 
 

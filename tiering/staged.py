@@ -13,11 +13,11 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError,
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.storage.small_pieces import each
 from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.planning import can_be_tiered, lost_boundaries
+from resnap.tiering.judging.planning import can_be_tiered, lost_boundaries
 
 if TYPE_CHECKING:
-    from resnap.scheduler.job.sources import SelectedPartition, Selection
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.selection import SelectedPartition, Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

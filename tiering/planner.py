@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import partition_result
-from resnap.scheduler.job.sources import Scope, Selection, destination_url, select
-from resnap.scheduler.job.staged import staged_snapshots
-from resnap.scheduler.job.work_items import Cost, Planned, Replayed, TierOrder, cost_of
 from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import FormatError, StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.tiering.installing.staging_area import StagingArea
-from resnap.tiering.inventory import with_log_end
-from resnap.tiering.planning import (
+from resnap.tiering.judging.inventory import with_log_end
+from resnap.tiering.judging.planning import (
     ReplayFacts,
     SavedPlan,
     can_be_tiered,
@@ -25,27 +22,93 @@ from resnap.tiering.planning import (
     lost_boundaries,
     plan_replay,
 )
-from resnap.tiering.readiness import judge_partition
+from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
+from resnap.tiering.selection import Scope, Selection, destination_url, select
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
+from resnap.tiering.staged import staged_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
+    from resnap.replay.watching import Progress
     from resnap.replay.window import ReplayRules
-    from resnap.scheduler.job.engines import Engine
-    from resnap.scheduler.job.sources import SelectedPartition
-    from resnap.scheduler.output.progress import Progress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.inventory import PartitionInventory
-    from resnap.tiering.readiness import JudgedPartition
+    from resnap.tiering.engine import Engine
+    from resnap.tiering.judging.broker_blockers import BrokerBlockers
+    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.inventory import PartitionInventory
+    from resnap.tiering.judging.lost_producer_state import LostState
+    from resnap.tiering.judging.readiness import JudgedPartition, TieringSizes, Verdict
+    from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
+    from resnap.tiering.selection import SelectedPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a replay would read: sizes are those of the segments, of which mostly headers are read."""
+
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionScan:
+    """The result of scanning one partition."""
+
+    selected: SelectedPartition
+    blockers: BrokerBlockers
+    candidates: Candidates
+    cost_now: Cost
+    """The cost of making the lost boundaries with ``--as-of now``."""
+    cost_roll: Cost
+    """With ``--as-of roll``."""
+    sizes: TieringSizes
+    verdict: Verdict
+    lost_state: LostState | None = None
+    """What shows that the replica has lost its producer state."""
+    waiting: Waiting | None = None
+    """Closed segments that are not in remote storage, where the running cluster says that the topic is tiered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One partition and its plan."""
+
+    selected: SelectedPartition
+    plan: PartitionPlan
+    cached: CachedPartition | None = None
+    """The cached results of earlier runs; None if they are not used."""
+    still_valid: tuple[CachedBoundary, ...] = ()
+    """Boundaries that need not be made, since an earlier run has made them."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether an earlier run has made everything that is wanted."""
+        return bool(self.still_valid) and not self.plan.boundaries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One partition and the result of its replay."""
+
+    planned: Planned
+    result: PartitionResult
+
+
+def cost_of(plans: Sequence[PartitionPlan]) -> Cost:
+    """Return what ``plans`` would read."""
+    return Cost(
+        segments=sum(run.end - run.start for plan in plans for run in plan.runs),
+        size_bytes=sum(plan.bytes_in_segments for plan in plans),
+    )
 
 
 def _ignore(*_: object) -> None:
@@ -312,22 +375,27 @@ class Planner:
         self.engine.needed_for(plan)
         return Planned(selected=selected, plan=plan, cached=cached, still_valid=still_valid)
 
-    def order(self, order: TierOrder) -> Planned:
-        """Plan what must be known to ship what is left of a partition."""
-        wanted = [segment.next_base_offset for segment in order.candidates.segments]
-        facts = self._facts(order.selected.inventory.partition, order.shown)
-        cached = order.cached
+    def to_ship(
+        self,
+        selected: SelectedPartition,
+        candidates: Candidates,
+        shown: Sequence[SnapshotFile],
+        cached: CachedPartition | None,
+    ) -> Planned:
+        """Plan what must be known to ship what is left of a partition; snapshots in the store are ``shown``."""
+        wanted = [segment.next_base_offset for segment in candidates.segments]
+        facts = self._facts(selected.inventory.partition, shown)
         if cached is not None:
             cached = cached.supported_by(facts.evidence, self.rules)
         plan = plan_replay(
-            order.selected.inventory,
+            selected.inventory,
             facts,
             [offset for offset in wanted if offset is not None],
             self.rules,
-            high_watermark=order.candidates.high_watermark,
+            high_watermark=candidates.high_watermark,
             to_end=True,
         )
-        return self._planned(order.selected, plan, cached)
+        return self._planned(selected, plan, cached)
 
     def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
