@@ -69,6 +69,23 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+class _Rotated(pytest.Dir):
+    """What lies in a folder, for each worker from another place on.
+
+    In a new clone one worker then compiles what the others only load; all have the same order when all is collected.
+    """
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        found = list(super().collect())
+        told = getattr(self.config, "workerinput", {"workerid": "gw0", "workercount": 1})
+        start = len(found) * int(told["workerid"].removeprefix("gw")) // told["workercount"]
+        return found[start:] + found[:start]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector:
+    return _Rotated.from_parent(parent, path=path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that start Spark, or one worker would end with them alone; then those of many tests."""
     slow = {item.path for item in items if item.get_closest_marker("spark")}

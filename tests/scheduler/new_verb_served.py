@@ -1,20 +1,34 @@
-"""Asks a service for the verb ``batches`` by all its doors, and prints what came of it; run by ``test_new_verb``."""
+"""Asks for the verb ``batches`` by all its doors, and prints what came of it; run by ``test_new_verb``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from resnap.scheduler.cli import run
 from tests.reference import reference
 from tests.scheduler.api.whole import whole
 
 
+def shell(*words: object) -> str:
+    """Return what a command prints."""
+    with redirect_stdout(StringIO()) as said:
+        assert run([*map(str, words)]) == 0
+    return said.getvalue()
+
+
 def main(directory: Path, log_dir: Path) -> None:
-    """Print what the service says of the verb, as JSON."""
+    """Print what the command and the service say of the verb, as JSON."""
     schedule = '\n[[schedules]]\nname = "count"\nrun = "batches"\nevery = "1h"\nsettings = { least = 2 }\n'
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {
+        "shell": json.loads(shell("batches", log_dir, "--least", 2, "--output", "json")),
+        "help": shell("batches", "--help"),
+        "commands": shell("--help"),
+    }
     with whole(directory, log_dir, more=schedule) as service, service.client() as client:
         for name, path, body in (
             ("api", "/v1/batch-counts", {"sources": [str(log_dir)], "least": 3}),
