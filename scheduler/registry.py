@@ -172,11 +172,6 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap producer census /var/lib/kafka --under 3600000",
         "census",
     ),
-    "producer simulate": CommandRow(
-        f"{_VERBS}.producer",
-        "Show what a broker answers to a script of appends.",
-        "resnap producer simulate docs/examples/expired-producer.jsonl",
-    ),
     "quota set": CommandRow(
         f"{_VERBS}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
     ),
@@ -230,7 +225,7 @@ GROUPS: Final = {
     "controller": "The contents of a cluster's metadata log.",
     "remote": "Remote storage as brokers see it.",
     "fleet": "All brokers of a cluster at once, through the services beside them.",
-    "producer": "Producer ids: who holds them, and how a broker answers.",
+    "producer": "Producer ids: who holds them.",
     "quota": "Limits on how many new producer ids a user may use (KIP-936).",
     "runs": "Runs of the service, past and waiting.",
     "token": "Tokens for the HTTP API and the web page.",

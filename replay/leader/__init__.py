@@ -1,1 +1,1 @@
-"""A partition leader's producer state: which appends it accepts, what it keeps, and scripted simulations of it."""
+"""A partition leader's producer state: which appends it accepts, and what it keeps."""

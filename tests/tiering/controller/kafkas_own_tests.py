@@ -79,7 +79,7 @@ OWN_TESTS: Final = {
     ),
     "ProducerIdExpirationTest": OwnTests(
         (
-            "tests/replay/test_producer_script.py",
+            "tests/replay/test_simulated_partition.py",
             "tests/tiering/controller/test_expiration.py",
             "tests/tiering/controller/transactions/test_coordinator.py",
         ),
@@ -90,7 +90,7 @@ OWN_TESTS: Final = {
     ),
     "TransactionsExpirationTest": OwnTests(
         (
-            "tests/replay/test_producer_script.py",
+            "tests/replay/test_simulated_partition.py",
             "tests/tiering/controller/transactions/test_coordinator.py",
         ),
         """
@@ -127,7 +127,7 @@ OWN_TESTS: Final = {
     ),
     "UnifiedLogTest": OwnTests(
         (
-            "tests/replay/test_producer_script.py",
+            "tests/replay/test_simulated_partition.py",
             "tests/replay/test_producer_state_manager.py",
         ),
         """

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from resnap.replay.leader.simulated_partition import SimulatedPartition
 from resnap.replay.leader.validation_rules import RULES_3_6
 from resnap.replay.producer_state import Expiry
 from resnap.tiering.controller.expiration import (
@@ -31,6 +30,7 @@ from resnap.tiering.controller.metadata.image import (
 )
 from resnap.tiering.controller.metadata.records import SupportedFeature
 from tests.cases import each
+from tests.replay.simulated_partition import SimulatedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

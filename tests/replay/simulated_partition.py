@@ -1,4 +1,4 @@
-"""A simulated partition for scripts: a log in memory, a state manager, and a clock that the script sets.
+"""A simulated partition: a log in memory, a state manager, and a clock that the test sets.
 
 Of clients only their counters are simulated: a batch without a given epoch and sequence gets those that the producer
 would send next. Values that a step gives are sent unchanged, right or wrong.
@@ -6,7 +6,7 @@ would send next. Values that a step gives are sent unchanged, right or wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -37,8 +37,6 @@ class Verdict:
     """``accepted``, ``duplicate``, ``refused`` or ``done``."""
     error: KafkaError = KafkaError.NONE
     detail: str = ""
-    in_order: bool = True
-    """Whether a batch was the one that its producer would send next."""
 
 
 @dataclass(slots=True)
@@ -87,8 +85,7 @@ class SimulatedPartition:
             self.now_ms if timestamp is None else timestamp, transactional,
         )  # fmt: skip
         checked = verified and origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
-        in_order = (epoch, sequence) == (client.epoch, client.next_sequence)
-        verdict = replace(self._appended(batch, batch.last_offset + 1, origin, verified=checked), in_order=in_order)
+        verdict = self._appended(batch, batch.last_offset + 1, origin, verified=checked)
         if verdict.verdict == "accepted":
             client.epoch, client.next_sequence = epoch, wrap_sequence(sequence + records)
         return verdict
