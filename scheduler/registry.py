@@ -217,7 +217,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Revoke a token and the sessions that began with it.",
         "resnap token revoke ci",
     ),
-    "demo": CommandRow(f"{_VERBS}.demo.story:demo", "Show Resnap at work on a generated log.", "resnap demo"),
+    "demo": CommandRow(f"{_VERBS}.demo", "Show Resnap at work on a broker's log.", "resnap demo"),
 }
 """By the words a command is called with, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {

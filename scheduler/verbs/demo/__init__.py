@@ -1,1 +1,0 @@
-"""`resnap demo`: a log loses its producer snapshots, and gets them back."""
