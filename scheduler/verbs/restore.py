@@ -208,7 +208,7 @@ class _Run:
             faults += [one.why for one in instead.values()]
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
-            work = list(self._placed(found, targets, selected, faults, lost))
+            work = list(self._placed(found, targets, faults, lost))
             beginning = None if bootstrap is None else self._beginning(bootstrap, targets)
             if beginning is not None:
                 check_beginning(beginning, found, lost, self.sources)
@@ -254,7 +254,7 @@ class _Run:
         restorers = {path: Restorer(log_dir=path, disk=self.disk, copier=copier) for path in self.request.log_dirs}
 
         def restore(one: tuple[Restoration, Target]) -> RestoredPartition | Unread:
-            return self._restored(one[0], restorers[one[1].path])
+            return self._restored(*one, restorers[one[1].path])
 
         if copier.elsewhere is None:
             yield from ((one, restore(one)) for one in work)
@@ -291,7 +291,6 @@ class _Run:
         self,
         found: Sequence[Restoration],
         targets: Sequence[Target],
-        selected: Selection,
         faults: list[ResnapError],
         lost: set[str],
     ) -> Iterator[tuple[Restoration, Target]]:
@@ -299,11 +298,10 @@ class _Run:
         sizes = [(one.topic_partition, one.size_bytes) for one in found]
         dirs = [(target.path, target.there.broker_id) for target in targets]
         into = placed(sizes, dirs, self.request.assignment)
-        clusters = {one.topic_partition: one.log_dir.cluster_id for one in selected.partitions}
         for one in found:
             for target in (target for target in targets if one.topic_partition in into[target.path]):
                 try:
-                    target.check(one, clusters[one.topic_partition])
+                    target.check(one)
                 except ResnapError as error:
                     faults.append(error)
                     lost.add(one.topic_partition.topic)
@@ -312,7 +310,7 @@ class _Run:
             if one.passed_over:
                 faults.append(passed_over(one))
 
-    def _restored(self, one: Restoration, restorer: Restorer) -> RestoredPartition | Unread:
+    def _restored(self, one: Restoration, target: Target, restorer: Restorer) -> RestoredPartition | Unread:
         dry_run = self.request.dry_run
         try:
             outcome = restorer.look(one) if dry_run else restorer.restore(one, self.progress.advance)
@@ -326,7 +324,7 @@ class _Run:
             hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
         if outcome is Restored.RESTORED:
-            return replace(result, warnings=tuple(warnings_of(one, restorer.log_dir)), partly_done=not dry_run)
+            return replace(result, warnings=tuple(warnings_of(one, target)), partly_done=not dry_run)
         return result
 
 
@@ -342,6 +340,7 @@ def _restoration(
     newest = newest if replacement is None else replacement.path
     return replace(
         one,
+        cluster_id=shipped.log_dir.cluster_id,
         log_start=kept_log_start(partition, vouched.leader_epochs, sources),
         open_transactions=open_at_end(newest, sources),
     )

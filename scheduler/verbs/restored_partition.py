@@ -14,7 +14,7 @@ from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
 from resnap.storage.errors import VerificationError
 from resnap.storage.words import agreeing, first_of, human_bytes, human_count, some
 from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
-from resnap.tiering.controller.transactions.state_log import known_states
+from resnap.tiering.controller.transactions.state_log import TransactionStates, known_states
 from resnap.tiering.restoring.restorer import Restored
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.restoring.restoration import Restoration
+    from resnap.tiering.restoring.target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,10 @@ def missing_id_warning(topics: Sequence[str]) -> Iterator[str]:
         )
 
 
-def warnings_of(restoration: Restoration, log_dir: Path) -> Iterator[str]:
-    """Yield what to do about each transaction that is open at the end."""
+def warnings_of(restoration: Restoration, target: Target) -> Iterator[str]:
+    """Yield what to do about each transaction that is open at the end; another cluster's state says nothing of it."""
     producer_ids = [entry.producer_id for entry in restoration.open_transactions]
-    states = known_states(log_dir, producer_ids)
+    states = known_states(target.path, producer_ids) if target.is_of_cluster_of(restoration) else TransactionStates()
     for entry in restoration.open_transactions:
         one = OpenTransaction.of_entry(restoration.topic_partition, entry, states)
         held = "" if one.transactional_id is None else f", held by transactional id {one.transactional_id!r}"

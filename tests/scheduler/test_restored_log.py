@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.tiering.controller.transactions.metadata import TransactionState
 from tests.logs.transaction_log import step, write_segment
 from tests.scheduler.files import bases
 
@@ -109,16 +111,34 @@ def test_a_later_log_start_in_the_checkpoint_of_the_log_dir_is_kept(
     assert (tmp_path / "new" / STARTS).read_text() == remembered
 
 
-def test_what_is_open_at_the_end_is_named_with_the_command_that_ends_it(
-    command: Resnap, log_dir: Path, tmp_path: Path
-) -> None:
-    ship(command, log_dir, tmp_path / "store", "flat")
-    write_segment(tmp_path / "new", 0, [(0, "ledger", step(8))])
+def restored_beside_a_state_log(command: Resnap, log_dir: Path, tmp_path: Path, layout: str, cluster: str) -> str:
+    """Restore into a log dir whose coordinator has an open transaction of producer 8, and return what was warned."""
+    ship(command, log_dir, tmp_path / "store", layout)
+    write_segment(tmp_path / "new", 0, [(0, "ledger", step(8, TransactionState.EMPTY, producer_epoch=4))])
+    if cluster != "unknown":
+        shutil.copy(log_dir / "meta.properties", tmp_path / "new")
     ran, row = restored(command, tmp_path / "store", tmp_path / "new")
-    assert "since offset 791, held by transactional id 'ledger', and its end was not shipped" in ran.err
     assert row["openTransactions"] == [{"producerId": 8, "producerEpoch": 4, "coordinatorEpoch": 0, "firstOffset": 791}]
     assert ran.code == 0
     assert (
         "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic payments --partition 1 --start-offset 791"
         in ran.err
     )
+    return ran.err
+
+
+def test_what_is_open_at_the_end_is_named_with_the_command_that_ends_it(
+    command: Resnap, log_dir: Path, tmp_path: Path
+) -> None:
+    warned = restored_beside_a_state_log(command, log_dir, tmp_path, "flat", "same")
+    assert "since offset 791, held by transactional id 'ledger', and its end was not shipped" in warned
+    assert "Find out before any abort" not in warned
+
+
+@pytest.mark.parametrize(("layout", "cluster"), [("flat", "unknown"), ("aiven", "same")])
+def test_the_transactions_of_a_cluster_that_may_be_another_say_nothing_of_what_is_open(
+    command: Resnap, log_dir: Path, tmp_path: Path, layout: str, cluster: str
+) -> None:
+    warned = restored_beside_a_state_log(command, log_dir, tmp_path, layout, cluster)
+    assert "ledger" not in warned
+    assert "Find out before any abort" in warned

@@ -62,6 +62,8 @@ class Restoration:
     segments: int
     files: tuple[ShippedFile, ...]
     """All that come from the store; the leader epochs are those of the last segment, with all."""
+    cluster_id: str | None = None
+    """The cluster that it was shipped from; None if unknown."""
     passed_over: tuple[int, ...] = ()
     """Base offsets of segments that lie beside the others, and that no manifest names."""
     log_start: int | None = None

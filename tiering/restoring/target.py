@@ -55,23 +55,27 @@ class Target:
                              " `restore` works in the log dirs of the same cluster")  # fmt: skip
         return cls(path=path, there=there, log_starts=log_starts, begins_cluster=new_cluster)
 
-    def check(self, one: Restoration, cluster_id: str | None) -> None:
-        """Check that ``one``, shipped from the cluster ``cluster_id``, may be restored here.
+    def check(self, one: Restoration) -> None:
+        """Check that ``one`` may be restored here.
 
         Raises:
             UsageError: a broker would not serve it, or would damage it.
 
         """
-        if not self.begins_cluster and None not in (cluster_id, self.there.cluster_id):
-            self._refuse_other_cluster(one, cluster_id)
+        if not self.begins_cluster and None not in (one.cluster_id, self.there.cluster_id):
+            self._refuse_other_cluster(one)
         if one.topic_id is None and self.there.is_kraft:
             raise without_topic_id(one)
         self._refuse_ended_below(one)
 
-    def _refuse_other_cluster(self, one: Restoration, cluster_id: str | None) -> None:
-        if cluster_id != self.there.cluster_id:
+    def is_of_cluster_of(self, one: Restoration) -> bool:
+        """Whether the log dir is known to be of the cluster that ``one`` was shipped from."""
+        return one.cluster_id is not None and one.cluster_id == self.there.cluster_id
+
+    def _refuse_other_cluster(self, one: Restoration) -> None:
+        if one.cluster_id != self.there.cluster_id:
             raise UsageError(
-                f"{one.topic_partition} is of cluster {cluster_id}, and {self.path} of {self.there.cluster_id}",
+                f"{one.topic_partition} is of cluster {one.cluster_id}, and {self.path} of {self.there.cluster_id}",
                 hint="give a log dir of the same cluster, or a new directory; --brokers if a new cluster is to begin",
             )
 
