@@ -23,6 +23,10 @@ class Role(StrEnum):
         return order.index(self) >= order.index(needed)
 
 
+ROLES: Final = frozenset(map(str, Role))
+"""The values of all roles of this release."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
     """The caller: a token's name, ``local`` if no token is needed, or ``user:NAME`` at a shell."""

@@ -9,7 +9,7 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.access.roles import Principal, Role
+from resnap.scheduler.access.roles import ROLES, Principal, Role
 from resnap.scheduler.access.tokens import SECRET_BYTES, digest
 from resnap.scheduler.state.database import Database, inserted
 
@@ -58,7 +58,8 @@ class Sessions:
                    AND (tokens.expires_ms IS NULL OR tokens.expires_ms > ?)"""
         with self.database.read() as connection:
             row = connection.execute(query, (digest(secret), now_ms, now_ms)).fetchone()
-        return None if row is None else Principal(name=row["name"], role=Role(row["role"]))
+        is_valid = row is not None and row["role"] in ROLES
+        return Principal(name=row["name"], role=Role(row["role"])) if is_valid else None
 
     def end(self, secret: str) -> None:
         """End a session, if it exists."""

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, Principal, Role
+from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, ROLES, Principal, Role
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.whole_file import read_whole
@@ -45,21 +45,24 @@ class Token:
 
     id: str
     name: str
-    role: Role
+    role: str
+    """A value of ``Role``, or a role of a later release, whose token is not valid in this one."""
     created_ms: int
     expires_ms: int | None
     revoked_ms: int | None
 
     def state(self, now_ms: int) -> str:
-        """Return ``valid``, ``expired`` or ``revoked``."""
+        """Return ``valid``, ``expired``, ``revoked`` or ``unknown-role``."""
         if self.revoked_ms is not None:
             return "revoked"
-        return "expired" if self.expires_ms is not None and self.expires_ms <= now_ms else "valid"
+        if self.expires_ms is not None and self.expires_ms <= now_ms:
+            return "expired"
+        return "valid" if self.role in ROLES else "unknown-role"
 
     @property
     def principal(self) -> Principal:
-        """The principal of the token."""
-        return Principal(name=self.name, role=self.role)
+        """The principal of the token, which is valid."""
+        return Principal(name=self.name, role=Role(self.role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ class Tokens:
     def all(self) -> list[Token]:
         """Return every token there ever was, by name, then by time."""
         with self.database.read() as connection:
-            return [_token(row) for row in connection.execute("SELECT * FROM tokens ORDER BY name, created_ms")]
+            return [loaded(Token, row) for row in connection.execute("SELECT * FROM tokens ORDER BY name, created_ms")]
 
     def find(self, secret: str) -> Token | None:
         """Return the token of ``secret``, if it is valid now."""
@@ -149,7 +152,7 @@ class Tokens:
             row = connection.execute("SELECT * FROM tokens WHERE digest = ?", (wanted,)).fetchone()
         if row is None or not hmac.compare_digest(row["digest"], wanted):
             return None
-        token = _token(row)
+        token = loaded(Token, row)
         return token if token.state(self.clock.now_ms()) == "valid" else None
 
     @staticmethod
@@ -197,8 +200,4 @@ def digest(secret: str) -> str:
 def _named(connection: sqlite3.Connection, name: str) -> Token | None:
     query = "SELECT * FROM tokens WHERE name = ? AND revoked_ms IS NULL"
     row = connection.execute(query, (name,)).fetchone()
-    return None if row is None else _token(row)
-
-
-def _token(row: sqlite3.Row) -> Token:
-    return loaded(Token, row, role=Role(row["role"]))
+    return None if row is None else loaded(Token, row)

@@ -67,7 +67,7 @@ def revoke_token(run: Invocation, name: Name) -> None:
     with _tokens(run) as (tokens, audit), tokens.database.write():
         ended = tokens.revoke(name)
         _note(audit, "token revoke", ended)
-    run.answer(Answer(head={"name": ended.name, "role": ended.role.value, "state": "revoked"}))
+    run.answer(Answer(head={"name": ended.name, "role": str(ended.role), "state": "revoked"}))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _tokens(run: Invocation) -> Iterator[tuple[Tokens, AuditLog]]:
 
 def _note(audit: AuditLog, action: str, token: Token) -> None:
     """Record in the audit log who did it, by the shell user's name."""
-    detail = {"role": token.role.value, "expiresMs": token.expires_ms}
+    detail = {"role": str(token.role), "expiresMs": token.expires_ms}
     audit.append(
         principal=f"user:{_user()}",
         role=Role.ADMIN.value,
@@ -109,7 +109,7 @@ def _row(token: Token, now_ms: int) -> Row:
     ends = {"created": token.created_ms, "expires": token.expires_ms, "revoked": token.revoked_ms}
     return {
         "name": token.name,
-        "role": token.role.value,
+        "role": str(token.role),
         "state": token.state(now_ms),
         **{name: None if at_ms is None else instant(at_ms) for name, at_ms in ends.items()},
     }

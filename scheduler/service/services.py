@@ -129,7 +129,12 @@ class Services:
             self._take_up(run)
         self.observation.load_last_runs(self.history)
         self.forget_old()
-        for text in warnings(self.settings, has_tokens=bool(self.access.tokens.all())):
+        tokens = self.access.tokens.all()
+        for one in tokens:
+            if one.state(self.clock.now_ms()) == "unknown-role":
+                self.observation.warn(f"the token {one.name!r} has the role {one.role!r}, which this release does not"
+                                      " know: it is not valid, until a later one runs")  # fmt: skip
+        for text in warnings(self.settings, has_tokens=bool(tokens)):
             self.observation.warn(text)
         self.cleaner = Cleaner(
             self.admission.manager.clean_up, self.settings.producer_id_quota_cache_cleanup_scheduler_interval_ms

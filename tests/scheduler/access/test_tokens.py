@@ -81,6 +81,19 @@ def test_a_token_ends_when_it_expires_and_its_sessions_with_it(
     assert [one.state(clock.now_ms()) for one in tokens.all()] == ["expired"]
 
 
+def test_a_token_with_a_role_of_a_later_release_is_not_valid_and_can_be_revoked(
+    tokens: Tokens, sessions: Sessions, clock: FixedClock
+) -> None:
+    token, secret = tokens.create("ci", Role.ADMIN)
+    session = sessions.begin(token)
+    with tokens.database.write() as connection:
+        connection.execute("UPDATE tokens SET role = 'auditor'")
+    assert (tokens.find(secret), sessions.find(session)) == (None, None)
+    assert [one.state(clock.now_ms()) for one in tokens.all()] == ["unknown-role"]
+    assert tokens.revoke("ci").role == "auditor"
+    assert [one.state(clock.now_ms()) for one in tokens.all()] == ["revoked"]
+
+
 def test_a_name_may_be_given_again_once_it_is_free(tokens: Tokens, clock: FixedClock) -> None:
     _, first = tokens.create("ci", Role.VIEWER)
     with pytest.raises(UsageError, match="already"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.access.roles import Role
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.preconditions import warnings
 from resnap.scheduler.service.services import Services
@@ -78,3 +79,15 @@ def test_a_schedule_of_replicas_without_a_cluster_is_refused_at_the_start(tmp_pa
     schedule = '[[schedules]]\nname = "compare"\nrun = "replicas"\nevery = "1h"\n'
     with pytest.raises(ConfigurationError, match=r"schedule compare: .* none is named"):
         Services(configuration(tmp_path, schedule), FixedClock(0))
+
+
+def test_a_token_with_a_role_of_a_later_release_is_named_and_stops_no_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    services = Services(configuration(tmp_path, "", listen="127.0.0.1:0"), FixedClock(0))
+    services.access.tokens.create("ci", Role.ADMIN)
+    with services.database.write() as connection:
+        connection.execute("UPDATE tokens SET role = 'auditor'")
+    services.start()
+    assert services.stop()
+    assert "the token 'ci' has the role 'auditor', which this release does not know" in caplog.text
