@@ -3,7 +3,8 @@
 A broker's own snapshot may correctly hold producers whose records were deleted, may have dropped producers that its
 periodic check had just found expired, and may have lost a coordinator epoch by that (``producer_state``: rebirth), or
 the last batch, if markers of the same epoch came later. Entries expire in the periodic check, and whenever a broker
-loads a snapshot, as in a recovery. The log does not show when, so a replay keeps the batch.
+loads a snapshot, as in a recovery. The log does not show when, so a replay keeps the batch and the epoch; neither
+counts as lost if the producer could not have expired when the file was written.
 
 If retention has deleted the log's beginning, it may also know the coordinator epoch of a deleted marker, and the
 deleted first offset of a transaction. Everything else is a difference: in a log that was read from offset 0 nothing is
@@ -100,6 +101,15 @@ class Comparison:
         return explained or self.verdict in {Verdict.PROVEN, Verdict.UNPROVEN}
 
 
+class IdleSince(NamedTuple):
+    """The smallest timestamps that entries had while they could expire."""
+
+    before_marker: IntArray
+    """Between the last data batch and the last marker."""
+    before_data: IntArray
+    """Between the last marker and the last data batch; 0 where the marker was not read."""
+
+
 _VALUE_FIELDS = (
     "producer_epoch",
     "last_sequence",
@@ -122,7 +132,7 @@ def compare(
     left_out: Sequence[int] = (),
     is_empty: bool | None = None,
     lacks_records: bool = False,
-    idle_since: Callable[[Array], IntArray] | None = None,
+    idle_since: Callable[[Array], IdleSince] | None = None,
 ) -> Comparison:
     """Compare ``existing`` with ``rebuilt``, both ``producer_snapshot.ENTRY_DTYPE``.
 
@@ -138,8 +148,7 @@ def compare(
         left_out: producer ids that were not rebuilt because something about them is unknown.
         is_empty: whether the file has no entries at all, if ``existing`` are only some of them.
         lacks_records: as in ``PartitionResult``.
-        idle_since: returns the smallest timestamp that each of some entries of ``rebuilt`` had while it could expire,
-            between its last data batch and its last marker; None if that is not known.
+        idle_since: returns since when some entries of ``rebuilt`` could expire; None if that is not known.
 
     """
     ids, positions = np.unique(existing["producer_id"][::-1], return_index=True)
@@ -153,11 +162,15 @@ def compare(
     lost = equal & (ours["coordinator_epoch"] != matched["coordinator_epoch"]) & (matched["coordinator_epoch"] == NONE)
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
     kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
+    if lost.any() and idle_since is not None:
+        lost[lost] = written_ms - idle_since(ours[lost]).before_data >= expiration_ms
     equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
     batch_lost = _lacks_batch_alone(ours, matched)
     if batch_lost.any():
         batch_lost[batch_lost] = (
-            written_ms - idle_since(ours[batch_lost]) >= expiration_ms if idle_since is not None else False
+            written_ms - idle_since(ours[batch_lost]).before_marker >= expiration_ms
+            if idle_since is not None
+            else False
         )
     equal |= batch_lost
     ahead = ~equal & (np.isin(ours["producer_id"], left_out) | (lacks_records & ~_is_behind(matched, ours)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from resnap.replay.boundary_state import BoundaryState, harmful, idle_state
-from resnap.replay.comparison import compare
+from resnap.replay.comparison import IdleSince, compare
 from resnap.replay.explain import batches_of
 from resnap.replay.results import BoundaryResult, Outcome
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
@@ -18,6 +18,9 @@ from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resnap.replay.explain import Batch
     from resnap.replay.kernel.summary import Array, IntArray
     from resnap.replay.plan import Boundary, PartitionPlan
     from resnap.replay.ranges import IdRange
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 
-IdleTimes: TypeAlias = dict[tuple[int, int, int], int]
-"""When producers began to be idle, by id, last offset and timestamp of their entries."""
+IdleTimes: TypeAlias = dict[tuple[int, int, int], tuple[int, int]]
+"""Since when producers were idle (``IdleSince``), by id, last offset and timestamp of their entries."""
 NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -84,29 +87,48 @@ def make_snapshot(
 
 def _idle_since(
     plan: PartitionPlan, boundary: Boundary, sources: Sources, known: IdleTimes, entries: Array
-) -> IntArray:
-    """Return when each entry began to be idle, before its last marker; that is read again from the batches.
+) -> IdleSince:
+    """Return since when each entry was idle before its last marker or data; that is read again from the batches.
 
     An entry with an open transaction does not expire: the timestamp of a transactional batch does not count.
     """
     keys = list(zip(*(entries[name].tolist() for name in ("producer_id", "last_offset", "timestamp")), strict=True))
     unknown = {key[0]: key for key in keys if key not in known}
-    lowest = min((last_offset for _, last_offset, _ in unknown.values()), default=boundary.offset)
-    times: dict[int, list[int]] = {producer_id: [] for producer_id in unknown}
+    batches: dict[int, list[Batch]] = {producer_id: [] for producer_id in unknown}
+    left = set(unknown)
     try:
-        for segment in plan.segments[: boundary.segment_index + 1]:
-            if segment.next_base_offset is not None and segment.next_base_offset <= lowest:
-                continue
-            for producer_id, batch in batches_of(segment, unknown, sources):
-                if batch.is_marker:
-                    times[producer_id].append(batch.timestamp)
-                else:
-                    times[producer_id] = [] if batch.is_transactional else [batch.timestamp]
+        for segment in reversed(plan.segments[: boundary.segment_index + 1]):
+            if not left:
+                break
+            here: dict[int, list[Batch]] = {}
+            for producer_id, batch in batches_of(segment, left, sources):
+                here.setdefault(producer_id, []).append(batch)
+            for producer_id, found in here.items():
+                batches[producer_id][:0] = found
+                if len({batch.is_marker for batch in batches[producer_id]}) == len((True, False)):
+                    left.remove(producer_id)
     except (LogDirError, ObjectNotFoundError, FormatError):
-        times = {}  # it has gone since it was read: nothing explains these entries
+        batches = {}  # it has gone since it was read: nothing explains these entries
     for producer_id, key in unknown.items():
-        known[key] = min(times.get(producer_id, [])[:-1], default=NEVER)
-    return np.array([known[key] for key in keys], dtype=np.int64)
+        known[key] = _idle_times(batches.get(producer_id, []))
+    return IdleSince(*(np.array([known[key][which] for key in keys], dtype=np.int64) for which in range(2)))
+
+
+def _idle_times(batches: Iterable[Batch]) -> tuple[int, int]:
+    """Return since when the entry of a producer with ``batches`` was idle, before its last marker and data."""
+    since_data: list[int] = []
+    since_marker: list[int] = []
+    before_marker, before_data = NEVER, 0
+    for batch in batches:
+        if batch.is_marker:
+            before_marker = min(since_data, default=NEVER)
+            since_data.append(batch.timestamp)
+            since_marker, before_data = [batch.timestamp], NEVER
+        else:
+            before_data = min(since_marker, default=before_data)
+            since_data = [] if batch.is_transactional else [batch.timestamp]
+            since_marker += [] if batch.is_transactional else [batch.timestamp]
+    return before_marker, before_data
 
 
 class _Existing(NamedTuple):

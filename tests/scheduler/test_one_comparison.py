@@ -151,6 +151,23 @@ def test_no_batch_is_lost_before_the_producer_can_have_expired(command: Resnap, 
     assert (ran.code, ran.document["boundaries"][0]["different"]) == (13, [7])
 
 
+@pytest.mark.parametrize(("late_ms", "expected"), [(0, (0, [7], [])), (-1, (13, [], [7]))])
+def test_a_coordinator_epoch_is_lost_only_by_a_producer_that_can_have_expired(
+    command: Resnap, tmp_path: Path, late_ms: int, expected: tuple[int, list[int], list[int]]
+) -> None:
+    here = {"producer_id": 7, "producer_epoch": 7}
+    marker = MarkerEvent(**here, timestamp=START_MS + 10, coordinator_epoch=3)
+    data = [DataEvent(**here, timestamp=START_MS + ms, records=3, base_sequence=sequence, transactional=True)
+            for ms, sequence in ((0, 0), (400, 3))]  # fmt: skip
+    partition = a_partition(tmp_path / "log", [[data[0], marker, data[1]], [marker], [marker]])
+    path = partition / f"{7:020}.snapshot"
+    path.write_bytes(snapshot_bytes([ProducerEntry(7, 7, 5, 6, 2, START_MS + 400, -1, 4)]))
+    _written(path, START_MS + 10 + EXPIRATION_MS + late_ms)
+    ran = command("verify", partition, *ROLL, *SHORT, *JSON)
+    row = ran.document["boundaries"][0]
+    assert (ran.code, row["coordinatorEpochLost"], row["different"]) == expected
+
+
 def test_a_snapshot_with_entries_from_above_its_offset_is_not_usable(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
