@@ -25,7 +25,7 @@ from resnap.tiering.judging.planning import (
 from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
-from resnap.tiering.selection import Scope, Selection, destination_url, select
+from resnap.tiering.selection import Scope, Selection, destination_url, high_watermark_of, select
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 from resnap.tiering.staged import staged_snapshots
 
@@ -112,7 +112,7 @@ def cost_of(plans: Sequence[PartitionPlan]) -> Cost:
 
 
 def _ignore(*_: object) -> None:
-    """Keep nothing of a state."""
+    """Keep nothing of a state, and warn of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,12 @@ class Planner:
         saved: SavedPlan | None = None,
         into: str | None = None,
     ) -> tuple[list[Planned], Selection]:
+        warn: Callable[[str], None] = _ignore,
         """Plan the replay of every partition in scope that is not compacted, or that ``saved`` names.
 
         ``into`` is where the snapshots will go: those that an earlier run has left there need not be made again.
 
+        ``warn`` is called about a high watermark that is too high.
         Raises:
             StalePlanError: what ``saved`` was made for has changed.
             UsageError, LogDirError: a source is not what it should be.
@@ -180,12 +182,13 @@ class Planner:
         url = None if into is None else self.sink_url(into, selection)
         sink_url = None if self.run_cache is None else url
         planned = []
+        high_watermark = high_watermark_of(scope, selection, self._sources, warn)
         for selected in selection.partitions:
             is_whole = boundaries == "all" or saved is not None
             ended = _with_log_end(selected, self._sources, saved) if is_whole else selected
             wanted = wanted_boundaries(ended, boundaries, saved)
             if wanted is not None:
-                planned.append(self.boundaries(ended, wanted, scope.high_watermark, sink_url))
+                planned.append(self.boundaries(ended, wanted, high_watermark, sink_url))
             elif self.run_cache is not None and sink_url is not None:
                 self.run_cache.keep(self.run_cache.look_up(selected.inventory), None)
         return planned, selection

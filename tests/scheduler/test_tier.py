@@ -177,7 +177,9 @@ def test_a_high_watermark_above_the_known_one_is_named_and_never_goes_beyond_the
     checkpoint.write_text(checkpoint.read_text().replace(f"orders 0 {known}", f"orders 0 {low}"))
     tier = ("tier", partition, "--to", (tmp_path / "store").as_uri(), *ROLL, "--high-watermark")
     said = {"known": f"above the known one, {low}", "end": f"above the log end offset, {known}"}
-    for words in (("scan", partition, "--high-watermark"), ("check", partition, "--high-watermark"), tier):
+    regenerate = ("regenerate", partition, "--into", tmp_path / "made", *ROLL, "--high-watermark")
+    others = ((verb, partition, "--high-watermark") for verb in ("scan", "check", "plan"))
+    for words in (*others, regenerate, tier):
         for given, shown in ((low, []), (known, ["known"]), (known + 1, ["known", "end"])):
             ran = command(*words, given, *(["--dry-run"] if words is tier else []))
             assert [what for what, warning in said.items() if warning in ran.err] == shown, (words, ran.err)
