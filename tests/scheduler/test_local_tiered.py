@@ -86,7 +86,7 @@ def test_a_topic_whose_id_is_unknown_is_refused_by_name(
     tier: Callable[[Path], Ran], tiered: FixtureSet, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    shutil.copytree(tiered.data, data, ignore=shutil.ignore_patterns("__*", "partition.metadata"))
+    shutil.copytree(tiered.data, data, ignore=shutil.ignore_patterns("__*", "*.metadata", "meta.*"))
     ran = tier(data)
     reasons = {refused["reason"] for row in ran.document["partitions"] for refused in row["refused"]}
     assert reasons == {"active-segment", "topic-id-unknown"}

@@ -134,6 +134,23 @@ def test_a_topic_recreated_under_an_old_name_is_shipped_as_another(
     assert (ran.document["summary"]["shipped"], ran.document["summary"]["already"]) == (2, 0)
 
 
+@pytest.mark.parametrize("damage", ["no id", "unknown id"])
+def test_a_stray_directory_is_refused_as_check_calls_it_and_the_others_are_shipped(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], writable_copy: Any, tmp_path: Path, damage: str
+) -> None:
+    log_dir, store = writable_copy(fixture_set("kafka-3.9.1-kraft").data), tmp_path / "store"
+    path = log_dir / "payments-0" / "partition.metadata"
+    if damage == "no id":
+        path.unlink()
+    else:
+        path.write_text("version: 0\ntopic_id: AbCdEfGhQACAAAAAAAAAAQ")
+    ran = command("tier", log_dir, "--topic", "payments", "--to", store.as_uri(), *ROLL, "--output", "json")
+    rows = {row["partition"]: row for row in _partitions(ran)}
+    assert (rows[0]["blocking"]["reason"], rows[0]["shipped"]) == ("stray", [])
+    assert rows[1]["shipped"] != []
+    assert {one.partition for one in check_store(files_of(store))} == {1}
+
+
 def test_each_stop_is_reported_with_its_reason_and_what_to_do(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:

@@ -115,7 +115,8 @@ def broker_blockers(
     refusals = [*_gone_at_the_ends(inventory), *start.refusals, *_above_log_end(inventory)]
     refusals += [one for one in in_files if one.reason is not Reason.MISSING_OFFSETS]
     if inventory.partition.stray is not None:
-        refusals.append(_stray(inventory.partition, inventory.partition.stray))
+        stray = why_stray(inventory.partition.stray)
+        refusals.append(refuse(inventory.partition.segments[0], Reason.STRAY, stray))
     unread = inventory.leader_epochs.unread
     if unread is not None and tried:
         refusals.append(refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint))
@@ -213,6 +214,11 @@ def why_compacted(inventory: PartitionInventory) -> tuple[str, str | None]:
     """Return the message and hint for a partition that is compacted; None for the usual hint."""
     is_past = inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT
     return _COMPACTED_BY[inventory.compaction_origin], _COMPACTED_ONCE if is_past else None
+
+
+def why_stray(why: str) -> str:
+    """Return the message for a partition that is a stray one, and ``why``."""
+    return f"{why}: a broker of KRaft renames the directory to -stray when it starts, and the partition begins empty"
 
 
 def no_epoch(segment: Segment, inventory: PartitionInventory) -> str:
@@ -338,12 +344,6 @@ def _deleted(boundary: BoundaryStatus, why: Recovered) -> str:
         f"{why.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the one for"
         f" offset {boundary.offset} too"
     )
-
-
-def _stray(partition: PartitionDir, why: str) -> Refusal:
-    first = partition.segments[0]
-    detail = f"{why}: a broker of KRaft renames the directory to -stray when it starts, and the partition begins empty"
-    return refuse(first, Reason.STRAY, detail)
 
 
 def _without_snapshot(boundary: BoundaryStatus) -> Refusal:

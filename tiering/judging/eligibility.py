@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import packed
-from resnap.tiering.judging.broker_blockers import no_epoch, why_compacted
+from resnap.tiering.judging.broker_blockers import no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
 from resnap.tiering.judging.refusal import Reason, Refusal, first_blocking, refuse
 
@@ -170,6 +170,8 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
     unfinished = inventory.partition.unfinished
     if inventory.compaction is Compaction.COMPACTED:
         return _Found(Reason.COMPACTED, *why_compacted(inventory))
+    if inventory.partition.stray is not None:
+        return _Found(Reason.STRAY, why_stray(inventory.partition.stray))
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")

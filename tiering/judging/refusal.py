@@ -43,7 +43,7 @@ class Reason(StrEnum):
     INDEX_MISSING = "index-missing"
     """It has no offset index: a broker that starts deletes the snapshots above it; never a reason of ours."""
     STRAY = "stray"
-    """A broker of KRaft takes the directory for a stray one when it starts; never a reason of ours."""
+    """A broker of KRaft takes the directory for a stray one when it starts: it is not a log of the cluster."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
