@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.engine import Engine
     from resnap.tiering.judging.broker_blockers import BrokerBlockers
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.lost_producer_state import LostState
@@ -165,13 +166,13 @@ class Planner:
         boundaries: Literal["missing", "all"],
         saved: SavedPlan | None = None,
         into: str | None = None,
-    ) -> tuple[list[Planned], Selection]:
         warn: Callable[[str], None] = _ignore,
+    ) -> tuple[list[Planned], Selection]:
         """Plan the replay of every partition in scope that is not compacted, or that ``saved`` names.
 
         ``into`` is where the snapshots will go: those that an earlier run has left there need not be made again.
-
         ``warn`` is called about a high watermark that is too high.
+
         Raises:
             StalePlanError: what ``saved`` was made for has changed.
             UsageError, LogDirError: a source is not what it should be.
@@ -181,8 +182,8 @@ class Planner:
         # Before segments are read, also where no earlier run counts.
         url = None if into is None else self.sink_url(into, selection)
         sink_url = None if self.run_cache is None else url
-        planned = []
         high_watermark = high_watermark_of(scope, selection, self._sources, warn)
+        planned = []
         for selected in selection.partitions:
             is_whole = boundaries == "all" or saved is not None
             ended = _with_log_end(selected, self._sources, saved) if is_whole else selected
@@ -258,24 +259,30 @@ class Planner:
         for one in result.boundaries:
             self.on_state(result.topic_partition, one.boundary.offset, one.entries)
 
-    def scan_costs(self, inventory: PartitionInventory) -> tuple[Cost, Cost]:
-        """Return what making the lost boundaries costs as of now, and with each as of its roll."""
+    def scan_costs(self, inventory: PartitionInventory, start: BrokerStart) -> tuple[Cost, Cost]:
+        """Return what making the lost boundaries costs as of now, and with each as of its roll.
+
+        ``start`` has read the transaction indexes.
+        """
         lost = lost_boundaries(inventory) if can_be_tiered(inventory) else ()
         if not lost:
             return cost_of([]), cost_of([])
-        facts = replace(self._facts(inventory.partition), sources=None)
+        expiration_ms = self.rules.written_under.expiration_ms
+        facts = load_facts(inventory.partition, self._sources, expiration_ms=expiration_ms, aborted_in=start.aborted)
+        facts = replace(facts, sources=None)
         now, roll = (
             replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
             for each_at_its_roll in (False, True)
         )
         return cost_of([plan_replay(inventory, facts, lost, now)]), cost_of([plan_replay(inventory, facts, lost, roll)])
 
-    def judge(self, selected: SelectedPartition, high_watermark: int | None) -> JudgedPartition:
+    def judge(self, selected: SelectedPartition, high_watermark: int | None, start: BrokerStart) -> JudgedPartition:
         """Return what blocks a broker's tiering of a partition, and what blocks Resnap's."""
         return judge_partition(
             selected.inventory,
             self._sources,
             facts=selected.live_facts,
+            start=start,
             remote_end=selected.remote_end,
             retention_ms=selected.retention_ms,
             now_ms=self.rules.as_of.now_ms,

@@ -29,6 +29,7 @@ from resnap.tiering.controller.metadata.cluster import (
     with_strays,
     with_topic_ids,
 )
+from resnap.tiering.judging.broker_start import broker_starts
 from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
@@ -37,11 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.partition_dir import PartitionDir, Place
     from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.remote_log.known_segments import KnownSegments
 
@@ -168,6 +170,10 @@ class Selection:
     problems: tuple[PartitionProblem, ...]
     incomplete: tuple[Incomplete, ...]
     """Segments in stores that lack an object, and are in no partition."""
+
+    def starts(self, sources: Sources) -> dict[Place, BrokerStart]:
+        """Return what a broker finds wrong with each partition when it starts, by their paths."""
+        return broker_starts([one.inventory for one in self.partitions], self.problems, sources)
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.

@@ -53,9 +53,11 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
+    from resnap.storage.log.partition_dir import Place
     from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.broker_settings import BrokerSettings
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.readiness import JudgedPartition, Judgement
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.judging.tiering_settings import SettingBlocker
@@ -101,6 +103,8 @@ class _Judge:
     stored: Collection[str]
     """Topics of which remote storage that was named holds segments."""
     releases: BrokerReleases
+    starts: Mapping[Place, BrokerStart]
+    """What a broker finds wrong with each partition when it starts, by their paths."""
     unanswered: Sequence[str]
     """Why the cluster, a broker of it, or a file of a log dir did not answer."""
 
@@ -125,6 +129,7 @@ class _Judge:
                 facts=selected.live_facts,
                 remote_end=selected.remote_end,
                 in_files=damage_in_files(selected.inventory.partition, self.sources),
+                start=self.starts[selected.inventory.partition.path],
             )
             answer = judge(judged.facts, ())
             verdicts[answer.verdict] += 1
@@ -246,6 +251,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         if scope.joining is None
         else {one.topic_partition.topic for one in scope.joining.stored.partitions},
         releases=releases,
+        starts=selection.starts(sources),
         unanswered=unanswered,
     )
     return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))

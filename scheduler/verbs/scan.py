@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
     from resnap.scheduler.output.rendering import Row
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.remote_log.waiting import Waiting
@@ -90,9 +91,13 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
 
 def scanned(selection: Selection, high_watermark: int | None, planner: Planner) -> Iterator[Scanned | Unread]:
     """Return what each selected partition lacks, then what could not be read."""
+    starts = selection.starts(planner.engine.reading.sources)
     return chain(
         (
-            Scanned(state=PartitionState.DONE, scan=_scan(selected, high_watermark, planner))
+            Scanned(
+                state=PartitionState.DONE,
+                scan=_scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
+            )
             for selected in selection.partitions
         ),
         (Unread(faults=(problem.error,), partly_done=True) for problem in selection.problems),
@@ -128,9 +133,11 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
     context.observer.scanned_all()
 
 
-def _scan(selected: SelectedPartition, high_watermark: int | None, planner: Planner) -> PartitionScan:
-    cost_now, cost_roll = planner.scan_costs(selected.inventory)
-    judged = planner.judge(selected, high_watermark)
+def _scan(
+    selected: SelectedPartition, high_watermark: int | None, planner: Planner, start: BrokerStart
+) -> PartitionScan:
+    cost_now, cost_roll = planner.scan_costs(selected.inventory, start)
+    judged = planner.judge(selected, high_watermark, start)
     for snapshot in selected.inventory.partition.snapshots[-1:]:
         planner.on_state(selected.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes))
     return PartitionScan(

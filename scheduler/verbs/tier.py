@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.planner import Planned, Planner
+    from resnap.tiering.selection import Selection
     from resnap.tiering.tier import TierOrder
 
 
@@ -127,7 +128,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         [Selected(orders=tuple(orders))],
         unread(selection),
         _broken_manifests(orders, context),
-        _dry_run(orders, planned, _stops(planner, orders, high_watermark))
+        _dry_run(orders, planned, _stops(planner, orders, high_watermark, selection))
         if settings.dry_run
         else _tier(tiering, orders, planned, context),
     )
@@ -146,11 +147,14 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
             context.observer.mismatch(Mismatch.OBJECT)
 
 
-def _stops(planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None) -> Iterator[str]:
+def _stops(
+    planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None, selection: Selection
+) -> Iterator[str]:
     """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
     found: dict[Reason, list[tuple[TierOrder, Refusal]]] = {}
+    starts = selection.starts(planner.engine.reading.sources)
     for order in orders:
-        judged = planner.judge(order.selected, high_watermark)
+        judged = planner.judge(order.selected, high_watermark, starts[order.selected.inventory.partition.path])
         blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
         stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
         stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt

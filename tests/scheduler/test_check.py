@@ -426,6 +426,30 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     assert "hw-unknown: give --high-watermark" in shipped.out
 
 
+@pytest.mark.parametrize("name", ["txnindex", "partition.metadata", "leader-epoch-checkpoint"])
+def test_what_ends_the_start_of_a_broker_blocks_all_of_its_log_dir(
+    command: Resnap, ready_log: Path, tmp_path: Path, name: str
+) -> None:
+    zebra = shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
+    checkpoint = ready_log / "replication-offset-checkpoint"
+    high_watermark = checkpoint.read_text().split("payments 0 ")[1].split()[0]
+    checkpoint.write_text(f"0\n2\npayments 0 {high_watermark}\nzebra 0 {high_watermark}\n")
+    other = tmp_path / "other-disk"
+    shutil.copytree(ready_log / "payments-0", other / "lion-0")
+    shutil.copy2(ready_log / "meta.properties", other)
+    damaged = file_at(zebra, bases(zebra)[1], name) if name == "txnindex" else zebra / name
+    damaged.write_bytes(b"garbage of more than one entry of an index")
+    rows = {row["topic"]: row for row in command("check", ready_log, other, "--output", "json").document["topics"]}
+    assert rows["payments"]["verdict"] == "blocked"
+    [blocker] = rows["payments"]["blockers"]
+    assert (blocker["reason"], str(damaged) in blocker["detail"]) == ("no-start", True)
+    assert "another replica" in blocker["hint"]
+    assert "no-start" not in {one["reason"] for one in rows["lion"]["blockers"]}
+    scanned = command("scan", ready_log, "--output", "json").document["partitions"]
+    stops = {row["topic"]: row["brokerStops"] for row in scanned}
+    assert (stops["payments"]["reason"], stops["payments"]["detail"]) == ("no-start", blocker["detail"])
+
+
 def test_a_check_that_was_cut_short_calls_nothing_ready(
     command: Resnap, ready_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.storage.log.log_dir import load_partition_dir
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.sources.files import PLAIN
+from resnap.tiering.judging.broker_blockers import broker_blockers
 from resnap.tiering.judging.broker_start import broker_start
 from resnap.tiering.judging.file_damage import damage_in_files
+from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.refusal import Reason
 from tests.scheduler.files import file_at
 
@@ -62,6 +64,15 @@ def test_so_are_those_above_a_transaction_index_that_ends_below_its_segment(
     path = a_log(tmp_path)
     file_at(path, 10, "txnindex").write_bytes(content)
     assert deleted(path) == expected
+
+
+def test_a_transaction_index_that_ends_below_its_segment_is_not_called_a_missing_offset_index(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 10, "txnindex").write_bytes(entries(3))
+    inventory = take_inventory(load_log_dir(tmp_path)).partitions[0]
+    found = broker_blockers(inventory, start=broker_start(inventory.partition, PLAIN)).found
+    hint = next(one.hint for one in found if one.reason is Reason.INDEX_UNUSABLE)
+    assert "recovers the segment with its indexes" in hint
 
 
 def test_an_entry_of_another_version_ends_the_start_of_the_broker(tmp_path: Path) -> None:

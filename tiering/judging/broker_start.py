@@ -4,7 +4,8 @@ It recovers a segment that has no offset index, and one whose transaction index 
 that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new
 ones at the base offset and the end of each segment that it recovers, at the base offsets of the two segments below, and
 at those of the last two segments of the log. An entry of another version in a transaction index ends the start of the
-whole broker. Observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
+whole broker; so does a damaged ``partition.metadata`` or ``leader-epoch-checkpoint``. Observed on brokers of 3.9.1 and
+4.4.0 (``tests/kafka/test_damaged_topics.py``).
 
 Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegment.sanityCheck``,
 ``TransactionIndex.sanityCheck``, ``ProducerStateManager.truncateAndReload``.
@@ -12,21 +13,26 @@ Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegme
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import LogDirError
-from resnap.storage.log.indexes import TRANSACTION_ENTRY, TRANSACTION_VERSION
+from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.indexes import TRANSACTION_ENTRY, TRANSACTION_VERSION, read_transaction_index
 from resnap.storage.log.names import FileKind
+from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.partition_dir import PartitionDir, Place, Segment
+    from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.judging.inventory import PartitionInventory
 
 _SNAPSHOTS_BELOW: Final = 2
 """Segments, from the last one down, at whose base a broker writes a snapshot when it replays a log."""
@@ -49,6 +55,10 @@ class BrokerStart:
     """Offsets of the snapshots that it writes after it has recovered a segment."""
     refusals: tuple[Refusal, ...] = ()
     """Transaction indexes with which no broker starts, and those that could not be read."""
+    ended_by: str | None = None
+    """What of another partition of the log dir ends the start; None if nothing does."""
+    aborted: Mapping[str, Sequence[AbortedTxn]] = field(default_factory=dict)
+    """Entries of the transaction indexes, by the paths of the segments; those of damaged ones are not there."""
 
     def deletes(self, offset: int) -> Recovered | None:
         """Return the segment for which the snapshot at ``offset`` is deleted; None if it is there after the start."""
@@ -60,6 +70,35 @@ class BrokerStart:
 NOTHING_WRONG: Final = BrokerStart()
 
 
+def broker_starts(
+    inventories: Collection[PartitionInventory], problems: Iterable[PartitionProblem], sources: Sources
+) -> dict[Place, BrokerStart]:
+    """Return what a broker finds wrong with each of some partitions when it starts, by their paths.
+
+    What ends its start is so for all partitions of the log dir; ``problems`` are those that cannot be judged.
+    """
+    starts = {one.partition.path: broker_start(one.partition, sources) for one in inventories}
+    ended_by: dict[Place, str] = {}
+    for problem in problems:
+        damaged = problem.error.file if isinstance(problem.error, FormatError) else None
+        if isinstance(problem.path, Path) and damaged == str(problem.path / PARTITION_METADATA):
+            ended_by[problem.path.parent] = f"{problem.error}: a broker does not start with it"
+    for one in inventories:
+        damage, path = one.leader_epochs.damage, one.partition.path
+        if damage is not None and isinstance(path, Path):
+            ended_by.setdefault(path.parent, f"{damage}: a broker does not start with it")
+    for path, start in starts.items():
+        for refusal in start.refusals:
+            if refusal.reason is Reason.INDEX_UNUSABLE and isinstance(path, Path):
+                ended_by.setdefault(path.parent, refusal.detail)
+    return {
+        path: replace(start, ended_by=ended_by.get(path.parent))
+        if isinstance(path, Path) and not start.refusals
+        else start
+        for path, start in starts.items()
+    }
+
+
 def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
     """Return what a broker finds wrong with the segments of ``partition`` when it starts.
 
@@ -67,6 +106,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
     """
     recovered: dict[int, Recovered] = {}
     refusals: list[Refusal] = []
+    aborted: dict[str, Sequence[AbortedTxn]] = {}
     if not isinstance(partition.path, Path):
         return NOTHING_WRONG
     for segment in partition.segments:
@@ -76,12 +116,13 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
             detail = f"the segment at offset {segment.base_offset} has no offset index"
             recovered[segment.base_offset] = Recovered(Reason.INDEX_MISSING, detail)
         if segment.txnindex_bytes:
-            found = _of_transaction_index(segment, sources)
+            found = _of_transaction_index(segment, sources, aborted)
             if isinstance(found, Refusal):
                 refusals.append(found)
             elif found is not None:
                 recovered.setdefault(segment.base_offset, found)
-    return BrokerStart(recovered=recovered, rewritten=_rewritten(partition, recovered), refusals=tuple(refusals))
+    rewritten = _rewritten(partition, recovered)
+    return BrokerStart(recovered=recovered, rewritten=rewritten, refusals=tuple(refusals), aborted=aborted)
 
 
 def _rewritten(partition: PartitionDir, recovered: Collection[int]) -> frozenset[int]:
@@ -108,8 +149,13 @@ def _has_no_index(segment: Segment, sources: Sources) -> bool:
     return False
 
 
-def _of_transaction_index(segment: Segment, sources: Sources) -> Recovered | Refusal | None:
-    """Return what a broker does about the first bad entry; it ignores a part of an entry at the end."""
+def _of_transaction_index(
+    segment: Segment, sources: Sources, aborted: dict[str, Sequence[AbortedTxn]]
+) -> Recovered | Refusal | None:
+    """Return what a broker does about the first bad entry; it ignores a part of an entry at the end.
+
+    ``aborted`` gets the entries.
+    """
     path = segment.sibling(FileKind.TXNINDEX)
     try:
         content = sources.read(path)
@@ -117,6 +163,8 @@ def _of_transaction_index(segment: Segment, sources: Sources) -> Recovered | Ref
         return None
     except LogDirError as error:
         return refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
+    with suppress(FormatError):
+        aborted[segment.path] = read_transaction_index(content)
     for at in range(0, len(content) - TRANSACTION_ENTRY.size + 1, TRANSACTION_ENTRY.size):
         version, _, _, last_offset, _ = TRANSACTION_ENTRY.unpack_from(content, at)
         if version != TRANSACTION_VERSION:  # to brokers before 4.4 it is the first byte alone, and may be negative

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.facts import PartitionFacts
     from resnap.tiering.judging.broker_blockers import BrokerBlockers
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.lost_producer_state import LostState
@@ -208,6 +209,7 @@ def judge_partition(
     facts: PartitionFacts | None = None,
     remote_end: Callable[[], int | None] = lambda: None,
     in_files: Iterable[Refusal] = (),
+    start: BrokerStart | None = None,
 ) -> JudgedPartition:
     """Return what blocks a broker's tiering of a partition, and what blocks Resnap's.
 
@@ -222,6 +224,7 @@ def judge_partition(
         facts: the running cluster's facts of the partition, if it was asked.
         remote_end: returns the first offset that is not in remote storage; called only if something stops a broker.
         in_files: findings inside the segments' files that sizes do not show (``file_damage``).
+        start: what a broker finds wrong when it starts; None to read it for this partition alone.
 
     Raises:
         StoreError: the store that the partition lies in failed.
@@ -239,7 +242,7 @@ def judge_partition(
         inventory,
         high_watermark=high_watermark,
         hanging=hanging,
-        start=broker_start(inventory.partition, sources),
+        start=start or broker_start(inventory.partition, sources),
         in_files=tuple(in_files),
     )
     remote_end_offset = None if facts is None else facts.remote_end_offset

@@ -44,6 +44,8 @@ class Reason(StrEnum):
     """It has no offset index: a broker that starts deletes the snapshots above it; never a reason of ours."""
     STRAY = "stray"
     """A broker of KRaft takes the directory for a stray one when it starts: it is not a log of the cluster."""
+    NO_START = "no-start"
+    """Another partition of the log dir ends the start of its broker; never a reason of ours."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
@@ -111,8 +113,12 @@ HINTS: Final = {
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,
     Reason.INDEX_MISSING: (
-        "start the broker and stop it once: it makes the index, and deletes the snapshots above; then `resnap"
-        " regenerate` and `resnap install` make these again"
+        "start the broker and stop it once: it recovers the segment with its indexes, and deletes the snapshots above;"
+        " then `resnap regenerate` and `resnap install` make these again"
+    ),
+    Reason.NO_START: (
+        "before the broker starts, take that partition from the log dir of another replica, or move its directory"
+        " elsewhere"
     ),
     Reason.STRAY: "before the broker starts, put the right partition.metadata in its place, or the directory elsewhere",
     Reason.LINEAGE_CONFLICT: (
