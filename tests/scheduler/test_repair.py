@@ -328,6 +328,22 @@ def test_what_retention_deletes_after_a_killed_run_keeps_no_later_run_from_repai
     assert not record.exists()
 
 
+@pytest.mark.parametrize(("content", "said"), [
+    (b"garbage", "deletes it with its originals"), (b'{"version": 2}', "of the release that wrote it finishes it"),
+])  # fmt: skip
+def test_a_record_that_no_run_can_finish_says_what_to_do_and_is_deleted_if_it_is_damaged(
+    scene_of: Callable[[str], Scene], command: Resnap, content: bytes, said: str
+) -> None:
+    scene = scene_of("flat")
+    record = scene.files.store / ".resnap/repaired/20260101T000000Z-1/00000000/!record"
+    record.parent.mkdir(parents=True)
+    record.write_bytes(content)
+    ran = scene.repair()
+    assert (ran.code, said in ran.err) == (1, True), ran.err
+    assert command("gc", scene.url, "--older-than", "0s", "--delete", "--no-other-writers").code == 0
+    assert (scene.repair().code, record.exists()) == ((0, False) if content == b"garbage" else (1, True))
+
+
 def test_a_run_that_was_killed_before_it_replaced_anything_has_nothing_to_undo(
     scene_of: Callable[[str], Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:

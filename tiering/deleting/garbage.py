@@ -24,7 +24,7 @@ from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
 from resnap.storage.layouts.segments import Deletion
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
-from resnap.tiering.repairing.originals import RECORD, folders, folders_in, named_by_records, read_record, runs
+from resnap.tiering.repairing.originals import RECORD, folders, folders_in, is_lost, named_by_records, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.shipping.lease import leased
 
@@ -95,7 +95,9 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
         unnamed += [info for info in listed if is_alone and layout.is_tombstone(info)]
     repaired = folders(listed)
     ended = [
-        one for one in repaired if not one.is_unfinished and max(info.modified_ms for info in one.infos) <= before_ms
+        one
+        for one in repaired
+        if max(info.modified_ms for info in one.infos) <= before_ms and (not one.is_unfinished or is_lost(store, one))
     ]
     named = named_by_records(store, (one for one in repaired if one not in ended))
     unnamed = [info for info in unnamed if info.key not in named]

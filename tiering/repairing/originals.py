@@ -36,6 +36,7 @@ _KEY = re.compile(
     rf"{re.escape(REPAIRED)}/(?P<run>[0-9A-Za-z-]+)/(?P<number>[0-9]{{8}})/(?P<name>!record|(?:un)?done|[0-9]+)"
 )
 _VERSION: Final = 1
+_DAMAGED: Final = "record of a repair"
 
 
 class Digest(NamedTuple):
@@ -141,23 +142,49 @@ def read_record(store: ObjectStore, folder: str) -> Record:
     """Return the record in ``folder``.
 
     Raises:
-        FormatError: it is damaged, or has a later version.
+        FormatError: it is damaged, or has a later version; the hint says what to do.
         ObjectNotFoundError: there is none.
         StoreError: the store failed.
 
     """
     key = f"{folder}/{RECORD}"
     data = store.get(key)
+    version = None
     try:
         values = json.loads(data)
+        version = values["version"]
         if values["version"] == _VERSION and values["crc32c"] == _checksum(values["record"]):
             fields = values["record"]
             return Record(**fields | {"changes": tuple(_change(one) for one in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     with in_file(f"{store.url}/{key}"):
-        expected = f"version {_VERSION}, and what its checksum covers"
-        raise FormatError("record of a repair", position=0, expected=expected, found="something else")
+        if isinstance(version, int) and version > _VERSION:
+            hint = "`resnap repair` of the release that wrote it finishes it"
+            raise FormatError(
+                "version of the record of a repair", position=0, expected=_VERSION, found=version, hint=hint
+            )
+        raise FormatError(
+            _DAMAGED, position=0, expected="what its checksum covers", found="something else",
+            hint="what its run has replaced cannot be put back by it, and is repaired like anything else; `resnap gc"
+            f" {store.url} --delete` deletes it with its originals, once it is older than --older-than",
+        )  # fmt: skip
+
+
+def is_lost(store: ObjectStore, folder: Folder) -> bool:
+    """Whether the record in ``folder`` is damaged, so that nothing will ever be put back by it.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    try:
+        read_record(store, folder.path)
+    except FormatError as error:
+        return error.what == _DAMAGED
+    except ObjectNotFoundError:
+        pass
+    return False
 
 
 def current(store: ObjectStore, key: str) -> Version:
