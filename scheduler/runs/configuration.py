@@ -129,16 +129,16 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
         "allow-sources",
         [
             *settings.allow_sources,
-            *_absolute(map(str, settings.log_dirs)),
-            *_absolute(scheduled),
-            *([] if settings.remote is None else _absolute([settings.remote])),
+            *absolute_places(map(str, settings.log_dirs)),
+            *absolute_places(scheduled),
+            *([] if settings.remote is None else absolute_places([settings.remote])),
         ],
     )
     if asked.destination is not None and verb_of(asked.kind).to_url:
         check_form(asked.destination)
     remote = asked.settings.get("remote")
     targets = [spec.to for spec in settings.schedules if spec.to is not None]
-    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *_absolute(targets)])
+    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *absolute_places(targets)])
     return replace(
         asked,
         sources=tuple(sources.admit(place) for place in asked.sources),
@@ -196,10 +196,10 @@ def check_still_within_places(settings: Settings, kept: RunRequest) -> None:
         PlaceForbiddenError: it may not.
 
     """
-    destination = kept.destination and _absolute([kept.destination])[0]
-    within_places(settings, replace(kept, sources=tuple(_absolute(kept.sources)), destination=destination))
+    destination = kept.destination and absolute_places([kept.destination])[0]
+    within_places(settings, replace(kept, sources=tuple(absolute_places(kept.sources)), destination=destination))
 
 
-def _absolute(places: Iterable[str]) -> list[str]:
+def absolute_places(places: Iterable[str]) -> list[str]:
     """Return places of the configuration, which may be relative to where the service was started."""
     return [place if is_store_url(place) else str(Path(place).absolute()) for place in places]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from resnap.scheduler.registry import KINDS
 
@@ -71,6 +71,13 @@ class RunRequest:
     destination: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     plan: str | None = None
+
+    @property
+    def chosen(self) -> list[str]:
+        """What of its sources it is of: partitions by name, else topics by glob, those left out last; empty for all."""
+        named = self.partitions or cast("tuple[str, ...]", self.settings.get("topics") or ())
+        left_out = cast("tuple[str, ...]", self.settings.get("exclude_topics") or ())
+        return [*named, *(f"not {glob}" for glob in left_out)]
 
     @property
     def is_dry(self) -> bool:

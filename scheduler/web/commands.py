@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.registry import KINDS
+from resnap.scheduler.runs.configuration import absolute_places
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import shown
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from resnap.scheduler.service.services import Services
     from resnap.tiering.judging.readiness import Repair
 
-STAGED: Final = "staged"
-"""Where copied commands have snapshots made, unless a run says otherwise: a directory below where they are run."""
+_FILES: Final = "/var/tmp"  # noqa: S108 - in commands that are printed
+"""Where copied commands keep plans, and snapshots if no destination is allowed: absolute, wherever they are run."""
+_STAGED: Final = f"{_FILES}/staged"
 _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "output", "quiet", "verbose"})
 
 
@@ -51,12 +53,14 @@ class Shell:
         flags: those that the service was started with, by name of the setting, and its configuration file.
         is_on: names of the switches that the service's settings have on.
         log_dirs: those that the service was started with, which no file names.
+        staged: where snapshots are made, unless a run says otherwise.
 
     """
 
     flags: Mapping[str, object] = field(default_factory=dict)
     is_on: frozenset[str] = frozenset()
     log_dirs: tuple[str, ...] = ()
+    staged: str = _STAGED
 
     @classmethod
     def of(cls, services: Services) -> Shell:
@@ -68,8 +72,9 @@ class Shell:
         settings = services.settings
         is_on = frozenset(name for name in ("dry_run", "verify_crc", "full", "fresh") if getattr(settings, name))
         named = services.configuration.flags.get("log_dirs")
-        log_dirs = tuple(map(str, named)) if isinstance(named, list) else ()
-        return cls(flags=given, is_on=is_on, log_dirs=log_dirs)
+        log_dirs = tuple(absolute_places(map(str, named))) if isinstance(named, list) else ()
+        staged = (f"{str(place).rstrip('/')}/staged" for place in settings.allow_destinations)
+        return cls(flags=given, is_on=is_on, log_dirs=log_dirs, staged=next(staged, _STAGED))
 
     def line(self, verb: str, *words: str, settings: Mapping[str, object] | None = None) -> str:
         """Return a call of ``verb``; ``settings`` are those of a run, over the service's own."""
@@ -106,7 +111,7 @@ class Shell:
         """Return the commands that carry out a plan, read from ``plan_file``, and that make it again."""
         request, file = plan.request, plan_file(plan.id)
         sources, scoped = request.sources or self.log_dirs, _scoped(request, request.settings)
-        carry_out = self.line("regenerate", "--plan", file, "--into", STAGED, settings=request.settings)
+        carry_out = self.line("regenerate", "--plan", file, "--into", self.staged, settings=request.settings)
         again = self.line("plan", *sources, "--save", file, settings=scoped)
         return [Command("carry it out in a shell", carry_out), Command("make it again in a shell", again)]
 
@@ -117,7 +122,7 @@ class Shell:
             *installs(seen, repairs),
             Command("scan it", self.line("scan", place)),
             Command("see what a replay would read and make", self.line("plan", place)),
-            Command("make its snapshots", self.line("regenerate", place, "--into", STAGED)),
+            Command("make its snapshots", self.line("regenerate", place, "--into", self.staged)),
         ]
 
     def overview(self, verb: str, source: str, topic: str, *words: str) -> str:
@@ -149,7 +154,7 @@ def install(made: str, partition: str) -> Command:
 
 def plan_file(plan_id: str) -> str:
     """Return the name under which copied commands keep a plan."""
-    return f"plan-{plan_id}.json"
+    return f"{_FILES}/plan-{plan_id}.json"
 
 
 def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = None, words: Iterable[str] = ()) -> str:

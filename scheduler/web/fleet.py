@@ -36,7 +36,7 @@ def show_fleet(
         "answer": answer_of(topics_by_verdict(status.topics), silent=len(status.silent)),
         "collected_ms": collected.at_ms,
         "counts": counts,
-        "kinds": {one: VERDICTS[one] for one in _WORST_FIRST},
+        "kinds": VERDICTS,
         "topics": [(one, row, why_of(row)) for one, row in zip(shown, rows, strict=True)],
         "matching": len(found),
         "brokers": [broker_row(one) for one in status.brokers],

@@ -1,6 +1,6 @@
 """The first page: can tiering be turned on yet? Overall, by topic, or by partition on request.
 
-Its pictures show blocked bytes by topic, and missing snapshots over days.
+Its picture shows missing snapshots over days; the table has a bar for the disk of each topic.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
-from resnap.scheduler.web.commands import STAGED, Command, Shell, installs
+from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
-from resnap.scheduler.web.svg import LINE_PX, SIZES, Box, Part, bar, element, picture, rect, treemap
+from resnap.scheduler.web.svg import LINE_PX, SIZES, Part, bar, element, picture, rect
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
 from resnap.storage.words import human_bytes, human_count, instant
 from resnap.tiering.judging.readiness import Verdict
@@ -34,8 +34,6 @@ _LAST_RUNS = 5
 _MOST_LINKED = 5
 _MOST_NAMED = 10
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
-MOST_BOXES: Final = 60
-"""Topics in the treemap; what is smaller could not be seen."""
 MOST_DAYS: Final = 90
 _GAP: Final = 0.2
 """Of a day's width, between two bars."""
@@ -110,7 +108,6 @@ def show_overview(
         "waiting": _waiting(services, waiting),
         "counts": counts,
         "freeable": sizes["freeable"],
-        "blocked_map": blocked_map(scans.topics(PartitionFilter(), limit=MOST_BOXES, order=TopicOrder.BLOCKED)),
         "days": days_picture(scanned_days(services.database, now_ms, MOST_DAYS)),
         "sources": sources,
         "unfit": unfit,
@@ -215,7 +212,9 @@ def _replays(context: PageContext, topic: str, source: str = "") -> list[Command
     body = {**scope, "destination": context.destination}
     return [
         context.api("/v1/replays", "let this service make what is missing", body),
-        Command("make it in a shell", context.shell.overview("regenerate", source, topic, "--into", STAGED)),
+        Command(
+            "make it in a shell", context.shell.overview("regenerate", source, topic, "--into", context.shell.staged)
+        ),
     ]
 
 
@@ -246,17 +245,6 @@ def _runs(services: Services) -> list[Run]:
     going_on = services.history.open_runs()
     last = services.history.page(RunFilter(), limit=_LAST_RUNS)
     return [*(run for run in going_on if run not in last), *last]
-
-
-def blocked_map(topics: Sequence[ScannedTopic]) -> Sequence[Markup]:
-    """Return the treemap of what is blocked for each size; none where fewer than two topics are blocked."""
-    boxes = [
-        Box(one.topic, one.blocked, human_bytes(one.blocked), "todo", partitions_of(one.topic))
-        for one in topics
-        if one.blocked
-    ]
-    title = "Bytes that are blocked, by topic"
-    return [treemap(boxes, *size, title, class_=name) for name, size in SIZES.items()] if len(boxes) > 1 else []
 
 
 def disk_bars(topics: Sequence[ScannedTopic]) -> list[Markup]:

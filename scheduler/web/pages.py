@@ -14,7 +14,7 @@ from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import tagged
 from resnap.scheduler.api.paging import Page
 from resnap.scheduler.runs.scans import ScannedPartition
-from resnap.scheduler.web.commands import STAGED, Command, Shell, curl, plan_file
+from resnap.scheduler.web.commands import Command, Shell, curl, plan_file
 from resnap.scheduler.web.rendering import in_path, render
 
 
@@ -51,8 +51,7 @@ class PageContext:
     @property
     def destination(self) -> str:
         """A place for snapshots below the first allowed one, or a placeholder if none is allowed."""
-        allowed = self.services.settings.allow_destinations
-        return f"{str(allowed[0]).rstrip('/')}/{STAGED}" if allowed else "DIRECTORY"
+        return self.shell.staged if self.services.settings.allow_destinations else "DIRECTORY"
 
     def api(self, path: str, says: str, body: Mapping[str, object] | None = None, words: Iterable[str] = ()) -> Command:
         """Return the request to the API that answers what a page shows, or that does something about it."""

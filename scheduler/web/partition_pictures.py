@@ -1,7 +1,8 @@
 """The pictures of one partition: its boundaries as a row of cells, and its segments to scale.
 
 A cell is a boundary, or so many of them, oldest first. A segment is as wide as the time it covers, as high as it is
-large, and coloured by the state of the snapshot at its end.
+large, and coloured by the state of the snapshot at its end. The active segment has a fixed width: an idle partition's
+may cover more time than all others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SHIPPED: Final = Word("shipped", "✓", "busy", "in a store already")
 _ORDER: Final = [*BOUNDARIES.values(), SHIPPED, ACTIVE]
 MOST_COLUMNS: Final = 240
 _SIZES: Final = {"wide": (1200, 230), "slim": (360, 230)}
+_ACTIVE_PX: Final = 40
 _TOP: Final = 3 * LINE_PX + 8
 """The names of the marked offsets are above it, each on a line of its own."""
 _BOTTOM: Final = 22
@@ -149,14 +151,15 @@ def _word(segment: ScannedSegment, ends: Mapping[int, Word], shipped: frozenset[
 
 
 def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[_Column]:
-    """Return at most ``MOST_COLUMNS`` columns; time never falls, however clients have set it."""
-    size = max(1, -(-len(segments) // MOST_COLUMNS))
+    """Return at most ``MOST_COLUMNS`` columns, and the active segment; time never falls, whatever clients say."""
+    closed = len(segments) - (segments[-1].next_base_offset is None)
+    size = max(1, -(-closed // MOST_COLUMNS))
     last_ms = list(accumulate((one.last_ms for one in segments), max))
     # When the first segment begins is in no index: it is drawn as if it covered as much time as the others on average.
-    from_ms = last_ms[0] - (last_ms[-1] - last_ms[0]) // max(len(segments) - 1, 1)
+    from_ms = last_ms[0] - (last_ms[max(closed - 1, 0)] - last_ms[0]) // max(closed - 1, 1)
     columns = []
-    for at in range(0, len(segments), size):
-        group = segments[at : at + size]
+    for at in [*range(0, closed, size), *range(closed, len(segments))]:
+        group = segments[at : min(at + size, closed) if at < closed else None]
         to_ms = last_ms[at + len(group) - 1]
         columns.append(
             _Column(
@@ -165,7 +168,7 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
                 from_ms=from_ms,
                 to_ms=to_ms,
                 size_bytes=sum(one.size_bytes for one in group),
-                word=min(words[at : at + size], key=_ORDER.index),
+                word=min(words[at : at + len(group)], key=_ORDER.index),
                 count=len(group),
             )
         )
@@ -176,22 +179,25 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
 def _drawn(
     columns: Sequence[_Column], marks: Sequence[Mark], width: int, height: int, title: str, class_: str
 ) -> Markup:
-    first_ms, last_ms = columns[0].from_ms, columns[-1].to_ms
-    scale = width / max(last_ms - first_ms, 1)
+    closed = [one for one in columns if one.end is not None]
+    end = float(width - _ACTIVE_PX * (closed != columns))  # where the active segment begins
+    first_ms, last_ms = columns[0].from_ms, (closed or columns)[-1].to_ms
+    scale = end / max(last_ms - first_ms, 1)
     largest = max(1, *(one.size_bytes for one in columns))
     room, shapes, places = height - _TOP - _BOTTOM, [], []
     for column in columns:
-        x = (column.from_ms - first_ms) * scale
-        wide = max((column.to_ms - column.from_ms) * scale, 1.0)
+        x, wide = (column.from_ms - first_ms) * scale, max((column.to_ms - column.from_ms) * scale, 1.0)
+        if column.end is None:
+            x, wide = end, width - end
         high = max(room * column.size_bytes / largest, 2.0)
         places.append((x, wide))
-        gap = min(0.5, wide / 4)
+        gap = min(1.0, wide / 4)
         shapes.append(rect(x + gap, height - _BOTTOM - high, wide - 2 * gap, high, column.word.tone, column.title))
     for line, mark in enumerate(marks):
         shapes += _marked(mark, _place_of(mark.offset, columns, places), line, width, height)
     axis = height - 6
     shapes.append(element("text", moment(first_ms), x=0, y=axis))
-    shapes.append(element("text", moment(last_ms), x=width, y=axis, text_anchor="end"))
+    shapes.append(element("text", moment(last_ms), x=end, y=axis, text_anchor="end"))
     return picture(width, height, title, shapes, class_=f"segments {class_}")
 
 

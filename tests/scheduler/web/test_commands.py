@@ -12,7 +12,10 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.cli.commands import all_commands
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Shell, curl
 from tests.scheduler.api.whole import Whole, whole
 
@@ -70,7 +73,7 @@ def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place
 def test_a_run_of_a_plan_takes_it_from_a_file() -> None:
     line = SHELL.run(RunRequest(kind="tier", sources=("/data",), destination="s3://b/p", plan="01abc"))
     found = parsed(line)
-    assert (str(found["plan_file"]), found["to"]) == ("plan-01abc.json", "s3://b/p")
+    assert (str(found["plan_file"]), found["to"]) == ("/var/tmp/plan-01abc.json", "s3://b/p")  # noqa: S108
     assert "sources" not in found
 
 
@@ -125,8 +128,7 @@ def test_the_command_of_a_run_makes_what_the_run_made(service: Whole, tmp_path: 
     assert there == snapshots(out)
 
 
-def test_the_commands_of_a_plan_carry_it_out(service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_commands_of_a_plan_carry_it_out(service: Whole, tmp_path: Path) -> None:
     out = service.directory / "out" / "planned"
     with service.client() as client:
         plan = client.post("/v1/plans", json={"partitions": ["payments-1"]}).json()["id"]
@@ -134,16 +136,35 @@ def test_the_commands_of_a_plan_carry_it_out(service: Whole, tmp_path: Path, mon
     with service.client() as client:
         assert f'href="{page}"' in client.get(f"/plans/{plan}").text  # the page of a plan shows its result
     fetch, line = (one for one in commands(service, page) if "install" not in one and "/v1/runs" not in one)
-    *_, url = shlex.split(fetch)
+    words = shlex.split(fetch)
+    kept, mine = words[words.index("-o") + 1], tmp_path / "plan.json"
     with service.client() as client:
-        (tmp_path / f"plan-{plan}.json").write_bytes(client.get(url).content)
-    assert carried_out(line, tmp_path / "copied") == snapshots(out)
-    of_the_plan = [one for one in commands(service, f"/plans/{plan}") if one.startswith("resnap regenerate")]
-    assert carried_out(of_the_plan[0], tmp_path / "planned") == snapshots(out)
+        mine.write_bytes(client.get(words[-1]).content)
+    assert f" --plan {kept} " in line
+    assert carried_out(line.replace(kept, str(mine)), tmp_path / "copied") == snapshots(out)
+    [of_the_plan] = [one for one in commands(service, f"/plans/{plan}") if one.startswith("resnap regenerate")]
+    assert carried_out(of_the_plan.replace(kept, str(mine)), tmp_path / "planned") == snapshots(out)
 
 
 @pytest.mark.parametrize("path", ["/", "/topics", "/plans", "/partitions/payments/1", "/schedules"])
 def test_every_command_of_the_shell_is_one(service: Whole, path: str) -> None:
     for line in commands(service, path):
         if line.startswith("resnap") and " install " not in line:
-            assert parsed(line)["config"] == service.directory / "resnap.toml"
+            found = parsed(line)
+            assert found["config"] == service.directory / "resnap.toml"
+            named = [found[name] for name in ("into", "plan_file", "save") if name in found]
+            assert all(Path(one).is_absolute() for one in [*named, *found.get("sources", ())])
+
+
+def test_copied_commands_name_the_log_dirs_and_destinations_of_the_service_absolutely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = {"log_dirs": ["data", "s3://b/p"], "state_dir": str(tmp_path / "state")}
+    shell = Shell.of(Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock()))
+    found = parsed(shell.overview("regenerate", "", "", "--into", shell.staged))
+    assert found["sources"] == [str(tmp_path / "data"), "s3://b/p"]
+    assert found["into"] == "/var/tmp/staged"  # noqa: S108
+    flags["allow_destinations"] = [str(tmp_path / "out")]
+    shell = Shell.of(Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock()))
+    assert shell.staged == str(tmp_path / "out" / "staged")

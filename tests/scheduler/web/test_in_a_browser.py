@@ -191,22 +191,6 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, service: Whole) -> None
         assert page.evaluate("document.documentElement.scrollWidth") == 360, path
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_names_in_the_map_of_topics_stay_in_their_boxes_and_keep_their_size(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 800})
-    page.goto("/")
-    room = """boxes => boxes.filter(one => one.getBoundingClientRect().width).map(one => {
-        const inside = [...one.querySelectorAll("text")].map(text => text.getBoundingClientRect())
-        const right = Math.max(...inside.map(text => text.right)), box = one.querySelector("rect")
-        return [box.getBoundingClientRect().right - right, Math.max(...inside.map(text => text.height))]
-    })"""
-    found = page.locator(".treemap a").evaluate_all(room)
-    assert len(found) == 4
-    for left, height in found:
-        assert left > 0
-        assert height < 20
-
-
 def test_a_run_is_followed_to_its_end_without_a_reload(page: Page, service: Whole) -> None:
     history = service.services.history
     asked = RunRequest(kind="regenerate", destination="/nowhere")

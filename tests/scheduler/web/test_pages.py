@@ -79,7 +79,8 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
     assert timeline
     assert timeline[1].startswith(f"{row['boundaries']} boundaries, oldest first: 5 missing, ")
     assert timeline[2].count("<span") == row["boundaries"]
-    assert ["resnap", "regenerate", str(row["path"]), "--into", "staged"] in [words[:5] for words in commands(text)]
+    staged = str(service.directory / "out" / "staged")
+    assert ["resnap", "regenerate", str(row["path"]), "--into", staged] in [words[:5] for words in commands(text)]
 
 
 def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:
@@ -143,6 +144,8 @@ def test_a_run_that_is_over_shows_its_topics_and_no_phase(service: Whole) -> Non
         service.over(client, location)
     text = opened(service, location.replace("/v1/runs", "/runs"))
     assert re.search(r"<dt>Topics</dt><dd[^>]*>pay\*</dd>", text)
+    for path in ("/", "/runs"):
+        assert re.search(r"<b>pay\*</b> <span[^>]*>in</span> log.dirs", opened(service, path)), path
     assert '<div class="task">' in text
     assert "scanning" not in text
 
