@@ -16,8 +16,8 @@ import typer
 from typer.main import get_command
 
 from resnap.scheduler.cli.commands import CommandGroup
-from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, USAGE, Failures
-from resnap.scheduler.cli.interrupts import forget_the_interrupt, heed_interrupts, is_interrupted
+from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, TERMINATED, USAGE, Failures
+from resnap.scheduler.cli.interrupts import code_of_interrupt, forget_the_interrupt, heed_interrupts, is_interrupted
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.version import resnap_version
 
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         )
         return failures.exit_code()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = code_of_interrupt()
     except SystemExit as end:  # the parser's own: completion is done, or the reader of --help has gone
         code = OUTPUT_CLOSED if end.code else OK
     except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
@@ -114,10 +114,10 @@ def run(arguments: Sequence[str]) -> int:
             _settle(failures, arguments)
             failures.report(error)
             return failures.exit_code()
-        code = INTERRUPTED  # of which a library has made an error of its own, as when it was being imported
+        code = code_of_interrupt()  # of which a library has made an error of its own, as when it was being imported
     if code and is_interrupted():  # whatever else went wrong on the way out
-        code = INTERRUPTED
-    if code == INTERRUPTED:
+        code = code_of_interrupt()
+    if code in {INTERRUPTED, TERMINATED}:
         with suppress(OSError):  # of a terminal that was closed
             sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else OK

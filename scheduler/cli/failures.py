@@ -35,6 +35,8 @@ USAGE: Final = 2
 PARTIAL: Final = 3
 MISSING_FOUND: Final = LostProducerStateError.exit_code
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+"""By SIGTERM, as a shell describes it."""
 OUTPUT_CLOSED: Final = 141
 """As a shell describes a program that SIGPIPE has ended: the reader of the answer wanted no more of it."""
 
@@ -53,8 +55,9 @@ EXIT_CODES: Final = {
     LogDirInUseError.exit_code: "the log dir is in use: a broker, or another run, holds its lock",
     StalePlanError.exit_code: "what a saved plan, a staged snapshot or an undo depends on has changed",
     ClusterError.exit_code: "the running cluster, or the service beside a broker, did not answer, or refused",
-    INTERRUPTED: "interrupted; a second signal, or 20 s without an orderly end, stops the run at once",
+    INTERRUPTED: "interrupted (SIGINT, SIGHUP); a second signal, or 20 s without an orderly end, stops the run at once",
     OUTPUT_CLOSED: "the reader of the output has closed it (`resnap scan ... | head`); nothing is printed",
+    TERMINATED: "told to end by SIGTERM, otherwise as 130; the service ends with 0",
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
 JSON_FORMS: Final = ("json", "ndjson")

@@ -25,7 +25,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from resnap.scheduler.cli.failures import INTERRUPTED
+from resnap.scheduler.cli.failures import INTERRUPTED, TERMINATED
 from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ _LOST: Final[list[BaseException]] = []
 def is_interrupted() -> bool:
     """Whether this process was asked to stop."""
     return bool(_HEARD)
+
+
+def code_of_interrupt(heard: Sequence[int] = _HEARD) -> int:
+    """Return the exit code of a process that its first signal has ended."""
+    return TERMINATED if heard[:1] == [signal.SIGTERM] else INTERRUPTED
 
 
 def heed_interrupts() -> None:
@@ -103,7 +108,7 @@ def _watch(read: int) -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
         heard += _interrupts(read, 0)
-    _end_as_it_stands()
+    _end_as_it_stands(code_of_interrupt(heard))
 
 
 def _count(heard: Sequence[int]) -> int:
@@ -124,8 +129,8 @@ def forget_the_interrupt() -> None:
     exec("")  # noqa: S102 - nothing
 
 
-def _end_as_it_stands() -> NoReturn:
+def _end_as_it_stands(code: int) -> NoReturn:
     """End the process without waiting for its threads, which Python's own exit would do."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), b"interrupted, without an orderly end\n")
-    os._exit(INTERRUPTED)
+    os._exit(code)

@@ -16,8 +16,9 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
 
 import typer
 
-from resnap.scheduler.cli.failures import INTERRUPTED, JSON_FORMS, OK, OUTPUT_CLOSED, Failures
+from resnap.scheduler.cli.failures import JSON_FORMS, OK, OUTPUT_CLOSED, Failures
 from resnap.scheduler.cli.flags import COMMON, SERVE, Group, flag_annotation
+from resnap.scheduler.cli.interrupts import code_of_interrupt
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output, OutputClosedError
 from resnap.scheduler.settings.environment import process_environment
@@ -155,4 +156,4 @@ def _quiet_ends() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(OUTPUT_CLOSED) from None
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(code_of_interrupt()) from None

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 MOST_PORT: Final = 65_535
 FAILED: Final = 1
-INTERRUPTED: Final = 130
 TICK_S: Final = 5.0
 CLOCK_SET_MS: Final = 30_000
 """A wall clock that goes so far away from the other one was set."""
@@ -100,7 +99,7 @@ class Daemon:
         server = HttpServer.of(create_app(self._services, resnap_version()), self._services.settings.trusted_proxies)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end, server)
+            loop.add_signal_handler(number, self._end, server, number)
         loop.add_signal_handler(signal.SIGHUP, self._begin_to_reload)
         self._services.start()
         self._services.observation.note("listening", address=f"http://{self._services.settings.listen}")
@@ -114,10 +113,10 @@ class Daemon:
                 await ticking
             self._ended_in_time = await asyncio.to_thread(self._services.stop)
 
-    def _end(self, server: HttpServer) -> None:
+    def _end(self, server: HttpServer, number: int) -> None:
         self._signals += 1
         if self._signals > 1:
-            os._exit(INTERRUPTED)
+            os._exit(128 + number)  # as a shell describes it: 130 of SIGINT, 143 of SIGTERM
         self._systemd.stopping("waiting for the current run")
         self._services.is_ending = True
         self._services.worker.begin_to_stop()

@@ -155,7 +155,7 @@ def test_regenerating_killed_at_any_instant_leaves_whole_snapshots_only(
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
-def test_shipping_that_is_interrupted_ends_with_130_and_leaves_nothing_half_made(
+def test_shipping_that_is_interrupted_ends_with_the_code_of_the_signal_and_leaves_nothing_half_made(
     resnap: Resnap, command: Resnap, broker_log: Path, tmp_path: Path, told: signal.Signals
 ) -> None:
     store, waiting = tmp_path / "store", tmp_path / "waiting"
@@ -166,7 +166,7 @@ def test_shipping_that_is_interrupted_ends_with_130_and_leaves_nothing_half_made
         wait_for(process, files_in(store), 20)
         process.send_signal(told)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
+    assert process.returncode == 128 + told
     assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
     assert list(waiting.iterdir()) == []
@@ -221,7 +221,7 @@ def test_a_store_that_does_not_answer_delays_no_end(
                 process.send_signal(one)
             _, err = process.communicate(timeout=PATIENCE_S)
         over.set()
-    assert process.returncode == 130
+    assert process.returncode == 128 + told[0]
     assert err.splitlines()[-1] == "interrupted, without an orderly end"
     assert "Traceback" not in err
 
@@ -240,7 +240,7 @@ def test_who_waits_for_a_busy_store_wakes_up_to_an_orderly_end(
             wait_for(process, lambda: proxy.struck, 1)
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, err.splitlines()[-1]) == (143, "interrupted")
     assert [key for key in bucket.objects() if key.startswith(".resnap/lease/")] == [], "it was let go of"
 
 
@@ -252,12 +252,12 @@ def test_who_waits_for_the_bandwidth_that_is_set_wakes_up_to_an_orderly_end(
         wait_for(process, files_in(store), 1)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, err.splitlines()[-1]) == (143, "interrupted")
     assert check_store(files_of(store), strict=False) == set()
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
-def test_regenerating_that_is_interrupted_ends_with_130(
+def test_regenerating_that_is_interrupted_ends_with_the_code_of_the_signal(
     resnap: Resnap, broker_log: Path, tmp_path: Path, told: signal.Signals
 ) -> None:
     out = tmp_path / "out"
@@ -265,7 +265,7 @@ def test_regenerating_that_is_interrupted_ends_with_130(
         wait_for(process, files_in(out), 5)
         process.send_signal(told)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
+    assert process.returncode == 128 + told
     assert "Traceback" not in err
     assert [key for key in files_of(out) if not key.endswith(".snapshot")] == []
 
@@ -294,7 +294,7 @@ def test_spark_that_is_ended_leaves_no_process(
         time.sleep(0.1)
     assert check_store(files_of(tmp_path / "store"), strict=False) <= eligible(data)
     if told is not signal.SIGKILL:
-        assert process.returncode == 130
+        assert process.returncode == 128 + told
         assert "Traceback" not in err
         assert list(waiting.iterdir()) == []
 

@@ -86,7 +86,7 @@ def test_a_signal_in_the_middle_of_a_large_body_publishes_nothing_and_the_next_r
         time.sleep(IN_THE_MIDDLE_S)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, err.splitlines()[-1]) == (143, "interrupted")
     left = [info.key for info in store.list()]
     assert [key for key in left if key.endswith((".manifest", ".log")) or key.startswith(".resnap/")] == []
     with tier(tmp_path / "data", server, bucket) as process:
