@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.output.rendering import plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
@@ -10,7 +10,7 @@ from resnap.storage.log.record_batch import MAX_SEQUENCE
 from resnap.storage.words import first_of, human_bytes, instant, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.replay.explain import Batch, Explanation
     from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _MOST_SEGMENTS_NAMED: Final = 20
+MOST_PARTITIONS: Final = 50
+"""More partitions than that are summed up by topic, for people."""
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
@@ -53,6 +55,36 @@ def cost_row(cost: Cost) -> CostRow:
 def bytes_of(cost: object) -> str:
     """Return the bytes in a row of ``cost_row``, for a table cell."""
     return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
+
+
+def summed_by_topic(held: Sequence[Mapping[str, Any]], most_first: str) -> Sequence[Row]:
+    """Return rows of partitions, or of their topics where there are too many: the most of ``most_first`` first."""
+    if len(held) <= MOST_PARTITIONS:
+        return held
+    by_topic: dict[str, list[Mapping[str, Any]]] = {}
+    for row in held:
+        by_topic.setdefault(row["topic"], []).append(row)
+    return sorted(map(_sum_of, by_topic.values()), key=lambda row: (-row[most_first], row["topic"]))
+
+
+def summed_note(held: Sequence[object]) -> Iterator[str]:
+    """Say that rows are summed up by topic, where they are."""
+    if len(held) > MOST_PARTITIONS:
+        yield f"Summed up by topic: {some(len(held), 'partition')}; `--output json` has each."
+
+
+def _sum_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rows of one topic as one: numbers and bytes add up, of anything else the first is shown; no lists."""
+    sums: dict[str, Any] = {}
+    for key in rows[0]:
+        found = [row[key] for row in rows if row[key]]
+        if all(isinstance(one, int) for one in found):
+            sums[key] = sum(found)
+        elif all(isinstance(one, dict) and "bytes" in one for one in found):
+            sums[key] = {"bytes": sum(one["bytes"] for one in found)}
+        else:
+            sums[key] = next((one for one in found if not isinstance(one, list)), None)
+    return {**sums, "topic": rows[0]["topic"], "partition": f"* ({len(rows)})"}
 
 
 def count_of(value: object) -> str:

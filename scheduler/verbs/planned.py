@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import bytes_of, cost_row, identity
+from resnap.scheduler.job.reports import bytes_of, cost_row, identity, summed_by_topic, summed_note
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.words import first_of, human_bytes, instant, some, span
 from resnap.tiering.judging.lost_producer_state import lost_state
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope, Selection
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
-MOST_PARTITIONS: Final = 50
-"""More partitions than that are summed up by topic, for people."""
 MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
@@ -184,23 +182,7 @@ class PlanView(DryRunView):
 
     def rest(self) -> Iterator[Row]:
         """Yield what people see: the partitions, or their topics where there are too many, the most to make first."""
-        if len(self._held) <= MOST_PARTITIONS:
-            yield from self._held
-            return
-        by_topic: dict[str, list[Mapping[str, Any]]] = {}
-        for row in self._held:
-            by_topic.setdefault(row["topic"], []).append(row)
-        sums = [
-            {
-                "topic": topic,
-                "partition": f"* ({len(rows)})",
-                "snapshots": sum(row["snapshots"] for row in rows),
-                "segments": sum(row["segments"] for row in rows),
-                "read": {"bytes": sum(row["read"]["bytes"] for row in rows)},
-            }
-            for topic, rows in by_topic.items()
-        ]
-        yield from sorted(sums, key=lambda row: (-row["snapshots"], row["topic"]))
+        yield from summed_by_topic(self._held, "snapshots")
 
     def totals(self) -> Row:
         """Return the totals of the plan."""
@@ -214,8 +196,7 @@ class PlanView(DryRunView):
             f" {some(total['segmentsToRead'], 'segment')} ({human_bytes(total['bytesToRead'])})."
             " Nothing was written."
         )
-        if len(self._held) > MOST_PARTITIONS:
-            yield f"Summed up by topic: {some(len(self._held), 'partition')}; `--output json` has each."
+        yield from summed_note(self._held)
         yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
         if total["snapshots"]:
             made_of = self._scope.typed

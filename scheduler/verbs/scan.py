@@ -16,7 +16,16 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.reports import bytes_of, cost_row, identity, refusal_row, refusal_row_if, sizes_row
+from resnap.scheduler.job.reports import (
+    bytes_of,
+    cost_row,
+    identity,
+    refusal_row,
+    refusal_row_if,
+    sizes_row,
+    summed_by_topic,
+    summed_note,
+)
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column
 from resnap.storage.errors import CancelledError, ResnapError
@@ -31,7 +40,7 @@ from resnap.tiering.remote_log.waiting import waiting_segments
 from resnap.tiering.selection import NothingInScopeError, Scope, high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
@@ -42,8 +51,6 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.selection import SelectedPartition, Selection
 
-MOST_PARTITIONS: Final = 50
-"""More partitions than that are summed up by topic, for people."""
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
 
@@ -279,18 +286,6 @@ def _why(value: object) -> str:
     return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
 
 
-def _sum_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rows of one topic as one, with the first stop of each kind."""
-    first: dict[str, Any] = {"topic": rows[0]["topic"], "partition": f"* ({len(rows)})"}
-    for key in ("segments", "bytes", "lost"):
-        first[key] = sum(row[key] for row in rows)
-    for key in ("replayNow", "replayRoll"):
-        first[key] = {"bytes": sum(row[key]["bytes"] for row in rows)}
-    for key in ("brokerStops", "blocking"):
-        first[key] = next((row[key] for row in rows if row[key]), None)
-    return first
-
-
 class ScanView(View["Scanned | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
@@ -358,14 +353,7 @@ class ScanView(View["Scanned | Unread"]):
 
     def rest(self) -> Iterator[Row]:
         """Yield what people see: the partitions, or their topics where there are too many, the most missing first."""
-        if len(self._held) <= MOST_PARTITIONS:
-            yield from self._held
-            return
-        by_topic: dict[str, list[Mapping[str, Any]]] = {}
-        for row in self._held:
-            by_topic.setdefault(row["topic"], []).append(row)
-        sums = [_sum_of(rows) for rows in by_topic.values()]
-        yield from sorted(sums, key=lambda row: (-row["lost"], row["topic"]))
+        yield from summed_by_topic(self._held, "lost")
 
     def totals(self) -> Row:
         """Return how many there are of each."""
@@ -379,8 +367,7 @@ class ScanView(View["Scanned | Unread"]):
         what = f"{human_count(self.lost)} of {boundaries} in {partitions}"
         have, their = ("has", "its") if self.lost == 1 else ("have", "their")
         yield f"{what} {have} no usable producer snapshot at {their} end."
-        if len(self._held) > MOST_PARTITIONS:
-            yield f"Summed up by topic: {some(len(self._held), 'partition')}; `--output json` has each."
+        yield from summed_note(self._held)
         if self._in_order:
             yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:
