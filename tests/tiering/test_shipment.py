@@ -14,7 +14,6 @@ from resnap.storage.errors import FormatError, LockedError, StoreFullError, Veri
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind, SnapshotHow
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
-from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, snapshot_bytes
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
@@ -24,16 +23,12 @@ from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import LeaseLostError
 from resnap.tiering.shipping.shipment import Shipper
 from tests.tiering.shipping import (
-    HOUR_MS,
     UPGRADED,
     an_order,
     check_objects,
     is_manifest,
     manifest_keys,
     manifests,
-    must_be_shipped,
-    newest_ms,
-    rules_at,
     tier,
 )
 from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
@@ -92,34 +87,6 @@ def ends(order: Order) -> list[int]:
     return [segment.next_base_offset or 0 for segment in order.candidates.segments]
 
 
-def test_every_eligible_segment_is_shipped_and_nothing_above_the_last_stable_offset_is(tiered: Tiered) -> None:
-    found: dict[str, list[tuple[int, int]]] = {}
-    for manifest in manifests(tiered.store):
-        name = f"{manifest.topic}-{manifest.partition}"
-        found.setdefault(name, []).append((manifest.base_offset, manifest.next_base_offset))
-    partitions = {str(p.topic_partition): p for p in load_log_dir(tiered.fixture.data).partitions}
-    del partitions["compacted-0"]
-    assert found == {name: must_be_shipped(partition) for name, partition in partitions.items()}
-    assert sum(map(len, found.values())) == 27
-
-
-def test_every_shipped_snapshot_equals_the_brokers_own(tiered: Tiered) -> None:
-    for manifest in manifests(tiered.store):
-        entry = manifest.object(ObjectKind.SNAPSHOT)
-        assert entry is not None
-        partition = f"{manifest.topic}-{manifest.partition}"
-        expected = load_snapshot(tiered.fixture.expected / partition / f"{manifest.next_base_offset:020d}.snapshot")
-        assert read_snapshot(tiered.store.get(entry.key)) == expected
-        assert manifest.snapshot_origin.entries_count == len(expected)
-
-
-def test_every_object_fits_its_manifest_and_nothing_else_is_there(tiered: Tiered) -> None:
-    for manifest in manifests(tiered.store):
-        check_objects(tiered.store, manifest)
-    named = {entry.key for manifest in manifests(tiered.store) for entry in manifest.objects}
-    assert named | set(manifest_keys(tiered.store)) == {info.key for info in tiered.store.list()}
-
-
 def test_a_shipment_reports_what_was_shipped_and_why_the_rest_was_not(tiered: Tiered) -> None:
     for shipment in tiered.shipments:
         assert shipment.failures == []
@@ -143,36 +110,6 @@ def test_lost_snapshots_are_regenerated_and_the_others_proven(tiered: Tiered) ->
         for shipped in shipment.shipped:
             is_there = (directory / f"{shipped.next_base_offset:020d}.snapshot").exists()
             assert shipped.snapshot is (SnapshotHow.PROVEN if is_there else SnapshotHow.REGENERATED)
-
-
-@pytest.mark.parametrize("name", ["payments-0", "orders-0"])
-def test_a_second_run_with_another_time_writes_nothing(
-    name: str, fixture_set: Sets, store: ObjectStore, tmp_path: Path
-) -> None:
-    data = fixture_set(UPGRADED).data
-    last_ms = newest_ms(data, name)
-    (first,) = tier(data, store, tmp_path / "first", rules_at(last_ms), only={name})
-    assert first.shipped
-    before = list(store.list())
-    recording = RecordingStore(store)
-    again = tier(data, recording, tmp_path / "again", rules_at(last_ms + 2 * HOUR_MS), only={name})
-    assert again == [] or [shipment.shipped for shipment in again] == [[]]
-    assert recording.written == []
-    assert list(store.list()) == before
-
-
-def test_another_time_gives_rebuilt_snapshots_other_keys(fixture_set: Sets, tmp_path: Path) -> None:
-    """What makes the claim above one that could fail."""
-    data = fixture_set(UPGRADED).data
-    rebuilt = []
-    for hours in (0, 2):
-        store = MemoryObjectStore(f"times-{tmp_path}-{hours}")
-        tier(data, store, tmp_path / str(hours), rules_at(newest_ms(data) + hours * HOUR_MS), only={"payments-0"})
-        hows = [manifest.snapshot_origin.how for manifest in manifests(store)]
-        own = {SnapshotHow.PROVEN, SnapshotHow.KEPT}
-        rebuilt.append({key for key, how in zip(manifest_keys(store), hows, strict=True) if how not in own})
-    assert len(rebuilt[0]) == len(rebuilt[1]) == 5
-    assert rebuilt[0].isdisjoint(rebuilt[1])
 
 
 def test_progress_counts_segments_and_the_bytes_of_their_logs(order: Order, memory_store: ObjectStore) -> None:

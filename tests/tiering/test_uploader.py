@@ -127,19 +127,6 @@ def the_manifest(store: ObjectStore) -> Manifest:
     return found
 
 
-def test_what_is_shipped_can_be_read_back_and_found(cargo: Cargo, store: ObjectStore) -> None:
-    shipped = cargo.ship(store)
-    manifest = the_manifest(store)
-    check_objects(store, manifest)
-    assert {entry.key for entry in manifest.objects} | {shipped.manifest_key} == {info.key for info in store.list()}
-    for part in cargo.bundle.files:
-        entry = manifest.object(part.kind)
-        assert entry is not None
-        with part.open_body() as body:
-            assert store.get(entry.key) == body.read()
-    assert cargo.find(store) == shipped
-
-
 def test_a_manifest_states_what_the_segment_is_and_where_it_comes_from(cargo: Cargo, memory_store: ObjectStore) -> None:
     shipped = cargo.ship(memory_store, now_ms=5)
     manifest = the_manifest(memory_store)
@@ -244,13 +231,6 @@ def test_other_content_has_other_keys_and_overwrites_nothing(fixture_set: Sets, 
     after = {info.key: memory_store.get(info.key) for info in memory_store.list()}
     assert before.items() < after.items()
     assert len(after) == 2 * len(before)
-
-
-def test_segments_never_share_a_key(fixture_set: Sets, memory_store: ObjectStore) -> None:
-    data = fixture_set(UPGRADED).data
-    for index in range(3):
-        a_cargo(data, index=index).ship(memory_store)
-    assert len({entry.key for manifest in manifests(memory_store) for entry in manifest.objects}) == 18
 
 
 @dataclass
@@ -364,10 +344,6 @@ def test_a_segment_that_cannot_be_opened_any_more_is_not_a_fault_of_the_store(
     cargo = replace(own_cargo, bundle=replace(own_cargo.bundle, files=files))
     with pytest.raises(LogDirError, match="Permission denied"):
         cargo.ship(memory_store)
-
-
-def test_an_empty_store_holds_nothing(cargo: Cargo, store: ObjectStore) -> None:
-    assert cargo.find(store) is None
 
 
 def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -> None:
