@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pytest
 
+from resnap.scheduler.job.large_states import LargeStates
+from resnap.scheduler.settings.settings import Settings
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
-from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES
+from tests.cases import each
 from tests.logs.bulk_log import HEADER_DTYPE
 
 if TYPE_CHECKING:
@@ -17,7 +21,6 @@ if TYPE_CHECKING:
 
     from tests.scheduler.conftest import Resnap
 
-pytestmark = pytest.mark.slow
 RECORD: Final = bytes.fromhex("0e00000001027800")
 PRODUCERS: Final = MOST_READABLE_ENTRIES + 1
 JSON: Final = ("--output", "json")
@@ -50,18 +53,37 @@ def write_log(root: Path) -> Path:
     return root
 
 
+@each(
+    "version, entries, said",
+    [
+        ("4.4.0", PRODUCERS, "would be deleted by a broker that loads it: 4.4.0 has this"),
+        ("4.3.1", PRODUCERS, "brokers of 4.2.2 and 4.4.0 delete"),
+        (None, PRODUCERS, "the release is not known"),
+        ("4.4.0", MANY_ENTRIES, "at more than 1,000,000, brokers of 4.2.2 and 4.4.0 delete"),
+    ],
+)
+def test_the_release_decides_what_is_said_of_many_producers_once_for_each_partition(
+    version: str | None, entries: int, said: str
+) -> None:
+    warned: list[str] = []
+    states = LargeStates(Settings(kafka_version=version), warned.append)
+    for number in (0, 1, 0):
+        states.look(TopicPartition("big", number), 7, entries)
+        states.look(TopicPartition("small", number), 7, MANY_ENTRIES - 1)
+    assert [one.partition(":")[0] for one in warned] == ["big-0", "big-1"]
+    assert said in warned[0]
+
+
+@pytest.mark.slow
 def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_path: Path) -> None:
     log_dir, staged = write_log(tmp_path / "data"), tmp_path / "staged"
-    regenerate = ("regenerate", log_dir, "--into", staged, "--engine", "local")
-    made = command(*regenerate, "--kafka-version", "4.4.0")
+    made = command("regenerate", log_dir, "--into", staged, "--engine", "local", "--kafka-version", "4.4.0")
     assert made.code == 0, made.err
     assert f"big-0: the snapshot at {PRODUCERS} would be deleted by a broker that loads it: 4.4.0 has this" in made.err
     assert "1 of them must expire first (producer.id.expiration.ms)" in made.err
-    assert "brokers of 4.2.2 and 4.4.0 delete" in command(*regenerate, "--kafka-version", "4.3.1").err
-    assert "the release is not known" in command(*regenerate).err
 
     placed = log_dir / "big-0" / f"{PRODUCERS:020d}.snapshot"
-    for version in (("--kafka-version", "4.4.0"), ("--kafka-version", "4.2"), ()):
+    for version in (("--kafka-version", "4.4.0"), ()):
         refused = command("install", staged, log_dir, *version, *JSON)
         (decision,) = refused.document["partitions"][0]["snapshots"]
         assert (refused.code != 0, decision["outcome"], placed.exists()) == (True, "too-many-producers", False)
