@@ -10,7 +10,8 @@ import signal
 import sys
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,7 +30,6 @@ from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their nam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
 
 # How long an example takes, or takes to draw, says more about what else the machine does than about the code; and what
@@ -86,11 +86,18 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     return _Rotated.from_parent(parent, path=path)
 
 
+BEGINNING: Final = tuple(
+    Path(__file__).parent / name
+    for name in ("replay/test_spark_job.py", "storage/stores/test_s3.py", "fuzz/test_parsers.py")
+)
+"""One file that has machine code compiled, and two that need none: or each worker would compile it in a new clone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that start Spark, or one worker would end with them alone; then those of many tests."""
     slow = {item.path for item in items if item.get_closest_marker("spark")}
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))
+    items.sort(key=lambda item: (item.path not in BEGINNING, item.path not in slow, -tests[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:
