@@ -55,6 +55,8 @@ class Scope:
     sources: tuple[str, ...]
     topics: tuple[str, ...] = ()
     """Globs; all topics if there are none."""
+    topic_flag: str = "--topic"
+    """The flag that gave them."""
     exclude_topics: tuple[str, ...] = ()
     """Globs of topics that are not in scope."""
     partitions: tuple[str, ...] = ()
@@ -170,6 +172,8 @@ class Selection:
     problems: tuple[PartitionProblem, ...]
     incomplete: tuple[Incomplete, ...]
     """Segments in stores that lack an object, and are in no partition."""
+    log_dirs: tuple[LogDir, ...]
+    """Those that can be read, also where nothing in them is in scope."""
 
     def starts(self, sources: Sources) -> dict[Place, BrokerStart]:
         """Return what a broker finds wrong with each partition when it starts, by their paths."""
@@ -247,6 +251,7 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
         partitions=tuple(partitions[key] for key in sorted(partitions)),
         problems=tuple(problems),
         incomplete=tuple(one for log_dir, _ in opened for one in log_dir.incomplete),
+        log_dirs=tuple(one.log_dir for one in opened),
     )
 
 
@@ -352,7 +357,7 @@ def warn_unmatched(scope: Scope, selection: Selection, warn: Callable[[str], Non
     globs, partitions = scope.unmatched(found)
     where = ", ".join(scope.sources)
     for glob in globs:
-        warn(f"no topic in {where} matches --topic {glob}")
+        warn(f"no topic in {where} matches {scope.topic_flag} {glob}")
     for partition in partitions:
         warn(f"no partition {partition} in {where}")
 
@@ -390,7 +395,7 @@ def nothing_in(scope: Scope) -> NothingInScopeError:
         what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
         return NothingInScopeError(what, hint=f"{scan} lists what is there")
     if scope.topics:
-        what = f"no topic in {where} matches --topic {' or '.join(scope.topics)}"
+        what = f"no topic in {where} matches {scope.topic_flag} {' or '.join(scope.topics)}"
         return NothingInScopeError(what, hint=f"{scan} lists what is there")
     metadata_log = find_metadata_log(scope.sources)
     if metadata_log is not None:

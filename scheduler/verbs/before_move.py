@@ -3,7 +3,7 @@
 A replica that is moved between two disks of its broker starts from remote storage, and then knows the producers of its
 local segments alone (``docs/lost-producer-state.md``). So a move is safe once no producer whose last batch, or whose
 open transaction, lies below the local log start is unexpired. The newest snapshot shows them; producers that have
-written since then may be safe already.
+written since then may be safe already. A replica that has lost state before does not show all: its row says so.
 
 Source: ``ReplicaAlterLogDirsThread``, ``TierStateMachine.buildProducerSnapshotFile``.
 """
@@ -21,6 +21,7 @@ from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.storage.words import human_count, instant, some
+from resnap.tiering.judging.lost_producer_state import state_of_replica
 from resnap.tiering.selection import select, warn_unmatched
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Move(Result):
         local_start: first offset on the disk.
         at: offset of the snapshot that shows the producers; None if there is none that can be read.
         producers: those that would be lost.
+        not_known: why there may be more; None if nothing shows that.
         safe_from_ms: when a move loses nothing any more; None while a transaction is open, or if it is not known.
 
     """
@@ -56,12 +58,13 @@ class Move(Result):
     local_start: int
     at: int | None
     producers: tuple[ProducerEntry, ...]
+    not_known: str | None
     safe_from_ms: int | None
 
     @property
     def is_safe(self) -> bool:
         """Whether nothing would be lost."""
-        return self.at is not None and not self.producers
+        return not self.producers and self.not_known is None
 
 
 def run(request: Request, context: Context) -> Iterator[Result]:
@@ -77,13 +80,18 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     yield from unread(selection)
     for selected in selection.partitions:
         partition = selected.inventory.partition
-        if partition.segments and partition.segments[0].base_offset > partition.log_start_offset:
+        begins = partition.segments[0].base_offset if partition.segments else 0
+        if partition.local_from is not None or begins > partition.log_start_offset:
             yield _move(partition, sources, context.clock.now_ms(), settings.expiration_ms)
 
 
 def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms: int) -> Move:
-    start = partition.segments[0].base_offset
+    start = partition.segments[0].base_offset if partition.local_from is None else partition.local_from
     at, entries = _newest(partition, sources, start)
+    lost_before = state_of_replica(partition, sources, expiration_ms)
+    not_known = f"no snapshot from offset {start} on can be read" if at is None else None
+    if lost_before is not None:
+        not_known = f"the replica seems to lack state already: {lost_before.detail}"
     lost = [
         one
         for one in entries
@@ -97,7 +105,8 @@ def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms:
         local_start=start,
         at=at,
         producers=tuple(sorted(lost)),
-        safe_from_ms=None if is_open or at is None else max(last_ms + expiration_ms, now_ms),
+        not_known=not_known,
+        safe_from_ms=None if is_open or not_known else max(last_ms + expiration_ms, now_ms),
     )
 
 
@@ -124,6 +133,7 @@ class BeforeMoveView(View[Result]):
         Column(key="producers", title="WOULD BE LOST", right=True, show=count_of),
         Column(key="openTransactions", title="OPEN", right=True),
         Column(key="safeFrom", title="SAFE FROM", show=lambda value: "-" if value is None else str(value)),
+        Column(key="notKnown", title="NOT KNOWN", show=lambda value: str(value or "")),
     )
 
     def __init__(self) -> None:
@@ -148,6 +158,7 @@ class BeforeMoveView(View[Result]):
             "snapshotOffset": result.at,
             "producers": [one.producer_id for one in result.producers],
             "openTransactions": sum(one.has_open_transaction for one in result.producers),
+            "notKnown": result.not_known,
             "safeFrom": None if result.safe_from_ms is None else instant(result.safe_from_ms),
         }
 
@@ -163,7 +174,7 @@ class BeforeMoveView(View[Result]):
             f"{some(counts['partitions'], 'partition')} with a part in remote storage alone:"
             f" {human_count(counts['safe'])} safe to move between disks,"
             f" {human_count(counts['lossy'])} would lose producer state,"
-            f" {human_count(counts['unknown'])} without a snapshot that shows it."
+            f" {human_count(counts['unknown'])} not known."
         )
         if self.exit_code:
             yield (

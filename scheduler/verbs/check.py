@@ -28,9 +28,8 @@ from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
-from resnap.scheduler.verbs.before_move import BeforeMoveView
-from resnap.scheduler.verbs.before_move import Request as BeforeMove
-from resnap.scheduler.verbs.before_move import run as run_before_move
+from resnap.scheduler.settings.values import split_list
+from resnap.scheduler.verbs import before_move as moves
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.stores.urls import is_store_url
@@ -41,7 +40,7 @@ from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.judging.known_faults import Facts, Severity, met_faults
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
-from resnap.tiering.judging.tiering_settings import ASKED, broker_setting_blockers, topic_setting_blockers
+from resnap.tiering.judging.tiering_settings import ASKED, LOG_DIRS, broker_setting_blockers, topic_setting_blockers
 from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class _Judge:
     releases: BrokerReleases
     starts: Mapping[Place, BrokerStart]
     """What a broker finds wrong with each partition when it starts, by their paths."""
+    log_dirs: int
+    """The most log dirs that a broker has, as far as is known."""
     unanswered: Sequence[str]
     """Why the cluster, a broker of it, or a file of a log dir did not answer."""
 
@@ -173,11 +174,10 @@ class _Judge:
         """Yield Kafka's faults that the brokers' releases have and the topic meets."""
         live = next((selected.live for selected in partitions), None)
         directories = [one.inventory.partition for one in partitions]
-        by_broker = Counter(broker for broker, _ in {(one.log_dir.broker_id, one.log_dir.path) for one in partitions})
         facts = Facts(
             retention_bytes=None if live is None else live.retention_bytes,
             partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
-            log_dirs=max(by_broker.values(), default=None),
+            log_dirs=self.log_dirs,
             entries=max(
                 (entries_in(one.snapshots[-1].size_bytes) for one in directories if one.snapshots), default=None
             ),
@@ -224,7 +224,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
     try:
         scope = joined_once(scope, sources)
         selection = select(scope, sources)
-        brokers, releases = _brokers(scope, selection), _releases(scope, settings)
+        brokers, releases = _asked(scope, selection, settings)
     except LogDirError as error:
         return iter([Result(faults=(error,))])
     except ClusterError as error:
@@ -247,30 +247,29 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         high_watermark=high_watermark_of(scope, selection, sources, context.warn),
         asked_cluster=scope.connect is not None,
         by_broker=tuple(dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, known)))) if known else None,
-        stored=set()
-        if scope.joining is None
-        else {one.topic_partition.topic for one in scope.joining.stored.partitions},
+        stored={one.topic_partition.topic for one in (scope.joining.stored.partitions if scope.joining else ())},
         releases=releases,
         starts=selection.starts(sources),
+        log_dirs=_most_log_dirs(selection, known),
         unanswered=unanswered,
     )
     return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))
 
 
-def _releases(scope: Scope, settings: Settings) -> BrokerReleases:
-    if scope.connect is None:
-        return releases_of(settings, None)
-    with scope.connect() as cluster:
-        return releases_of(settings, cluster)
+def _most_log_dirs(selection: Selection, known: Sequence[Mapping[str, str]]) -> int:
+    """Return the most log dirs of a broker, by those that were given, and by the brokers' settings."""
+    given = Counter(one.broker_id for one in selection.log_dirs)
+    return max([*given.values(), *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)], default=0)
 
 
-def _brokers(scope: Scope, selection: Selection) -> list[BrokerSettings]:
-    """Return the settings of the brokers of the log dirs, where the cluster is to be asked."""
+def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequence[BrokerSettings], BrokerReleases]:
+    """Return the settings of the brokers of the log dirs, where the cluster is to be asked, and the releases of all."""
     if scope.connect is None:
-        return []
+        return [], releases_of(settings, None)
     ids = {selected.log_dir.broker_id for selected in selection.partitions}
     with scope.connect() as cluster:
-        return [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
+        found = [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
+        return found, releases_of(settings, cluster)
 
 
 def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[Result]:
@@ -497,10 +496,12 @@ def check(
     batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
 
     With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
-    would lose, and until when. It ends with 4 if there are any.
+    would lose, and until when. It ends with 4 if there are any, or if that is not known.
     """
     scope = scope_of(context.settings, sources)
     if before_move:
-        scope = replace(scope, topics=tuple(before_move), remote=None)
-        return context.show(run_before_move(BeforeMove(scope=scope), context), BeforeMoveView())
+        if scope.topics:
+            raise UsageError("--before-move names the topics itself", hint="leave out --topic")
+        scope = replace(scope, topics=tuple(before_move), topic_flag="--before-move")
+        return context.show(moves.run(moves.Request(scope=scope), context), moves.BeforeMoveView())
     return context.show(run(Request(scope=scope), context), CheckView(scope, context.settings))

@@ -579,3 +579,24 @@ def test_commands_that_judge_by_the_brokers_release_take_it(command: Resnap, rea
     refused = command(*verb.split(), *needs.get(verb, []), "--kafka-version", "mine")
     assert refused.code == 2
     assert "expected a release such as 3.9.1" in refused.err
+
+
+def test_a_broker_with_several_log_dirs_meets_the_fault_of_moves_wherever_the_topic_lies(
+    command: Resnap, ready_log: Path
+) -> None:
+    """Its settings, or log dirs that were given beside, show them, also if one of them has all partitions."""
+
+    def warnings(*more: object) -> list[str]:
+        ran = command("check", ready_log, *more, "--kafka-version", "4.4.0", "--output", "json")
+        (topic,) = ran.document["topics"]
+        assert ran.code == 0
+        return [one["reason"] for one in topic["warnings"]]
+
+    assert warnings() == []
+    properties = ready_log.with_name("server.properties")
+    properties.write_text(f"{TIERING}log.dirs={ready_log}, /other\n")
+    assert warnings("--server-properties", properties) == ["state-lost-by-disk-move"]
+    beside = ready_log.with_name("beside")
+    shutil.copytree(ready_log / "payments-0", beside / "others-0")
+    shutil.copy2(ready_log / "meta.properties", beside)
+    assert warnings(beside, "--topic", "payments") == ["state-lost-by-disk-move"]

@@ -83,6 +83,31 @@ def test_before_a_move_between_disks_the_producers_below_the_local_log_start_are
         path.unlink()
     ran = command(*asked, 1)
     assert (ran.code, ran.document["summary"]["unknown"]) == (4, 1), "not known is not safe"
+    assert ran.document["partitions"][0]["notKnown"] == f"no snapshot from offset {LOCAL_FROM} on can be read"
+
+
+def test_before_a_move_a_replica_that_lost_state_before_is_not_called_safe(
+    command: Resnap, replica: Path, remote: Path
+) -> None:
+    """Its snapshots lack producers that the log has; remote storage proves that, and no checkpoint is needed."""
+    asked = ("check", replica, "--before-move", "t", "--output", "json", "--producer-id-expiration-ms", 1)
+    seems = command(*asked)
+    (row,) = seems.document["partitions"]
+    assert (seems.code, row["producers"], row["safeFrom"]) == (4, [], None)
+    assert "with a snapshot without entries, and later ones have some" in row["notKnown"]
+    (replica / "log-start-offset-checkpoint").unlink()
+    assert command(*asked).document["summary"]["partitions"] == 0
+    proven = command(*asked[:-1], 10**13, "--remote", remote.as_uri())
+    (row,) = proven.document["partitions"]
+    assert (proven.code, row["localStartOffset"]) == (4, LOCAL_FROM)
+    assert "lacks producers that" in row["notKnown"]
+
+
+def test_the_topics_of_a_move_are_named_by_its_flag_alone(command: Resnap, replica: Path) -> None:
+    ran = command("check", replica, "--before-move", "nosuch")
+    assert (ran.code, "matches --before-move nosuch" in ran.err) == (2, True), ran.err
+    ran = command("check", replica, "--before-move", "t", "--topic", "t")
+    assert (ran.code, "leave out --topic" in ran.err) == (2, True), ran.err
 
 
 def check_healed(partition: Path, expected: Path) -> None:

@@ -23,7 +23,8 @@ SYSTEM: Final = "remote.log.storage.system.enable"
 PLUGIN_CLASS: Final = "remote.log.storage.manager.class.name"
 METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
 METADATA_LISTENER: Final = "remote.log.metadata.manager.listener.name"
-ASKED: Final = (SYSTEM, PLUGIN_CLASS, METADATA_CLASS, METADATA_LISTENER)
+LOG_DIRS: Final = "log.dirs"
+ASKED: Final = (SYSTEM, PLUGIN_CLASS, METADATA_CLASS, METADATA_LISTENER, LOG_DIRS)
 """The settings that are requested from brokers."""
 _BY_TOPIC: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 
