@@ -35,16 +35,16 @@ class LargeStates:
         if entries < MANY_ENTRIES or topic_partition in self._said:
             return
         self._said.add(topic_partition)
-        where = f"{topic_partition}: the snapshot at {offset}"
+        self.warn(self.judged(f"{topic_partition}: the snapshot at {offset}", entries))
+
+    def judged(self, snapshot: str, entries: int) -> str:
+        """Return what brokers do to a snapshot of many producers."""
         unreadable = unreadable_snapshot(entries, self.releases())
         if unreadable is not None:
-            self.warn(f"{where} would be deleted by a broker that loads it: {unreadable} (see {PAGE})")
-        elif entries > MOST_READABLE_ENTRIES:
-            self.warn(f"{where} has {entries:,} producers: {self._later_releases()}")
-        else:
-            self.warn(
-                f"{where} has {entries:,} producers: at more than {MOST_READABLE_ENTRIES:,}, {self._later_releases()}"
-            )
+            return f"{snapshot} would be deleted by a broker that loads it: {unreadable} (see {PAGE})"
+        from_here = "" if entries > MOST_READABLE_ENTRIES else f"at more than {MOST_READABLE_ENTRIES:,}, "
+        what = f"{from_here}brokers of 4.2.2 and 4.4.0 delete the snapshot and lose the state (see {PAGE})"
+        return f"{snapshot} has {entries:,} producers: {what}"
 
     def releases(self) -> tuple[Release, ...]:
         """Return the releases of the brokers; asked for only once a partition has many producers."""
@@ -61,7 +61,3 @@ class LargeStates:
                 return releases_of(settings, cluster).known
         except ResnapError:
             return releases_of(settings, None).known
-
-    @staticmethod
-    def _later_releases() -> str:
-        return f"brokers of 4.2.2 and 4.4.0 delete the snapshot and lose the state (see {PAGE})"

@@ -8,15 +8,18 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, SPARK, STORE, TOPIC, LogDirs
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STORE, TOPIC, LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, Unread, View
+from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.quota import number
 from resnap.scheduler.verbs.quota_simulate import shown_duration
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
+from resnap.storage.words import human_count, span
+from resnap.tiering.judging.known_faults import MANY_ENTRIES
 from resnap.tiering.quota.client_quotas import user_name
 from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
@@ -38,6 +41,8 @@ class Advice(Result):
     """The rate that does not throttle the given share of principals; the first result. None if there is none."""
 
     rate: float | None
+    most_producers: int | None
+    """How many producers one principal can then have in a partition before the first of them expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +67,24 @@ def run(request: Request, context: Context) -> Iterator[Advice | Advised | Unrea
     with uses_of(request.scope, request.principal_map, context) as uses:
         needs = [one for one in uses.map(partial(_need, rules=rules)) if one is not None]
         rate = advised_rate([need.least_rate for need in needs], request.share) if needs else None
-        yield Advice(rate=rate)
+        yield _advice(rate, rules, context)
         outcomes = uses.map(partial(_under, rate=rate or 0.0, rules=rules)) if needs else []
     of = {one.principal: one for one in outcomes if one is not None}
     for need in sorted(needs, reverse=True):
         yield Advised(new_ids=need.new_ids, least_rate=need.least_rate, outcome=of[user_name(need.principal)])
     yield from uses.unread()
+
+
+def _advice(rate: float | None, rules: Rules, context: Context) -> Advice:
+    """Return the rate, with a warning where snapshots of a partition that one principal fills get too large."""
+    if rate is None:
+        return Advice(rate=None, most_producers=None)
+    expiration_ms, config = context.settings.expiration_ms, rules.config
+    most = int(config.burst(rate) + rate * config.unit.of(expiration_ms))
+    what = f"a snapshot of a partition in which one principal uses this rate for {span(expiration_ms)}"
+    states = LargeStates(context.settings, context.warn)
+    warnings = (states.judged(what, most),) if most >= MANY_ENTRIES else ()
+    return Advice(rate=rate, most_producers=most, warnings=warnings)
 
 
 class _Need(NamedTuple):
@@ -104,6 +121,7 @@ class AdviceView(View[Advice | Advised | Unread]):
         Column(key="throttledMs", title="THROTTLED", right=True, show=shown_duration),
     )
     _rate: float | None
+    _most: int | None
 
     def __init__(self, *, unit: str, share: float, is_table: bool) -> None:
         self._unit, self._share, self._is_table = unit, share, is_table
@@ -112,7 +130,7 @@ class AdviceView(View[Advice | Advised | Unread]):
     def row(self, result: Advice | Advised | Unread) -> Row | None:
         """Return the row of a principal, and count it."""
         if isinstance(result, Advice):
-            self._rate = result.rate
+            self._rate, self._most = result.rate, result.most_producers
         if not isinstance(result, Advised):
             return None
         outcome = result.outcome
@@ -129,7 +147,9 @@ class AdviceView(View[Advice | Advised | Unread]):
 
     def head(self) -> Row:
         """Return the rate; people read it in the closing line."""
-        return {} if self._is_table else {"rate": self._rate, "unit": self._unit, "share": self._share}
+        if self._is_table:
+            return {}
+        return {"rate": self._rate, "unit": self._unit, "share": self._share, "mostProducers": self._most}
 
     def closing(self) -> Iterator[str]:
         """Yield the advice in words."""
@@ -138,9 +158,13 @@ class AdviceView(View[Advice | Advised | Unread]):
         else:
             alone = f"{self._untouched} of {self._principals} principals"
             yield f"Rate {number(self._rate)} (per {self._unit}) does not throttle {alone}."
+            yield (
+                f"With it, one principal has up to {human_count(self._most or 0)} producers in a partition before the"
+                " first of them expires."
+            )
 
 
-@with_settings(TOPIC, ENGINE, SPARK, STORE)
+@with_settings(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE)
 def advise_quota(
     context: Invocation,
     sources: LogDirs = None,

@@ -207,6 +207,29 @@ def test_the_advice_leaves_alone_whom_it_says_it_does(command: Resnap, flooded: 
     assert re.search(r"Rate \S+ \(per hour\) does not throttle 4 of 4 principals", table.out)
 
 
+def test_the_advice_names_brokers_that_would_delete_the_snapshots_that_its_rate_allows(
+    command: Resnap, flooded: Path
+) -> None:
+    def said(expiration_ms: int, *more: object) -> tuple[int, float, str]:
+        asked = ("quota", "advise", flooded, *LOCAL, *JSON, "--producer-id-expiration-ms", expiration_ms, *more)
+        ran = command(*asked)
+        assert ran.code == 0, ran.err
+        return ran.document["mostProducers"], ran.document["rate"], ran.err
+
+    hour_ms = 3_600_000
+    most, rate, err = said(hour_ms)
+    assert (most, "the snapshot" in err) == (int(12 * rate), False), "a full bucket, and what comes back in an hour"
+    hours = int(1_000_001 / rate) + 1
+    most, _, err = said(hours * hour_ms, "--kafka-version", "4.4.0")
+    assert most > 1_000_000
+    assert "would be deleted by a broker that loads it: 4.4.0 has this fault of Kafka's" in err
+    assert "the release is not known" in said(hours * hour_ms)[2]
+    assert (
+        f"has {most:,} producers: brokers of 4.2.2 and 4.4.0 delete"
+        in said(hours * hour_ms, "--kafka-version", "4.3.1")[2]
+    )
+
+
 def test_a_log_without_producers_has_nothing_to_advise(command: Resnap, tmp_path: Path) -> None:
     a_topic(tmp_path / "data", "plain", [(START_MS, -1)])
     ran = command("quota", "advise", tmp_path / "data", *LOCAL)
