@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
+    from resnap.tiering.judging.known_faults import MetFault
     from resnap.tiering.judging.lost_producer_state import LostState
     from resnap.tiering.judging.readiness import JudgedPartition, TieringSizes, Verdict
     from resnap.tiering.remote_log.waiting import Waiting
@@ -77,6 +78,8 @@ class PartitionScan:
     """What shows that the replica has lost its producer state."""
     waiting: Waiting | None = None
     """Closed segments that are not in remote storage, where the running cluster says that the topic is tiered."""
+    known_faults: tuple[MetFault, ...] = ()
+    """Of Kafka's, which the brokers' releases have and the partition meets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -178,6 +179,11 @@ class Selection:
     def starts(self, sources: Sources) -> dict[Place, BrokerStart]:
         """Return what a broker finds wrong with each partition when it starts, by their paths."""
         return broker_starts([one.inventory for one in self.partitions], self.problems, sources)
+
+    @property
+    def most_log_dirs(self) -> int:
+        """How many log dirs one broker has here, at the most."""
+        return max(Counter(one.broker_id for one in self.log_dirs).values(), default=0)
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.

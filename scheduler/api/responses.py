@@ -287,12 +287,16 @@ class ExplanationAnswer(Answer):
 
 
 class FleetAnswer(Answer):
-    """A page of topics by name, and the brokers asked. `collected` is null before the first answers are there."""
+    """A page of topics by name, and the brokers asked. `collected` is null before the first answers are there.
+
+    `knownFaults` are those of Kafka that any tiered topic may meet; null where the brokers' releases are not known.
+    """
 
     collected: str | None
     verdict: Verdict
     counts: dict[Verdict, int]
     unanswered: str | None
+    known_faults: list[documents.KnownFaultRow] | None
     brokers: list[documents.FleetBrokerRow]
     topics: list[documents.FleetTopicRow]
     next_cursor: str | None

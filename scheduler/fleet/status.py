@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.job.kafka_releases import faults_line, releases_of
+from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resnap.scheduler.fleet.collecting import Collector
+    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.fleet.topics import BrokerReplicas, TopicAnswer
 
@@ -32,8 +33,8 @@ class FleetStatus:
     """By name."""
     unanswered: str | None
     """Why the cluster has not answered, if it was asked."""
-    known_faults: str = ""
-    """Kafka's known faults in the releases of its brokers, in words; empty where it was not asked."""
+    releases: BrokerReleases | None = None
+    """Of its brokers; None where it was not asked."""
 
     @property
     def silent(self) -> list[str]:
@@ -53,16 +54,16 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
         ConfigurationError: the configuration names no service, or cannot be used to query the cluster.
 
     """
-    brokers, places, unanswered, known_faults = collected(settings, collector), None, None, ""
+    brokers, places, unanswered, releases = collected(settings, collector), None, None, None
     if settings.bootstrap_server is not None:
         try:
             with cluster_of(settings) as cluster:
                 places = LiveBrokers(cluster=cluster, wants=lambda _: True, warn=warn).partitions()
-                known_faults = faults_line(releases_of(settings, cluster))
+                releases = releases_of(settings, cluster)
         except ClusterError as error:
             unanswered = str(error)
     answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings))
-    return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, known_faults=known_faults)
+    return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, releases=releases)
 
 
 def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:

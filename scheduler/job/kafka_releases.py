@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
+from resnap.storage.log.producer_snapshot import entries_in
 from resnap.tiering.cluster.broker_releases import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import release_of_level
-from resnap.tiering.judging.known_faults import PAGE, Facts, met_faults
+from resnap.tiering.judging.known_faults import PAGE, Facts, may_meet, met_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from resnap.scheduler.output.documents import KnownFaultRow
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.judging.known_faults import MetFault
+    from resnap.tiering.selection import SelectedPartition
 
 
 class BrokerReleases(NamedTuple):
@@ -23,6 +30,11 @@ class BrokerReleases(NamedTuple):
     known: tuple[Release, ...]
     not_known: str | None
     """Why faults of some brokers are not checked; None where all are."""
+
+    @property
+    def faults(self) -> tuple[MetFault, ...]:
+        """The known faults that any tiered topic may meet with these releases."""
+        return met_faults(self.known, Facts())
 
     @property
     def not_checked(self) -> str | None:
@@ -43,11 +55,51 @@ def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
     return BrokerReleases(known, None)
 
 
+def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int) -> Facts:
+    """Return what is known of the partitions of one topic; ``log_dirs`` is how many its broker has."""
+    live = next((one.live for one in partitions), None)
+    directories = [one.inventory.partition for one in partitions]
+    newest = [one.snapshots[-1] for one in directories if one.snapshots]
+    return Facts(
+        retention_bytes=None if live is None else live.retention_bytes,
+        partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
+        log_dirs=log_dirs,
+        entries=max((entries_in(one.size_bytes) for one in newest), default=None),
+    )
+
+
+def faults_of(
+    selected: SelectedPartition, releases: Callable[[], Sequence[Release]], log_dirs: int
+) -> tuple[MetFault, ...]:
+    """Return the known faults that one partition meets; ``releases`` are asked for only if it may meet one."""
+    facts = replace(facts_of([selected], log_dirs), lacks_snapshots=bool(selected.inventory.lost))
+    return tuple(one for one in met_faults(releases(), facts) if one.met) if may_meet(facts) else ()
+
+
+def fault_rows(met: Iterable[MetFault]) -> list[KnownFaultRow]:
+    """Return known faults as rows."""
+    return [
+        {
+            "fault": one.fault.name,
+            "releases": [str(release) for release in one.releases],
+            "isCertain": one.is_certain,
+            "detail": one.detail,
+            "hint": one.hint,
+        }
+        for one in met
+    ]
+
+
+def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None:
+    """Return the known faults that any tiered topic may meet as rows; None where no broker's release is known."""
+    return fault_rows(releases.faults) if releases is not None and releases.known else None
+
+
 def faults_line(releases: BrokerReleases) -> str:
     """Return one line with the known faults that any tiered topic may meet with these releases."""
     if not releases.known:
         return str(releases.not_checked)
-    names = [met.fault.name for met in met_faults(releases.known, Facts()) if not met.met]
+    names = [met.fault.name for met in releases.faults]
     of = ", ".join(map(str, releases.known))
     more = "" if releases.not_known is None else f" Not checked: {releases.not_known}."
     return f"Kafka's known faults in {of}, for any tiered topic: {', '.join(names) or 'none'} (see {PAGE}).{more}"

@@ -79,6 +79,16 @@ class LiveRow(TypedDict):
     remoteLogCopyDisable: bool
 
 
+class KnownFaultRow(TypedDict):
+    """A known fault of Kafka's: which of the brokers' releases have it, or may, and what of the topic meets it."""
+
+    fault: str
+    releases: list[str]
+    isCertain: bool
+    detail: str
+    hint: str
+
+
 class WaitingRow(TypedDict):
     """Closed segments of a tiered topic that are not in remote storage; the oldest was closed at `sinceMs`."""
 
@@ -113,6 +123,7 @@ class ScanRow(Identity, SizesRow):
     lostProducerState: LostStateRow | None
     waiting: WaitingRow | None
     brokerShipsUnread: list[RefusalRow]
+    knownFaults: list[KnownFaultRow]
 
 
 class BlockerRow(TypedDict):

@@ -21,7 +21,7 @@ from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Result, View
-from resnap.scheduler.job.kafka_releases import releases_of
+from resnap.scheduler.job.kafka_releases import facts_of, releases_of
 from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
@@ -31,13 +31,12 @@ from resnap.scheduler.settings.metadata import of_another_node
 from resnap.scheduler.settings.values import split_list
 from resnap.scheduler.verbs import before_move as moves
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
-from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import first_of, human_bytes
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
-from resnap.tiering.judging.known_faults import Facts, Severity, met_faults
+from resnap.tiering.judging.known_faults import Severity, met_faults
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
 from resnap.tiering.judging.tiering_settings import ASKED, LOG_DIRS, broker_setting_blockers, topic_setting_blockers
@@ -172,17 +171,7 @@ class _Judge:
 
     def _fault_rows(self, partitions: Sequence[SelectedPartition]) -> Iterator[tuple[Severity, BlockerRow]]:
         """Yield Kafka's faults that the brokers' releases have and the topic meets."""
-        live = next((selected.live for selected in partitions), None)
-        directories = [one.inventory.partition for one in partitions]
-        facts = Facts(
-            retention_bytes=None if live is None else live.retention_bytes,
-            partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
-            log_dirs=self.log_dirs,
-            entries=max(
-                (entries_in(one.snapshots[-1].size_bytes) for one in directories if one.snapshots), default=None
-            ),
-        )
-        for met in met_faults(self.releases.known, facts):
+        for met in met_faults(self.releases.known, facts_of(partitions, self.log_dirs)):
             if met.met:
                 yield met.fault.severity, _row_of_all(met.fault.name, met.detail, met.hint)
 
@@ -258,8 +247,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
 def _most_log_dirs(selection: Selection, known: Sequence[Mapping[str, str]]) -> int:
     """Return the most log dirs of a broker, by those that were given, and by the brokers' settings."""
-    given = Counter(one.broker_id for one in selection.log_dirs)
-    return max([*given.values(), *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)], default=0)
+    return max([selection.most_log_dirs, *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)])
 
 
 def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequence[BrokerSettings], BrokerReleases]:

@@ -13,6 +13,7 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
 from resnap.scheduler.job.contract import Result, View
+from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.fleet.topics import Blocker, TopicAnswer
@@ -86,7 +88,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
     _blocker: tuple[str, Blocker] | None = None
     """The first, and its topic."""
     _brokers: list[Row] = field(default_factory=list)
-    _known_faults: str = ""
+    _releases: BrokerReleases | None = None
     _verdict: Verdict | None = None
     """The one in all, once everything was seen."""
 
@@ -94,7 +96,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         """Return the row of a topic, and count it."""
         if isinstance(result, FleetBrokers):
             self._brokers = [broker_row(one) for one in result.status.brokers]
-            self._verdict, self._known_faults = result.status.verdict, result.status.known_faults
+            self._verdict, self._releases = result.status.verdict, result.status.releases
             return None
         self._by_verdict[result.answer.verdict].append(result.answer.topic)
         if self._blocker is None and result.answer.verdict is Verdict.BLOCKED:
@@ -114,6 +116,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
             "topics": sum(map(len, self._by_verdict.values())),
             **{verdict.value: len(topics) for verdict, topics in self._by_verdict.items()},
             "brokers": self._brokers,
+            "knownFaults": fault_rows_if(self._releases),
         }
 
     def closing(self) -> Iterable[str]:
@@ -123,8 +126,8 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
         yield ""
         yield from answer_of(self._by_verdict).sentences
         yield f"Asked: {asked}."
-        if self._known_faults:
-            yield self._known_faults
+        if self._releases is not None:
+            yield faults_line(self._releases)
         word, ready = "Next", self._by_verdict[Verdict.READY]
         if ready:
             yield "Next: turn tiering on:"

@@ -19,7 +19,7 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, ST
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
-from resnap.scheduler.job.kafka_releases import faults_line, releases_of
+from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import cluster_of, planner_of, remote_of
 from resnap.scheduler.output.documents import ReplicasRow
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.client import Cluster
@@ -80,8 +81,8 @@ class Ended(Result):
     """Partitions with one replica in sync, so that there is nothing to compare it with."""
     not_replayed: int = 0
     """Partitions whose replicas may all have lost the same, since remote storage was not named."""
-    known_faults: str = ""
-    """Kafka's known faults in the brokers' releases, in words."""
+    releases: BrokerReleases | None = None
+    """Of the brokers; None where they were not asked."""
 
 
 def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
@@ -110,7 +111,7 @@ def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
             known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
             by_log = replay.findings(planner_of(context), context.clock.now_ms(), context.progress)
             found += [one for one in by_log if (one.topic_partition, one.broker_id) not in known]
-        faults = faults_line(releases_of(context.settings, cluster))
+        releases = releases_of(context.settings, cluster)
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
@@ -125,7 +126,7 @@ def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
         alone=check.alone,
         not_replayed=not_replayed,
         unseen=unseen,
-        known_faults=faults,
+        releases=releases,
     )
 
 
@@ -148,7 +149,7 @@ def results(
     alone: int = 0,
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
-    known_faults: str = "",
+    releases: BrokerReleases | None = None,
 ) -> Iterator[Checked | Ended]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
@@ -167,7 +168,7 @@ def results(
         replicas=replicas,
         alone=alone,
         not_replayed=not_replayed,
-        known_faults=known_faults,
+        releases=releases,
         faults=(*_not_known(found), *(_not_there(one) for one in unseen if not has_magic(one))),
         warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
@@ -280,7 +281,7 @@ class ReplicasView(View["Checked | Ended"]):
         self._bootstrap_server, self._command_config = bootstrap_server, command_config
         self._lost: list[ReplicaFinding] = []
         counts = ("partitions", "notCompared", "notReplayed", "replicas")
-        self._known_faults = ""
+        self._releases: BrokerReleases | None = None
         self._totals = dict.fromkeys((*counts, *(state.value for state in ReplicaState)), 0)
 
     @property
@@ -297,7 +298,7 @@ class ReplicasView(View["Checked | Ended"]):
     def row(self, result: Checked | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
         if isinstance(result, Ended):
-            self._known_faults = result.known_faults
+            self._releases = result.releases
             self._totals |= {
                 "partitions": result.partitions,
                 "notCompared": result.alone,
@@ -312,8 +313,8 @@ class ReplicasView(View["Checked | Ended"]):
         return {"reason": said, "replicas": [_replica_row(one) for one in result.replicas]}
 
     def totals(self) -> Row:
-        """Return how many replicas there are in each state."""
-        return self._totals
+        """Return how many replicas there are in each state, and Kafka's known faults in the brokers' releases."""
+        return {**self._totals, "knownFaults": fault_rows_if(self._releases)}
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
@@ -335,8 +336,8 @@ class ReplicasView(View["Checked | Ended"]):
             )
         if self._lost:
             yield from self._what_next()
-        if self._known_faults:
-            yield self._known_faults
+        if self._releases is not None:
+            yield faults_line(self._releases)
 
     def _what_next(self) -> Iterator[str]:
         """Yield the commands that move leadership away from replicas that lost state, and that repair them."""

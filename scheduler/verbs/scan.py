@@ -7,6 +7,7 @@ not cover, the first batch header of a few.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +16,7 @@ import typer
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.kafka_releases import fault_rows, faults_of
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import (
     bytes_of,
@@ -40,16 +42,19 @@ from resnap.tiering.remote_log.waiting import waiting_segments
 from resnap.tiering.selection import NothingInScopeError, Scope, high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
+    from resnap.tiering.judging.known_faults import MetFault
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.selection import SelectedPartition, Selection
+
+    _FaultsOf = Callable[[SelectedPartition], Sequence[MetFault]]
 
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
@@ -86,24 +91,31 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
         UsageError, LogDirError: a source is not what it should be, unless each is scanned for itself.
 
     """
-    on_state = LargeStates(context.settings, context.warn).look
-    planner = Planner(rules_of(context.settings, context.clock), context.engine(), on_state=on_state)
+    states = LargeStates(context.settings, context.warn)
+    planner = Planner(rules_of(context.settings, context.clock), context.engine(), on_state=states.look)
     if request.separately:
-        return _scanned_separately(request.scope, planner, context)
+        faults = partial(faults_of, releases=states.releases, log_dirs=len(request.scope.sources))
+        return _scanned_separately(request.scope, planner, context, faults)
     selection = select(request.scope, planner.engine.reading.sources)
     warn_unmatched(request.scope, selection, context.warn)
     sources = planner.engine.reading.sources
-    return scanned(selection, high_watermark_of(request.scope, selection, sources, context.warn), planner)
+    faults = partial(faults_of, releases=states.releases, log_dirs=selection.most_log_dirs)
+    return scanned(selection, high_watermark_of(request.scope, selection, sources, context.warn), planner, faults)
 
 
-def scanned(selection: Selection, high_watermark: int | None, planner: Planner) -> Iterator[Scanned | Unread]:
+def scanned(
+    selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf = lambda _: ()
+) -> Iterator[Scanned | Unread]:
     """Return what each selected partition lacks, then what could not be read."""
     starts = selection.starts(planner.engine.reading.sources)
     return chain(
         (
             Scanned(
                 state=PartitionState.DONE,
-                scan=_scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
+                scan=replace(
+                    _scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
+                    known_faults=tuple(faults(selected)),
+                ),
             )
             for selected in selection.partitions
         ),
@@ -111,7 +123,9 @@ def scanned(selection: Selection, high_watermark: int | None, planner: Planner) 
     )
 
 
-def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Iterator[Scanned | Unread]:
+def _scanned_separately(
+    scope: Scope, planner: Planner, context: Context, faults: _FaultsOf
+) -> Iterator[Scanned | Unread]:
     several = scope
     for source in scope.sources:
         found: list[Scanned | Unread] = []
@@ -121,7 +135,7 @@ def _scanned_separately(scope: Scope, planner: Planner, context: Context) -> Ite
                 replace(several, sources=(source,), beside=scope.sources), planner.engine.reading.sources
             )
             high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context.warn)
-            for result in scanned(selection, high_watermark, planner):
+            for result in scanned(selection, high_watermark, planner, faults):
                 found.append(result)
                 context.check()
         except CancelledError:
@@ -203,6 +217,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "lostProducerState": _lost_state_row(scan),
         "waiting": _waiting_row(scan.waiting),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
+        "knownFaults": fault_rows(scan.known_faults),
     }
 
 

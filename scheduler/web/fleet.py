@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from resnap.scheduler.api.fleet import collected_by, counts_of, matching, topics_by_verdict
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
+from resnap.scheduler.job.kafka_releases import fault_rows_if
 from resnap.scheduler.output.answer import answer_of
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, link, turned
@@ -41,6 +42,8 @@ def show_fleet(
         "matching": len(found),
         "brokers": [broker_row(one) for one in status.brokers],
         "unanswered": status.unanswered,
+        "known_faults": fault_rows_if(status.releases),
+        "not_checked": None if status.releases is None else status.releases.not_checked,
         "wanted": asked,
         **turned("/fleet", paging, following, **asked),
         "commands": [

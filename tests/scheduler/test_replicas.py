@@ -65,7 +65,7 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         ]
         assert document["summary"] == {
             "partitions": 2, "notCompared": 0, "notReplayed": 0, "replicas": 5, "lost": findings.count(LOST),
-            "lagging": findings.count(LAGGING), "unknown": findings.count(SILENT),
+            "lagging": findings.count(LAGGING), "unknown": findings.count(SILENT), "knownFaults": None,
         }  # fmt: skip
         assert ("error: " in said.getvalue()) == (code != 0)
 
@@ -139,3 +139,15 @@ def test_partitions_with_nothing_to_compare_with_are_counted_apart(
     assert ran.code == 0, ran.err
     assert "6 replicas of 3 partitions: 0 lost state" in ran.out
     assert "Not compared: 1 partition with 1 replica in sync" in ran.out
+
+
+def test_known_faults_of_the_brokers_releases_are_in_the_summary(
+    command: Resnap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, has_been_told in (((), False), (("--kafka-version", "4.4.0"), True)):
+        serve(quiet(), monkeypatch)
+        faults = command("replicas", *version, "--output", "json").document["summary"]["knownFaults"]
+        assert (faults is not None) == has_been_told
+    by_name = {one["fault"]: one for one in faults}
+    assert by_name["state-lost-from-remote"]["releases"] == ["4.4.0"]
+    assert "local-start-not-updated" not in by_name

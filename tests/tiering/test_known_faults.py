@@ -138,7 +138,8 @@ def test_every_fault_is_on_the_page_with_its_releases_and_sources() -> None:
     sections = {part.splitlines()[0].casefold(): re.sub(r"\s+", " ", part) for part in PAGE.split("\n## ")}
     for fault in KNOWN_FAULTS:
         section = sections[fault.title.casefold()]
-        for text in (f"Code `{fault.name}`.", fault.releases_text, *fault.sources):
+        parts = ("**Symptom**: ", "**Log line**: ", "**With stock tools**: ", "**See it**")
+        for text in (f"Code `{fault.name}`. Releases: ", fault.releases_text, *fault.sources, *parts):
             assert text in section, f"{fault.name}: {text}"
 
 

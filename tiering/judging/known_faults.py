@@ -53,7 +53,6 @@ class Facts:
     Attributes:
         retention_bytes: of the topic; -1 for no limit.
         partition_bytes: sizes of its partitions' logs.
-        is_copying_paused: whether ``remote.log.copy.disable`` is set, or is to be set.
         log_dirs: the most log dirs that a broker has.
         entries: the most producers in the state of one partition.
         lacks_snapshots: whether a closed segment has no snapshot.
@@ -62,7 +61,6 @@ class Facts:
 
     retention_bytes: int | None = None
     partition_bytes: tuple[int, ...] | None = None
-    is_copying_paused: bool | None = None
     log_dirs: int | None = None
     entries: int | None = None
     lacks_snapshots: bool | None = None
@@ -175,6 +173,11 @@ def met_faults(releases: Iterable[Release], facts: Facts) -> tuple[MetFault, ...
     """Return the faults that brokers of ``releases`` have or may have, and that the facts meet."""
     known = tuple(dict.fromkeys(releases))
     return tuple(chain.from_iterable(_met(fault, known, facts) for fault in KNOWN_FAULTS))
+
+
+def may_meet(facts: Facts) -> bool:
+    """Return whether the facts meet a fault of any release."""
+    return any(fault.meets is not None and fault.meets(facts) is not None for fault in KNOWN_FAULTS)
 
 
 def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault | None:

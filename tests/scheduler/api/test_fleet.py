@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import socket
+from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.fleet.status import FleetStatus
+from resnap.scheduler.job.kafka_releases import BrokerReleases
 from resnap.scheduler.service import fleet
+from resnap.scheduler.service.fleet import Collected
+from resnap.storage.kafka_release import Release
 from tests.kafka.brokers import free_port
 from tests.scheduler.api.whole import whole
 from tests.scheduler.daemon.process import eventually
@@ -84,6 +89,27 @@ def test_the_cluster_is_answered_for_and_a_broker_that_goes_and_comes_back_is_fo
             assert client.get("/v1/fleet").json()["code"] == "not-found"
             assert client.get("/fleet").status_code == 404
             assert "Fleet" not in client.get("/").text
+
+
+def test_known_faults_of_the_clusters_releases_are_in_the_answer_and_on_the_page(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(Script()) as other:
+        more = fleet_table(2, other.address)
+        with whole(tmp_path, fixture_set("kafka-3.9.1-steady").data, more=more) as service, service.client() as client:
+            for releases, faults, says in (
+                (None, None, ""),
+                (BrokerReleases((), "the brokers' release is not known"), None, "faults are not checked"),
+                (BrokerReleases((Release(3, 6, 2),), None), {"local-start-not-updated"}, "upgrade to 3.7 or later"),
+            ):
+                status = FleetStatus(brokers=(), topics=(), unanswered=None, releases=releases)
+                collected = Collected(status=status, at_ms=1)
+                monkeypatch.setattr(fleet.FleetWatch, "collected", lambda _, found=collected: found)
+                found = client.get("/v1/fleet").json()["knownFaults"]
+                assert (found is None) == (faults is None)
+                assert {one["fault"] for one in found or ()} >= (faults or set())
+                page = unescape(client.get("/fleet").text)
+                assert (says in page, "Kafka's known faults" in page) == (True, releases is not None)
 
 
 def test_before_anything_is_collected_and_long_after_no_broker_is_known(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
-    with whole(tmp_path_factory.mktemp("pages"), fixture_set("kafka-2.7.2").data, auth="token") as found:
+    data, release = fixture_set("kafka-2.7.2").data, {"RESNAP_KAFKA_VERSION": "3.9.1"}
+    with whole(tmp_path_factory.mktemp("pages"), data, auth="token", environment=release) as found:
         yield found
 
 
@@ -75,6 +76,10 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
     assert "missing-snapshot" in text
     row = service.services.scans.find("payments", 1)[0].row
     assert len(re.findall(r'<tr><th scope="row" class="num">\d+', text)) == row["boundaries"]
+    (fault,) = row["knownFaults"]
+    assert (fault["fault"], fault["releases"], fault["isCertain"]) == ("segment-without-snapshot", ["3.9.1"], True)
+    assert f"<code>segment-without-snapshot</code>: {fault['detail']}" in text
+    assert "make the snapshots with <code>resnap regenerate</code>" in text
     timeline = re.search(r'<div class="timeline" role="img" aria-label="([^"]*)">(.*?)</div>', text, re.DOTALL)
     assert timeline
     assert timeline[1].startswith(f"{row['boundaries']} boundaries, oldest first: 5 missing, ")
