@@ -14,7 +14,7 @@ from resnap.replay.scratch import scratch_directory
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.job.contract import PartitionState, Result
 from resnap.storage.errors import DataError, ResnapError, in_file
-from resnap.storage.log.producer_snapshot import snapshot_arrays
+from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.producer_census import Census, Owners
 
@@ -91,6 +91,8 @@ class ProducerCounter:
             if boundary is None:
                 return self._result(selected, error=error)
             return str(error)
+        if newest is not None:
+            self.planner.on_state(selected.topic_partition, newest, entries_in(partition.snapshots[-1].size_bytes))
         return self._result(selected, census, "snapshot", newest)
 
     def _of_replays(self, lacking: list[tuple[SelectedPartition, str]], context: Context) -> Iterator[Counted]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from html import unescape
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -144,6 +145,15 @@ def test_tiering_that_has_stopped_is_found_on_the_running_cluster_in_its_log_dir
         assert "tiering has stopped" in status(*by_cluster, "--copy-overdue-after", "0s").error["message"]
         assert status(*by_cluster).code == 0, "an hour has not passed"
 
+        limit = 1 + sum(path.stat().st_size for path in (data / f"{TOPIC}-0").glob("*.log"))
+        broker.drive("configure", TOPIC, f"retention.bytes={limit}")
+        check, scan = (
+            command(verb, data, *by_cluster, "--topic", TOPIC, "--output", "json") for verb in ("check", "scan")
+        )
+        (fault,) = scan.document["partitions"][0]["knownFaults"]
+        assert (fault["fault"], fault["releases"], fault["isCertain"]) == ("local-log-counted-twice", ["3.9.x"], True)
+        assert fault["detail"] in [one["detail"] for one in check.document["topics"][0]["warnings"]]
+
         service = tmp_path / "service"
         service.mkdir()
         settings = {"RESNAP_BOOTSTRAP_SERVER": broker.address, "RESNAP_COPY_OVERDUE_AFTER": "0s"}
@@ -158,3 +168,4 @@ def test_tiering_that_has_stopped_is_found_on_the_running_cluster_in_its_log_dir
             page = client.get("/").text
             assert "Tiering has stopped" in page
             assert f"3 segments, {human_bytes(log['bytes'])}, from offset {copied} on" in page
+            assert fault["detail"] in unescape(client.get(f"/partitions/{TOPIC}/0").text)

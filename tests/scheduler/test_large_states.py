@@ -92,6 +92,8 @@ def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_pat
     installed = command("install", staged, log_dir, "--kafka-version", "4.3.1", *JSON)
     assert (installed.code, placed.stat().st_size) == (0, 10 + 46 * PRODUCERS)
 
+    counted = command("producer", "census", log_dir, "--engine", "local", "--kafka-version", "4.4.0")
+    assert f"the snapshot at {PRODUCERS} would be deleted by a broker that loads it" in counted.err
     for version, code, verdict in (("4.4.0", 4, "blocked"), ("4.3.1", 0, "ready")):
         checked = command("check", log_dir, "--kafka-version", version, *JSON)
         (topic,) = checked.document["topics"]
