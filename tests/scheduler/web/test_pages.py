@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import sqlite3
 from html import unescape
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,12 @@ def test_a_partition_says_why_and_what_to_do_and_shows_each_boundary(service: Wh
     assert timeline[2].count("<span") == row["boundaries"]
     staged = str(service.directory / "out" / "staged")
     assert ["resnap", "regenerate", str(row["path"]), "--into", staged] in [words[:5] for words in commands(text)]
+
+
+def test_a_row_that_an_earlier_release_has_kept_is_shown_without_known_faults(service: Whole) -> None:
+    with sqlite3.connect(service.directory / "state" / "service.db") as database:
+        database.execute("UPDATE partitions SET row = json_remove(row, '$.knownFaults') WHERE topic = 'legacy'")
+    assert "Kafka's known faults" not in opened(service, "/partitions/legacy/0")
 
 
 def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:
