@@ -32,6 +32,11 @@ class BrokerReleases(NamedTuple):
     """Why faults of some brokers are not checked; None where all are."""
 
     @property
+    def of_all(self) -> tuple[Release, ...]:
+        """``known`` where that is all brokers; else none, since those that are not known may be of any release."""
+        return self.known if self.not_known is None else ()
+
+    @property
     def faults(self) -> tuple[MetFault, ...]:
         """The known faults that any tiered topic may meet with these releases."""
         return met_faults(self.known, Facts())

@@ -55,9 +55,9 @@ class LargeStates:
     def _known(self) -> tuple[Release, ...]:
         settings = self.settings
         if settings.bootstrap_server is None:
-            return releases_of(settings, None).known
+            return releases_of(settings, None).of_all
         try:
             with connect(settings.bootstrap_server, settings.command_config, settings.shared_cluster) as cluster:
-                return releases_of(settings, cluster).known
+                return releases_of(settings, cluster).of_all
         except ResnapError:
-            return releases_of(settings, None).known
+            return releases_of(settings, None).of_all

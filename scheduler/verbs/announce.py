@@ -65,7 +65,7 @@ def run(request: Asked, context: Context) -> Iterator[Announced | Unread]:
             key_prefix=settings.key_prefix,
             who=f"{this_run()} (announce)",
             now_ms=context.clock.now_ms,
-            releases=releases_of(settings, cluster).known,
+            releases=releases_of(settings, cluster).of_all,
             kafka_configs=kafka_configs(settings),
         )
         found = announcer.judged()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from resnap.scheduler.job import kafka_releases
+from resnap.scheduler.job.large_states import LargeStates
+from resnap.scheduler.settings.settings import Settings
 from resnap.storage.kafka_release import Release, parse_release, refined
 from resnap.tiering.controller.metadata.image import release_of_level
 from resnap.tiering.judging.known_faults import (
@@ -19,6 +22,9 @@ from resnap.tiering.judging.known_faults import (
     met_faults,
 )
 from tests.cases import each
+
+if TYPE_CHECKING:
+    import pytest
 
 PAGE: Final = (Path(__file__).parent.parent.parent / "docs" / "kafka-faults.md").read_text(encoding="utf-8")
 BY_NAME: Final = {fault.name: fault for fault in KNOWN_FAULTS}
@@ -141,6 +147,17 @@ def test_every_fault_is_on_the_page_with_its_releases_and_sources() -> None:
         parts = ("**Symptom**: ", "**Log line**: ", "**With stock tools**: ", "**See it**")
         for text in (f"Code `{fault.name}`. Releases: ", fault.releases_text, *fault.sources, *parts):
             assert text in section, f"{fault.name}: {text}"
+
+
+def test_a_broker_whose_release_is_not_known_may_delete_a_snapshot_whatever_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def said(*lines: Release | None) -> str:
+        monkeypatch.setattr(kafka_releases, "_of_metadata_log", lambda _: list(lines))
+        return LargeStates(Settings(), str).judged("it", 1_000_001)
+
+    assert "brokers of 4.2.2 and 4.4.0 delete" in said(Release(3, 8))
+    assert "it would be deleted by a broker that loads it" in said(Release(3, 8), None)
 
 
 def test_no_two_faults_have_one_name() -> None:
