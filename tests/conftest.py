@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than there are cores: quick tests also wait for deadlines, servers and processes."""
+    """Return one worker more than there are cores: tests also wait for deadlines, servers, brokers and processes."""
     return (os.cpu_count() or 1) + 1
 
 
