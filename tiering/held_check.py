@@ -20,7 +20,7 @@ from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, 
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.planner import cost_of
-from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
 from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
 
 if TYPE_CHECKING:
@@ -139,11 +139,16 @@ class HeldCheck:
         origins = [one.snapshot_origin for one in segments if one.snapshot_origin is not None]
         first = first_offset(order.selected.inventory.partition)
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
+        cut = next((one for one in origins if is_cut_short(one, self.rules)), None)
         narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
         reasons = []
         if shorter is not None:
             reasons.append(
                 f"from a log that began at offset {shorter.known_from_offset}, and here it begins at {first}"
+            )
+        if cut is not None:
+            reasons.append(
+                f"with --max-reach-back, from offset {cut.window_start_offset} on, and this run has no limit"
             )
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")

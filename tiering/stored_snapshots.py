@@ -31,7 +31,7 @@ from resnap.storage.words import instant
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.planner import cost_of
 from resnap.tiering.selection import Scope, select
-from resnap.tiering.shipping.stored_rules import is_of_shorter_log, judged_under, made_under
+from resnap.tiering.shipping.stored_rules import is_cut_short, is_of_shorter_log, judged_under, made_under
 from resnap.tiering.store_check import read_of
 
 if TYPE_CHECKING:
@@ -292,13 +292,15 @@ def lacking(
 ) -> Producers:
     """Return the producers that a stored snapshot lacks, except those whose absence its origin explains.
 
-    If it was made from a shorter log, doubts of that time are settled now. No broker has expired producers of a
-    snapshot that Resnap made. Beyond the window it was made from evidence alone, so producers may be missing whose
-    transaction was committed later.
+    If it was made from a shorter log, or less of it was read, doubts of that time are settled now. No broker has
+    expired producers of a snapshot that Resnap made. Beyond the window it was made from evidence alone, so producers
+    may be missing whose transaction was committed later.
     """
     lacks = comparison.missing if _is_brokers(origin) else Producers.join((comparison.missing, comparison.swept))
     excused = set()
-    if origin is not None and not is_of_shorter_log(origin, found.known_from_offset):
+    if origin is not None and not (
+        is_of_shorter_log(origin, found.known_from_offset) or is_cut_short(origin, plan.rules)
+    ):
         excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
     if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
         aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}

@@ -35,7 +35,7 @@ from resnap.tiering.shipping.segment_copy import CopyTask
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
-from resnap.tiering.shipping.stored_rules import first_offset, is_narrower, is_of_shorter_log
+from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
 from resnap.tiering.shipping.stored_topics import TopicSettings, keep_topic, topic_key
 
 if TYPE_CHECKING:
@@ -185,8 +185,10 @@ class TierRun:
 
     def _doubts(self, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
         """Whether a stored snapshot may lack a producer that this run would keep."""
-        return is_narrower(origin, self.planner.rules) or is_of_shorter_log(
-            origin, first_offset(selected.inventory.partition)
+        return (
+            is_narrower(origin, self.planner.rules)
+            or is_cut_short(origin, self.planner.rules)
+            or is_of_shorter_log(origin, first_offset(selected.inventory.partition))
         )
 
     def _provenance(self, selected: SelectedPartition) -> Provenance:

@@ -10,6 +10,9 @@ import pytest
 
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.words import instant
+from tests.builders import a_partition
+from tests.replay.test_rebuild import DAY_MS, bases, hour, hourly, marker
+from tests.replay.test_rebuild import data as data_at
 from tests.scheduler.files import tree
 
 if TYPE_CHECKING:
@@ -46,6 +49,27 @@ def tier(command: Resnap, data: Path, store: Path) -> Tier:
 def differing(ran: Ran) -> int:
     found: dict[str, Any] = ran.document["summary"]
     return int(found["snapshotsDifferent"])
+
+
+def test_what_a_limit_has_excluded_is_named_by_a_run_without_it_and_repaired(
+    command: Resnap, tmp_path: Path, store: Path
+) -> None:
+    directory = a_partition(tmp_path, hourly(data_at(90.3, sequence=4), marker(91.05), hours=100))
+    end = bases(directory)[-1]
+    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", end)
+    tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
+    limited = (*tier, "--max-reach-back", "0s")
+    first, again = command(*limited), command(*limited)
+    assert (first.code, again.code, again.err) == (0, 0, "")
+    assert again.document["summary"]["shipped"] == 0
+    ran = command(*tier)
+    assert (ran.code, ran.document["summary"]["shipped"]) == (13, 0)
+    assert "was made with --max-reach-back, from offset" in ran.error["message"]
+    assert "it lacks producers 1" in ran.error["message"]
+    assert command("verify", "--store", store.as_uri(), *LOCAL).code == 13
+    assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
+    for healed in (command(*tier), command(*limited), command("verify", "--store", store.as_uri(), *LOCAL)):
+        assert healed.code == 0, healed.err
 
 
 def test_a_shorter_expiration_is_named_by_the_next_tier_and_by_verify_with_the_flag(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf
+from resnap.storage.layouts.manifest import SnapshotHow
 
 if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
@@ -63,6 +64,20 @@ def first_offset(partition: PartitionDir) -> int:
 def is_of_shorter_log(origin: SnapshotOrigin, first: int) -> bool:
     """Whether a snapshot may lack a producer of a log that begins at ``first``: it was made from a shorter log."""
     return origin.known_from_offset is not None and origin.known_from_offset > first
+
+
+def is_cut_short(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
+    """Whether a snapshot excludes producers whose past was not read, because of a limit that ``rules`` do not have.
+
+    Without ``--max-reach-back`` a window is read on from, down to the first offset of the log.
+    """
+    from resnap.replay.boundary_state import Unexplained  # noqa: PLC0415 - loads numpy
+
+    start, first = origin.window_start_offset, origin.known_from_offset
+    if rules.max_reach_back_ms is not None or origin.how is not SnapshotHow.REGENERATED or start is None:
+        return False
+    reasons = {one.reason for one in origin.left_out}
+    return start > (first or 0) and not reasons.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION})
 
 
 def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
