@@ -80,7 +80,10 @@ def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_pat
     made = command("regenerate", log_dir, "--into", staged, "--engine", "local", "--kafka-version", "4.4.0")
     assert made.code == 0, made.err
     assert f"big-0: the snapshot at {PRODUCERS} would be deleted by a broker that loads it: 4.4.0 has this" in made.err
-    assert "1 of them must expire first (producer.id.expiration.ms)" in made.err
+    assert (
+        "1 of them must expire first (producer.id.expiration.ms; `resnap producer census` shows when they do)"
+        in made.err
+    )
 
     placed = log_dir / "big-0" / f"{PRODUCERS:020d}.snapshot"
     for version in (("--kafka-version", "4.4.0"), ()):

@@ -197,7 +197,8 @@ def unreadable_snapshot(entries: int, releases: Sequence[Release]) -> str | None
         return None
     limit = f"{entries:,} producers, and brokers of some releases delete a snapshot of more than"
     what = f"{limit} {MOST_READABLE_ENTRIES:,}; the release is not known" if met is None else met.detail
-    return f"{what}; {entries - MOST_READABLE_ENTRIES:,} of them must expire first (producer.id.expiration.ms)"
+    too_many = f"{entries - MOST_READABLE_ENTRIES:,} of them must expire first (producer.id.expiration.ms;"
+    return f"{what}; {too_many} `resnap producer census` shows when they do)"
 
 
 def _met(fault: KnownFault, releases: Iterable[Release], facts: Facts) -> Iterator[MetFault]:
