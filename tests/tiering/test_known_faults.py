@@ -133,6 +133,13 @@ def test_a_fault_is_met_by_what_meets_it_and_by_a_release_that_has_it() -> None:
     assert "4.2.2" in perhaps.detail
 
 
+def test_the_fault_of_moves_names_what_shows_it_before_and_after() -> None:
+    met = met_fault(STATE_LOST_BY_DISK_MOVE, [release("4.4.0")], Facts(log_dirs=2))
+    assert met is not None
+    assert "--before-move" in met.hint
+    assert "replicas --remote" in met.hint
+
+
 def test_a_fault_that_any_tiered_topic_may_meet_needs_no_fact() -> None:
     assert {one.fault.name for one in met_faults([release("4.4.0")], Facts())} == {
         fault.name for fault in KNOWN_FAULTS if fault.meets is None and fault.is_in(release("4.4.0")) is Certainty.YES

@@ -287,7 +287,8 @@ KNOWN_FAULTS: Final = (
         known_by="run on 3.9.1 and 4.4.0; 3.9 is the first release with tiered storage on several disks",
         met_by="alterReplicaLogDirs: kafka-reassign-partitions.sh with log dirs, Cruise Control, Strimzi",
         effect="the leader itself has lost the state, with replication factor 1, too, and without an election",
-        remedy="move no replica whose producers are unexpired below the local log start",
+        remedy="move no replica whose producers are unexpired below the local log start:"
+        " `resnap check LOG_DIR --before-move TOPIC` names them; after a move, run `resnap replicas --remote URL`",
         sources=("apache/kafka#14242", "apache/kafka#14652", "KAFKA-20770 touches the path"),
         meets=_several_disks,
     ),
