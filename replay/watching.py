@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan
 
-Phase: TypeAlias = Literal["waiting", "compiling", "scanning", "combining", "shipping"]
-"""Compiling lasts until the first segment is done; combining includes the writing of snapshots, by the same tasks."""
+Phase: TypeAlias = Literal["waiting", "starting", "compiling", "scanning", "combining", "shipping"]
+"""Starting is Spark's own, before any work. Compiling lasts until the first segment is done; combining includes the
+writing of snapshots, by the same tasks."""
 
 
 class Watcher(Protocol):

@@ -152,6 +152,8 @@ class Engine:
             sink = open_sink(sink_url, self.s3)
             yield from rebuild_locally(plans, sink, reading=self.reading, progress=progress, watcher=watcher)
             return
+        if watcher is not None and not self._is_awake():
+            watcher.at_work("starting", 0)
         from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
 
         with self._warm_spark().context() as context:
@@ -269,6 +271,10 @@ class Engine:
             warm, self._warm = self._warm, None
         if warm is not None:
             warm.close(in_order=in_order)
+
+    def _is_awake(self) -> bool:
+        """Whether Spark runs already."""
+        return self._warm is not None and self._warm.is_awake
 
     def _warm_spark(self) -> WarmSpark:
         from resnap.replay.spark.warm import WarmSpark  # noqa: PLC0415 - imports pyspark

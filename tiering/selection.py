@@ -36,8 +36,9 @@ from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from resnap.replay.watching import Progress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Place
     from resnap.storage.log.survey import Incomplete, LogDir
@@ -162,6 +163,21 @@ class SelectedPartition:
     def live_facts(self) -> PartitionFacts | None:
         """What the running cluster says of it; None where it was not asked, or has none."""
         return None if self.live is None else self.live.partitions.get(self.topic_partition.partition)
+
+
+def segments_in(partitions: Iterable[SelectedPartition]) -> int:
+    """Return the number of their segments."""
+    return sum(len(one.inventory.partition.segments) for one in partitions)
+
+
+def looked_at(partitions: Sequence[SelectedPartition], progress: Progress | None) -> Iterator[SelectedPartition]:
+    """Yield each partition, and report its segments as done when the next one is asked for."""
+    if progress is not None:
+        progress.expect(segments_in(partitions), 0)
+    for one in partitions:
+        yield one
+        if progress is not None:
+            progress.advance(segments_in([one]), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

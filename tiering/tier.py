@@ -27,7 +27,7 @@ from resnap.tiering.judging.eligibility import before_replay, refusing_all
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason
-from resnap.tiering.selection import destination_url
+from resnap.tiering.selection import destination_url, looked_at
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
@@ -131,7 +131,13 @@ class TierRun:
     uploading: Uploading
     now_ms: Callable[[], int]
 
-    def orders(self, selection: Selection, saved: SavedPlan | None, high_watermark: int | None) -> list[TierOrder]:
+    def orders(
+        self,
+        selection: Selection,
+        saved: SavedPlan | None,
+        high_watermark: int | None,
+        progress: Progress | None = None,
+    ) -> list[TierOrder]:
         """Return what is left to ship, of the partitions in ``saved`` if it is given.
 
         Raises:
@@ -142,7 +148,7 @@ class TierRun:
         destination_url(self.store.url, selection)
         topics: dict[tuple[str | None, str], ShippedTopic] = {}
         orders = []
-        for selected in selection.partitions:
+        for selected in looked_at(selection.partitions, progress):
             if saved is not None and selected.topic_partition not in saved.boundaries:
                 continue
             key = selected.log_dir.cluster_id, selected.topic_partition.topic
@@ -151,9 +157,11 @@ class TierRun:
             orders.append(self._order(selected, topics[key], high_watermark))
         return orders
 
-    def plans(self, orders: Iterable[TierOrder]) -> list[Planned]:
+    def plans(self, orders: Iterable[TierOrder], progress: Progress | None = None) -> list[Planned]:
         """Plan what must be known to ship what is left."""
-        left = (one for one in orders if one.candidates.segments and one.settled is None)
+        to_plan = {one.topic_partition: one for one in orders if one.candidates.segments and one.settled is None}
+        selected = looked_at([one.selected for one in to_plan.values()], progress)
+        left = (to_plan[one.topic_partition] for one in selected)
         return [self.planner.to_ship(one.selected, one.candidates, one.shown, one.cached) for one in left]
 
     def _order(self, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:

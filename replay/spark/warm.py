@@ -48,6 +48,12 @@ class WarmSpark:
     ) -> None:
         self.close(in_order=kind is None)
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether there is a context, so that none has to be waited for."""
+        start = self._start
+        return start is not None and start.context.done()
+
     def begin(self) -> None:
         """Start Spark in the background, unless it was started; ``context`` reports whether that succeeded."""
         with self._guard:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 LINE_INTERVAL_S: Final = 10.0
 COMPILING: Final = "preparing machine code (first run only)"
-PHASES: Final = {"waiting": "", "compiling": COMPILING}
+PHASES: Final = {"waiting": "", "starting": "starting Spark …", "compiling": COMPILING}
 """Phases that people see in other words, or not at all."""
+_BEFORE_WORK: Final = ("starting", "compiling")
+"""Phases in which nothing is counted: a line says so at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class TrackedProgress(Progress):
     def at_work(self, phase: Phase, tasks: int) -> None:
         """Receive the current phase, and the number of running tasks."""
         with self._lock:
-            if self._first_s is None:
+            if self._first_s is None and phase != "starting":
                 self._first_s = self._clock.monotonic_s()
             self._phase, self._tasks = phase, tasks
             self._report(self._state())
@@ -109,6 +111,9 @@ class TrackedProgress(Progress):
         worked_s = 0.0 if self._first_s is None else now_s - self._first_s
         worked_bytes = self._size_bytes - self._first_bytes
         rate = worked_bytes / worked_s if worked_s > 0 and worked_bytes else None
+        left_s = None if rate is None else max(0, self._all_bytes - self._size_bytes) / rate
+        if not self._all_bytes and self._segments and worked_s > 0:  # nothing is read but names
+            left_s = max(0, self._all_segments - self._segments) * worked_s / self._segments
         return ProgressState(
             task=self._task,
             phase=self._phase,
@@ -119,29 +124,32 @@ class TrackedProgress(Progress):
             bytes_expected=self._all_bytes,
             elapsed_s=now_s - self._began_s,
             rate_bytes_s=rate,
-            left_s=None if rate is None else max(0, self._all_bytes - self._size_bytes) / rate,
+            left_s=left_s,
         )
 
 
 class LineProgress(TrackedProgress):
-    """A line at intervals, and one at the end; as JSON objects if the output is JSON."""
+    """A line at intervals, and one at the end; as JSON objects if the output is JSON.
+
+    Of work that reads no segments there is none at the end: it is over soon, unless there is very much of it.
+    """
 
     def __init__(self, task: str, stream: TextIO, clock: Clock, *, as_json: bool = False) -> None:
         super().__init__(task, clock, self._write_sometimes)
         self._stream, self._as_json = stream, as_json
         self._written_s = 0.0
         """Since the beginning."""
-        self._has_said_compiling = False
+        self._said_phase: Phase | None = None
 
     def finish(self) -> None:
         """Print the final state; nothing if there was nothing to do."""
         state = self.state()
-        if state.segments_expected or state.segments:
+        if state.bytes_expected or state.size_bytes or (state.segments and self._written_s):
             self._write(state)
 
     def _write_sometimes(self, state: ProgressState) -> None:
-        if state.phase == "compiling" and not self._has_said_compiling:
-            self._has_said_compiling = True
+        if state.phase in _BEFORE_WORK and state.phase != self._said_phase:
+            self._said_phase = state.phase
             self._write(state)
             return
         if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and state.segments_expected:
@@ -185,19 +193,21 @@ def progress_row(state: ProgressState) -> dict[str, object]:
         "bytesTotal": state.bytes_expected,
         "elapsedMs": round(state.elapsed_s * 1000),
     }
-    if state.rate_bytes_s is not None and state.left_s is not None:
-        row |= {"bytesPerSecond": round(state.rate_bytes_s), "leftMs": round(state.left_s * 1000)}
+    if state.rate_bytes_s is not None:
+        row["bytesPerSecond"] = round(state.rate_bytes_s)
+    if state.left_s is not None:
+        row["leftMs"] = round(state.left_s * 1000)
     return row
 
 
 def _line(state: ProgressState) -> str:
-    if state.phase == "compiling":
-        return f"{state.task}: {COMPILING}"
-    parts = [
-        f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments",
-        f"{human_bytes(state.size_bytes)}/{human_bytes(state.bytes_expected)}",
-        human_duration(state.elapsed_s),
-    ]
+    if state.phase in _BEFORE_WORK:
+        waited = f", {human_duration(state.elapsed_s)}" if state.elapsed_s >= LINE_INTERVAL_S else ""
+        return f"{state.task}: {PHASES[state.phase]}{waited}"
+    parts = [f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments"]
+    if state.bytes_expected:
+        parts.append(f"{human_bytes(state.size_bytes)}/{human_bytes(state.bytes_expected)}")
+    parts.append(human_duration(state.elapsed_s))
     if state.rate_bytes_s is not None:
         parts.append(f"{human_bytes(round(state.rate_bytes_s))}/s")
     if state.left_s:

@@ -40,7 +40,7 @@ from resnap.tiering.judging.known_faults import Severity, met_faults
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
 from resnap.tiering.judging.tiering_settings import ASKED, LOG_DIRS, broker_setting_blockers, topic_setting_blockers
-from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_unmatched
+from resnap.tiering.selection import high_watermark_of, joined_once, segments_in, select, warn_unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -242,7 +242,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
         log_dirs=_most_log_dirs(selection, known),
         unanswered=unanswered,
     )
-    return chain(_checked(judged_by, scope, selection), (Result(faults=(fault,)) for fault in faults))
+    return chain(_checked(judged_by, scope, selection, context), (Result(faults=(fault,)) for fault in faults))
 
 
 def _most_log_dirs(selection: Selection, known: Sequence[Mapping[str, str]]) -> int:
@@ -260,22 +260,23 @@ def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequ
         return found, releases_of(settings, cluster)
 
 
-def _checked(judged_by: _Judge, scope: Scope, selection: Selection) -> Iterator[Result]:
+def _checked(judged_by: _Judge, scope: Scope, selection: Selection, context: Context) -> Iterator[Result]:
     unread: dict[str, list[PartitionProblem]] = {}
-    of_log_dirs: list[str] = []
+    of_log_dirs = [problem.error for problem in selection.problems if problem.topic_partition is None]
+    yield from (Result(faults=(error,)) for error in of_log_dirs)
     for problem in selection.problems:
-        if problem.topic_partition is None:
-            of_log_dirs.append(str(problem.error))
-            yield Result(faults=(problem.error,))
-        else:
+        if problem.topic_partition is not None:
             unread.setdefault(problem.topic_partition.topic, []).append(problem)
-    judged_by = replace(judged_by, unanswered=[*judged_by.unanswered, *of_log_dirs])
+    judged_by = replace(judged_by, unanswered=[*judged_by.unanswered, *map(str, of_log_dirs)])
     topics: dict[str, list[SelectedPartition]] = {}
     for selected in selection.partitions:
         topics.setdefault(selected.topic_partition.topic, []).append(selected)
-    for name in sorted(topics.keys() | unread.keys()):
-        if scope.topics or scope.partitions or name not in NEVER_TIERED:
+    names = (topics.keys() | unread.keys()) - (set() if scope.topics or scope.partitions else NEVER_TIERED)
+    with context.progress("check") as (progress,):
+        progress.expect(segments_in(selection.partitions), 0)
+        for name in sorted(names):
             yield judged_by.topic(name, topics.get(name, []), unread.get(name, []))
+            progress.advance(segments_in(topics.get(name, [])), 0)
 
 
 def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) -> Iterator[BlockerRow]:
@@ -453,12 +454,8 @@ class CheckView(View[Result]):
         elif self._stored:
             yield f"{word}: `resnap check {self.scope.typed} --bootstrap-server HOST:PORT`."
         elif not self._off:
-            is_on = (
-                "tiering is on for each topic that Kafka tiers"
-                if self._by_verdict[Verdict.READY]
-                else ("Kafka tiers none of these topics")
-            )
-            yield f"Next: nothing is left to do: {is_on}."
+            known = {True: "tiering is on for each topic that Kafka tiers", False: "Kafka tiers none of these topics"}
+            yield f"Next: nothing is left to do: {known[bool(self._by_verdict[Verdict.READY])]}."
 
 
 @with_settings(

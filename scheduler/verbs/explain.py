@@ -15,9 +15,9 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
-from resnap.scheduler.job.reports import explanation_rows
+from resnap.scheduler.job.reports import explanation_rows, show_time
 from resnap.scheduler.job.wiring import reading_of, scope_of
-from resnap.scheduler.output.rendering import Column, Row
+from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
@@ -145,7 +145,11 @@ class ExplainView(View["Explained | LostItsState"]):
     name = "batches"
     kind = "batch"
     columns = tuple(
-        Column(key=key, right=key not in {"role", "isTransactional", "transactionalId"})
+        Column(
+            key=key,
+            right=key not in {"role", "timestamp", "isTransactional", "transactionalId"},
+            show=show_time if key == "timestamp" else plain_text,
+        )
         for key in ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
                     "timestamp", "isTransactional", "coordinatorEpoch", "transactionalId")
     )  # fmt: skip

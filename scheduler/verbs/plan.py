@@ -60,7 +60,8 @@ def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | R
     cached = not request.prove and request.save is None
     planner = planner_of(context, request.rules, replays=request.prove, cached=cached)
     boundaries = "all" if request.prove else context.settings.boundaries
-    planned, selection = planner.plan(request.scope, boundaries=boundaries, warn=context.warn)
+    with context.progress("plan") as (progress,):
+        planned, selection = planner.plan(request.scope, boundaries=boundaries, warn=context.warn, progress=progress)
     note_selection(request.scope, selection, context)
     if request.save is not None:
         _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))

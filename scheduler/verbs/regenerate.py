@@ -66,9 +66,15 @@ def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Reb
     """
     planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
     boundaries = context.settings.boundaries
-    planned, selection = planner.plan(
-        request.scope, boundaries=boundaries, saved=request.saved, into=request.into, warn=context.warn
-    )
+    with context.progress("plan") as (progress,):
+        planned, selection = planner.plan(
+            request.scope,
+            boundaries=boundaries,
+            saved=request.saved,
+            into=request.into,
+            warn=context.warn,
+            progress=progress,
+        )
     note_selection(request.scope, selection, context)
     if context.settings.dry_run:
         return chain(unread(selection), map(WouldReplay.of, planned))

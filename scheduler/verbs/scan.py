@@ -39,11 +39,20 @@ from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.lost_leader import heal_commands, log_dirs_of
 from resnap.tiering.planner import PartitionScan, Planner
 from resnap.tiering.remote_log.waiting import waiting_segments
-from resnap.tiering.selection import NothingInScopeError, Scope, high_watermark_of, joined_once, select, warn_unmatched
+from resnap.tiering.selection import (
+    NothingInScopeError,
+    Scope,
+    high_watermark_of,
+    joined_once,
+    looked_at,
+    select,
+    warn_unmatched,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from resnap.replay.watching import Progress
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
     from resnap.scheduler.output.rendering import Row
@@ -100,11 +109,23 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
     warn_unmatched(request.scope, selection, context.warn)
     sources = planner.engine.reading.sources
     faults = partial(faults_of, releases=states.releases, log_dirs=selection.most_log_dirs)
-    return scanned(selection, high_watermark_of(request.scope, selection, sources, context.warn), planner, faults)
+    high_watermark = high_watermark_of(request.scope, selection, sources, context.warn)
+    return _scanned_with_progress(selection, high_watermark, planner, faults, context)
+
+
+def _scanned_with_progress(
+    selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf, context: Context
+) -> Iterator[Scanned | Unread]:
+    with context.progress("scan") as (progress,):
+        yield from scanned(selection, high_watermark, planner, faults, progress)
 
 
 def scanned(
-    selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf = lambda _: ()
+    selection: Selection,
+    high_watermark: int | None,
+    planner: Planner,
+    faults: _FaultsOf = lambda _: (),
+    progress: Progress | None = None,
 ) -> Iterator[Scanned | Unread]:
     """Return what each selected partition lacks, then what could not be read."""
     starts = selection.starts(planner.engine.reading.sources)
@@ -117,7 +138,7 @@ def scanned(
                     known_faults=tuple(faults(selected)),
                 ),
             )
-            for selected in selection.partitions
+            for selected in looked_at(selection.partitions, progress)
         ),
         (Unread(faults=(problem.error,), partly_done=True) for problem in selection.problems),
     )

@@ -41,7 +41,7 @@ from resnap.storage.words import agreeing, counted, human_bytes, human_count, in
 from resnap.tiering.held_check import HeldCheck
 from resnap.tiering.judging.eligibility import Eligibility
 from resnap.tiering.judging.refusal import FAULTS, Reason
-from resnap.tiering.selection import high_watermark_of, warn_unmatched
+from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
 from resnap.tiering.shipping.shipment import PartitionShipment
 from resnap.tiering.tier import TierRun
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.planner import Planned, Planner
-    from resnap.tiering.selection import Selection
+    from resnap.tiering.selection import SelectedPartition, Selection
     from resnap.tiering.tier import TierOrder
 
 
@@ -120,15 +120,16 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     selection = planner.select(request.scope, request.saved)
     warn_unmatched(request.scope, selection, context.warn)
     high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context.warn)
-    orders = tiering.orders(selection, request.saved, high_watermark)
-    planned = tiering.plans(orders)
+    with context.progress("look", "plan") as (looking, planning):
+        orders = tiering.orders(selection, request.saved, high_watermark, looking)
+        planned = tiering.plans(orders, planning)
     if not settings.dry_run:
         tiering.keep_topics(orders, request.scope)
     return chain(
         [Selected(orders=tuple(orders))],
         unread(selection),
         _broken_manifests(orders, context),
-        _dry_run(orders, planned, _stops(planner, orders, high_watermark, selection))
+        _dry_run(orders, planned, _stops(planner, orders, high_watermark, selection, context))
         if settings.dry_run
         else _tier(tiering, orders, planned, context),
     )
@@ -148,22 +149,23 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
 
 
 def _stops(
-    planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None, selection: Selection
+    planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None, selection: Selection, context: Context
 ) -> Iterator[str]:
     """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
-    found: dict[Reason, list[tuple[TierOrder, Refusal]]] = {}
+    found: dict[Reason, list[tuple[SelectedPartition, Refusal]]] = {}
     starts = selection.starts(planner.engine.reading.sources)
-    for order in orders:
-        judged = planner.judge(order.selected, high_watermark, starts[order.selected.inventory.partition.path])
-        blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
-        stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
-        stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt
-        for reason, refusal in stops.items():
-            found.setdefault(reason, []).append((order, refusal))
+    with context.progress("judge") as (progress,):
+        for selected in looked_at([order.selected for order in orders], progress):
+            judged = planner.judge(selected, high_watermark, starts[selected.inventory.partition.path])
+            blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
+            stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
+            stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt
+            for reason, refusal in stops.items():
+                found.setdefault(reason, []).append((selected, refusal))
     for reason, places in found.items():
-        order, first = places[0]
+        selected, first = places[0]
         more = f" (and {some(len(places) - 1, 'more partition')})" if len(places) > 1 else ""
-        yield f"{reason.value}: {order.topic_partition}{more}: {first.detail}: {first.hint}"
+        yield f"{reason.value}: {selected.topic_partition}{more}: {first.detail}: {first.hint}"
 
 
 def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Iterable[str]) -> Iterator[WouldReplay]:

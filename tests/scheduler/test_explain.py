@@ -10,6 +10,7 @@ import pytest
 from resnap.scheduler.job.open_transactions import transaction_text
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot
+from resnap.storage.words import instant
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
 from resnap.tiering.controller.transactions.state_log import read_transaction_states
@@ -47,6 +48,15 @@ def test_the_batches_in_their_roles_make_the_brokers_entries(
         assert (marker["coordinatorEpoch"] if marker else -1) == entry.coordinator_epoch
         last = max((one for one in (batch, marker) if one), key=lambda one: one["lastOffset"])
         assert (last["producerEpoch"], last["timestamp"]) == (entry.producer_epoch, entry.timestamp)
+
+
+def test_people_see_times_and_programs_milliseconds(command: Resnap, broker_log: Path) -> None:
+    rows = command("explain", broker_log, "payments-0", 985, "--output", "json").document["batches"]
+    said = command("explain", broker_log, "payments-0", 985).out
+    for row in rows:
+        assert isinstance(row["timestamp"], int)
+        assert str(row["timestamp"]) not in said
+        assert instant(row["timestamp"]) in said
 
 
 def test_one_producer_may_be_asked_for(command: Resnap, broker_log: Path) -> None:

@@ -100,6 +100,49 @@ def test_compiling_machine_code_is_reported_once_and_is_not_part_of_the_rate() -
     ]
 
 
+def test_what_comes_before_work_is_said_at_once_and_later_with_the_time_it_has_taken() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("replay", stream, clock)
+    progress.expect(3, 30 * MIB)
+    progress.at_work("starting", 0)
+    assert stream.getvalue() == "replay: starting Spark \u2026\n"
+    clock.advance(37_000)
+    for _ in range(4):
+        progress.at_work("compiling", 2)
+        clock.advance(int(LINE_INTERVAL_S * 1000))
+    progress.advance(1, 10 * MIB)
+    clock.advance(10_000)
+    assert progress.state().left_s is None, "the start of Spark says nothing of how fast it reads"
+    progress.advance(1, 10 * MIB)
+    assert stream.getvalue().splitlines()[1:] == [
+        "replay: preparing machine code (first run only), 37.0 s",
+        "replay: preparing machine code (first run only), 47.0 s",
+        "replay: preparing machine code (first run only), 57.0 s",
+        "replay: preparing machine code (first run only), 1 m 7 s",
+        "replay: 1/3 segments, 10.0 MiB/30.0 MiB, 1 m 17 s",
+        "replay: 2/3 segments, 20.0 MiB/30.0 MiB, 1 m 27 s, 1.0 MiB/s, 10.0 s left",
+    ]
+
+
+def test_work_that_reads_no_segments_is_told_by_their_number_unless_it_is_over_soon() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("plan", stream, clock)
+    progress.expect(30, 0)
+    for _ in range(3):
+        progress.advance(5, 0)
+        clock.advance(6_000)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "plan: 15/30 segments, 12.0 s, 12.0 s left",
+        "plan: 15/30 segments, 18.0 s, 18.0 s left",
+    ]
+    quick = LineProgress("plan", stream, clock)
+    quick.expect(30, 0)
+    quick.advance(30, 0)
+    quick.finish()
+    assert len(stream.getvalue().splitlines()) == 2
+
+
 @pytest.mark.slow
 def test_the_first_replay_of_an_installation_says_that_it_makes_machine_code(
     resnap: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
