@@ -123,7 +123,10 @@ def _human_fact(name: str, value: object) -> tuple[str, str]:
 
 def human_facts(totals: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return what something comes to, field by field, as people read it; tables are for pages of their own."""
-    return [_human_fact(name, value) for name, value in totals.items() if not isinstance(value, dict | list)]
+    shown = (
+        (name, value) for name, value in totals.items() if value is not None and not isinstance(value, dict | list)
+    )
+    return [_human_fact(name, value) for name, value in shown]
 
 
 def outcome_lines(row: Mapping[str, Any]) -> list[str]:

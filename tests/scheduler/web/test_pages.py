@@ -15,7 +15,7 @@ import pytest
 from resnap.scheduler.runs.partition_details import ScannedBoundary
 from resnap.scheduler.runs.run import Run, RunRequest, RunState
 from resnap.scheduler.web.partition_pictures import BOUNDARIES, cells, spread_of
-from resnap.scheduler.web.words import outcome_lines
+from resnap.scheduler.web.words import human_facts, outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -256,6 +256,10 @@ def test_a_cell_is_shown_as_the_worst_that_is_in_it() -> None:
     assert [one.word.text for one in cells(some, most=2)] == ["made", "missing"]
     assert spread_of(some) == "1 missing, 1 made, 1 empty, 1 present"
     assert len({word.sign for word in BOUNDARIES.values()}) == len(BOUNDARIES)
+
+
+def test_totals_that_are_not_known_or_a_table_are_not_shown_as_facts() -> None:
+    assert human_facts({"lost": 1, "knownFaults": None, "brokers": []}) == [("lost", "1")]
 
 
 def test_reasons_come_before_counts() -> None:
