@@ -13,8 +13,9 @@ A verb is one file, ``scheduler/verbs/<verb>.py``, and its row here. Its file de
 - schedules: what they may give to it (``runs.configuration``); the lane in which it waits (``runs.worker``);
 - its page, its metrics, and its lines in ``docs/reference.md`` (``python -m tests.reference``).
 
-Commands that print settings or talk to the service's file, and verbs that are more than one job, are functions with
-``@with_settings(...)``, whose docstring is their help; they are named ``module:function``.
+Where a file declares several, its rows name them, as ``module:NAME``. Commands that print settings or talk to the
+service's file, and ``plan``, are functions with ``@with_settings(...)``, whose docstring is their help; they are named
+likewise.
 """
 
 from typing import Final, NamedTuple
@@ -24,7 +25,7 @@ class CommandRow(NamedTuple):
     """The location of a command, its one-line summary, and an example.
 
     Attributes:
-        place: the module of a verb, or ``module:function``.
+        place: the module of a verb, or ``module:NAME`` of a verb or a function.
         kind: what runs of the service are called that do it; None where only the shell may ask for it.
 
     """
@@ -39,7 +40,7 @@ _COMMANDS: Final = "resnap.scheduler.commands"
 _VERBS: Final = "resnap.scheduler.verbs"
 COMMANDS: Final[dict[str, CommandRow]] = {
     "check": CommandRow(
-        f"{_VERBS}.check:check",
+        f"{_VERBS}.check",
         "Say for each topic whether tiering can be turned on.",
         "resnap check /var/lib/kafka --server-properties /etc/kafka/server.properties",
     ),
@@ -76,7 +77,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap repair s3://tiered/cluster-1 --dry-run",
     ),
     "explain": CommandRow(
-        f"{_VERBS}.explain:explain",
+        f"{_VERBS}.explain",
         "Show the batches that made each entry of a snapshot.",
         "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
     ),
@@ -101,12 +102,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
     ),
     "inspect": CommandRow(
-        f"{_VERBS}.inspect.file:inspect_file",
+        f"{_VERBS}.inspect.file",
         "Show any file of a log dir or a store.",
         "resnap inspect /var/lib/kafka/payments-0/00000000000000004200.snapshot",
     ),
     "doctor": CommandRow(
-        f"{_VERBS}.doctor:doctor",
+        f"{_VERBS}.doctor",
         "Check what a run needs: Java, log dirs, store, clock.",
         "resnap doctor /var/lib/kafka s3://tiered/cluster-1",
     ),
@@ -121,17 +122,17 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap config show --config /etc/resnap.toml",
     ),
     "controller image": CommandRow(
-        f"{_VERBS}.controller:show_image",
+        f"{_VERBS}.controller:IMAGE",
         "Show the cluster that a metadata log describes.",
         "resnap controller image /var/lib/kafka/__cluster_metadata-0",
     ),
     "controller producer-ids": CommandRow(
-        f"{_VERBS}.controller:show_producer_ids",
+        f"{_VERBS}.controller:PRODUCER_IDS",
         "Show which producer ids were used.",
         "resnap controller producer-ids /var/lib/kafka",
     ),
     "controller config": CommandRow(
-        f"{_VERBS}.controller:show_brokers_config",
+        f"{_VERBS}.controller:CONFIG",
         "Show the settings brokers use.",
         "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
     ),
@@ -141,7 +142,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap controller audit /var/lib/kafka",
     ),
     "remote status": CommandRow(
-        f"{_VERBS}.remote_status:show_status",
+        f"{_VERBS}.remote_status",
         "Show what brokers know to be in remote storage.",
         "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
     ),
@@ -152,7 +153,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "replicas",
     ),
     "fleet status": CommandRow(
-        f"{_VERBS}.fleet_status:show_fleet",
+        f"{_VERBS}.fleet_status",
         "Say for each topic of the cluster whether tiering can be turned on.",
         "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
     ),
@@ -173,21 +174,21 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "census",
     ),
     "quota set": CommandRow(
-        f"{_VERBS}.quota:set_quota", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
+        f"{_VERBS}.quota:SET", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
     ),
     "quota delete": CommandRow(
-        f"{_VERBS}.quota:delete_quota", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
+        f"{_VERBS}.quota:DELETE", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
     ),
     "quota describe": CommandRow(
-        f"{_VERBS}.quota:describe_quotas", "Show the quotas that are set, and where.", "resnap quota describe"
+        f"{_VERBS}.quota:DESCRIBE", "Show the quotas that are set, and where.", "resnap quota describe"
     ),
     "quota simulate": CommandRow(
-        f"{_VERBS}.quota_simulate:simulate_quota",
+        f"{_VERBS}.quota_simulate",
         "Show which principals a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
     ),
     "quota advise": CommandRow(
-        f"{_VERBS}.quota_advise:advise_quota",
+        f"{_VERBS}.quota_advise",
         "Find a rate that throttles few principals.",
         "resnap quota advise /var/lib/kafka --share 0.95",
     ),

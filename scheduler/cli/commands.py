@@ -99,13 +99,13 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     if words in GROUPS:
         return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
     name = words.rsplit(maxsplit=1)[-1]
-    module, _, function = COMMANDS[words].place.partition(":")
-    found = import_module(module)
-    if function:
-        return make_command(name, getattr(found, function), COMMANDS[words].example)
-    from resnap.scheduler.cli.asking import command_of  # noqa: PLC0415 - loads what only verbs need
+    module, _, declared = COMMANDS[words].place.partition(":")
+    command = getattr(import_module(module), declared or "VERB")
+    if not callable(command):
+        from resnap.scheduler.cli.asking import command_of  # noqa: PLC0415 - loads what only verbs need
 
-    return make_command(name, command_of(found.VERB), COMMANDS[words].example)
+        command = command_of(command)
+    return make_command(name, command, COMMANDS[words].example)
 
 
 def make_command(name: str, function: Callable[..., Any], example: str) -> Any:  # noqa: ANN401

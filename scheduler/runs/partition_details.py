@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.evidence import segment_spans
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.reports import explanation_rows, producer_row
-from resnap.scheduler.verbs.explain import Request, explanations
+from resnap.scheduler.verbs.explain import explanations
 from resnap.storage.errors import ResnapError, UsageError, in_file
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
@@ -157,13 +157,8 @@ class PartitionDetails:
         return self.reads.run(partial(self._explain, seen, offset, producer_id), LONG_READ_S)
 
     def _explain(self, seen: ScannedPartition, offset: int, producer_id: int | None) -> list[Row]:
-        request = Request(
-            scope=self._scope(seen),
-            topic_partition=TopicPartition(seen.topic, seen.partition),
-            offset=offset,
-            producer_id=producer_id,
-        )
-        found = explanations(request, self.engine.reading.sources)
+        name, sources = TopicPartition(seen.topic, seen.partition), self.engine.reading.sources
+        found = explanations(self._scope(seen), name, offset, producer_id, sources)
         return [row for one in found for row in explanation_rows(one)]
 
     def _scope(self, seen: ScannedPartition) -> Scope:

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Log dirs, and the topics that are to be moved."""
-
-    scope: Scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Move(Result):
     """What a move of one partition would lose.
 
@@ -67,7 +60,7 @@ class Move(Result):
         return not self.producers and self.not_known is None
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(scope: Scope, context: Context) -> Iterator[Result]:
     """Yield each partition of which a part is in remote storage alone.
 
     Raises:
@@ -75,8 +68,8 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
     """
     sources, settings = reading_of(context.settings).sources, context.settings
-    selection = select(request.scope, sources)
-    warn_unmatched(request.scope, selection, context.warn)
+    selection = select(scope, sources)
+    warn_unmatched(scope, selection, context.warn)
     yield from unread(selection)
     for selected in selection.partitions:
         partition = selected.inventory.partition

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
-from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Result, View
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
+from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import facts_of, releases_of
 from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
-from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.settings.layers import static_properties
@@ -69,10 +67,26 @@ _FIRST: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be judged."""
+class Asked(Request):
+    """Say for each topic whether tiering can be turned on, and what stops it.
 
-    scope: Scope
+    Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
+    tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what
+    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records. Of the
+    batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
+
+    With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
+    would lose, and until when. It ends with 4 if there are any, or if that is not known.
+    """
+
+    before_move: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--before-move",
+            metavar="TOPIC",
+            help="Instead: what a move of this topic (a glob; several times) between disks of a broker would lose now.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +207,7 @@ class _Judge:
         yield "record-batches"
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(request: Asked, context: Context) -> Iterator[Result]:
     """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
@@ -201,6 +215,10 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
     """
     scope, settings = request.scope, context.settings
+    if request.before_move:
+        if scope.topics:
+            raise UsageError("--before-move names the topics itself", hint="leave out --topic")
+        return moves.run(replace(scope, topics=tuple(request.before_move), topic_flag="--before-move"), context)
     sources = reading_of(settings).sources
     unanswered: list[str] = []
     known: list[Mapping[str, str]] = []
@@ -458,35 +476,14 @@ class CheckView(View[Result]):
             yield f"Next: nothing is left to do: {known[bool(self._by_verdict[Verdict.READY])]}."
 
 
-@with_settings(
-    PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA, ("producer_id_expiration_ms", "transaction_max_timeout_ms"), STORE
+VERB = Verb(
+    takes=(
+        *(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA),
+        *(("producer_id_expiration_ms", "transaction_max_timeout_ms"), STORE),
+    ),
+    request=Asked,
+    run=run,
+    view=lambda request, context: (
+        moves.BeforeMoveView() if request.before_move else CheckView(request.scope, context.settings)
+    ),
 )
-def check(
-    context: Invocation,
-    sources: LogDirs = None,
-    before_move: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--before-move",
-            metavar="TOPIC",
-            help="Instead: what a move of this topic (a glob; several times) between disks of a broker would lose now.",
-        ),
-    ] = None,
-) -> int:
-    """Say for each topic whether tiering can be turned on, and what stops it.
-
-    Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
-    tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what
-    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records. Of the
-    batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
-
-    With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
-    would lose, and until when. It ends with 4 if there are any, or if that is not known.
-    """
-    scope = scope_of(context.settings, sources)
-    if before_move:
-        if scope.topics:
-            raise UsageError("--before-move names the topics itself", hint="leave out --topic")
-        scope = replace(scope, topics=tuple(before_move), topic_flag="--before-move")
-        return context.show(moves.run(moves.Request(scope=scope), context), moves.BeforeMoveView())
-    return context.show(run(Request(scope=scope), context), CheckView(scope, context.settings))

@@ -2,15 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from resnap.scheduler.cli.flags import METADATA, SERVER
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
 from resnap.scheduler.output.rendering import Column, Row
@@ -30,14 +29,34 @@ from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 _RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which metadata log is to be read, and for what."""
+MetadataLog = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="DIR",
+        help="The directory __cluster_metadata-0, or the log dir that contains it; the default is --metadata-log.",
+    ),
+]
 
-    directory: Path | None = None
-    """None for the one that the settings name, or that lies in a log dir."""
-    relying_on: Collection[type] = ()
-    """Records that must not have been skipped."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageAsked(Request):
+    """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
+
+    directory: MetadataLog = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsAsked(Request):
+    """Show every block of producer ids: which broker got it, under which epoch, and when."""
+
+    directory: MetadataLog = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAsked(Request):
+    """Show what brokers use: each setting's value, who set it, and what that overrules."""
+
+    directory: MetadataLog = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +66,10 @@ class Read(Result):
     image: MetadataImage
 
 
-def run(request: Request, context: Context) -> Iterator[Read]:
-    """Yield the image.
+def run(
+    request: ImageAsked | ProducerIdsAsked | ConfigAsked, context: Context, relying_on: Collection[type] = ()
+) -> Iterator[Read]:
+    """Yield the image, for which no record of ``relying_on`` must have been skipped.
 
     Raises:
         UsageError: there is no metadata log.
@@ -57,7 +78,7 @@ def run(request: Request, context: Context) -> Iterator[Read]:
 
     """
     place = None if request.directory is None else str(request.directory)
-    yield Read(image=load_image(metadata_log_of(context.settings, place)).relying_on(*request.relying_on))
+    yield Read(image=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
 
 
 def _count(value: object) -> str:
@@ -297,32 +318,26 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
     ]
 
 
-MetadataLog = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="DIR",
-        help="The directory __cluster_metadata-0, or the log dir that contains it; the default is --metadata-log.",
+IMAGE = Verb(
+    takes=(METADATA, SERVER),
+    request=ImageAsked,
+    run=run,
+    view=lambda _, context: ImageView(whole=context.settings.output != "table"),
+    reads="other",
+)
+PRODUCER_IDS = Verb(
+    takes=(METADATA, SERVER),
+    request=ProducerIdsAsked,
+    run=partial(run, relying_on=(ProducerIdsRecord,)),
+    view=lambda *_: ProducerIdsView(),
+    reads="other",
+)
+CONFIG = Verb(
+    takes=(METADATA, SERVER),
+    request=ConfigAsked,
+    run=partial(run, relying_on=SETTINGS_TYPES),
+    view=lambda _, context: ConfigView(
+        {} if context.settings.server_properties is None else static_properties(context.settings.server_properties)
     ),
-]
-
-
-@with_settings(METADATA, SERVER)
-def show_image(context: Invocation, directory: MetadataLog = None) -> None:
-    """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
-    context.show(run(Request(directory=directory), context), ImageView(whole=context.output.form != "table"))
-
-
-@with_settings(METADATA, SERVER)
-def show_producer_ids(context: Invocation, directory: MetadataLog = None) -> None:
-    """Show every block of producer ids: which broker got it, under which epoch, and when."""
-    request = Request(directory=directory, relying_on=(ProducerIdsRecord,))
-    context.show(run(request, context), ProducerIdsView())
-
-
-@with_settings(METADATA, SERVER)
-def show_brokers_config(context: Invocation, directory: MetadataLog = None) -> None:
-    """Show what brokers use: each setting's value, who set it, and what that overrules."""
-    properties = context.settings.server_properties
-    static = {} if properties is None else static_properties(properties)
-    request = Request(directory=directory, relying_on=SETTINGS_TYPES)
-    context.show(run(request, context), ConfigView(static))
+    reads="other",
+)

@@ -18,10 +18,8 @@ from resnap.replay.scan.split_scan import why_no_kernel
 from resnap.replay.scratch import scratch_directory
 from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.clock import Clock
-from resnap.scheduler.job.contract import Context, View
+from resnap.scheduler.job.contract import Context, Request, Verb, View
 from resnap.scheduler.job.kafka_releases import faults_line, releases_of
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
@@ -44,17 +42,27 @@ TOLERATED_SKEW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What to examine besides this machine: log dirs and stores, and the URL of what is a store whatever it holds."""
+class Asked(Request):
+    """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
 
-    places: tuple[str, ...]
-    store: str | None = None
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG_DIR|STORE",
+            help="Log dirs to check, and stores to test by writing, reading and deleting a small object; the default is"
+            " log.dirs.",
+        ),
+    ] = None
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="A store to test, as the argument."),
+    ] = None
 
 
-def run(request: Request, context: Context) -> Iterator[Finding]:
+def run(request: Asked, context: Context) -> Iterator[Finding]:
     """Yield the findings, one at a time, as they are made."""
-    environment = process_environment()
-    return examine(context.settings, environment, context.clock, places=request.places, store_url=request.store)
+    settings, places = context.settings, request.places or [*map(str, context.settings.log_dirs)]
+    return examine(settings, process_environment(), context.clock, places=places, store_url=request.store)
 
 
 def examine(
@@ -248,22 +256,10 @@ class DoctorView(View[Finding]):
         return FAILED if self._counts[Health.FAIL] else OK
 
 
-@with_settings(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3)
-def doctor(
-    context: Invocation,
-    places: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LOG_DIR|STORE",
-            help="Log dirs to check, and stores to test by writing, reading and deleting a small object; the default is"
-            " log.dirs.",
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="URL", help="A store to test, as the argument."),
-    ] = None,
-) -> int:
-    """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
-    request = Request(places=tuple(places or map(str, context.settings.log_dirs)), store=store)
-    return context.show(run(request, context), DoctorView())
+VERB = Verb(
+    takes=(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3),
+    request=Asked,
+    run=run,
+    view=lambda *_: DoctorView(),
+    reads="other",
+)

@@ -11,9 +11,7 @@ from resnap.replay.explain import Explanation, Role, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows, show_time
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -29,13 +27,19 @@ from resnap.tiering.selection import Scope, SelectedPartition, select
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which snapshot is to be explained; ``producer_id`` is the only producer to be explained, None for all."""
+class Asked(Request):
+    """Show the batches that made each entry of the producer snapshot at OFFSET."""
 
-    scope: Scope
-    topic_partition: TopicPartition
-    offset: int
-    producer_id: int | None = None
+    source: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, the partition's directory, or a URL.")]
+    topic_partition: Annotated[
+        str, typer.Argument(metavar="TOPIC-PARTITION", help="The partition, named like its directory.")
+    ]
+    offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", help="Offset of the snapshot; only batches below it count.", min=0)
+    ]
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ class LostItsState(Result):
     leader: LostLeader
 
 
-def run(request: Request, context: Context) -> Iterator[Explained | LostItsState]:
+def run(request: Asked, context: Context) -> Iterator[Explained | LostItsState]:
     """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
@@ -63,36 +67,42 @@ def run(request: Request, context: Context) -> Iterator[Explained | LostItsState
         FormatError, LogDirError: a segment cannot be read.
 
     """
-    sources = reading_of(context.settings).sources
-    selected = select(request.scope, sources).find(request.topic_partition)
-    segments = load_facts(selected.inventory.partition, sources).segments
-    _check_log_end(request, segments, sources)
-    found = explain_entries(segments, request.offset, request.producer_id, sources=sources)
+    name = parse_partition_dir_name(request.topic_partition)
+    if name is None:
+        what = f"{request.topic_partition!r} is not a partition"
+        raise UsageError(what, hint="a topic and a number, such as payments-0")
+    scope, sources = scope_of(context.settings, [request.source]), reading_of(context.settings).sources
+    selected = select(scope, sources).find(name.topic_partition)
+    segments, found = _explained(selected, request.offset, request.producer_id, sources)
     try:
         find_ends(found, segments, request.offset, sources=sources)
     except ResnapError as error:  # of what lies above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
     producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
     live = selected.live_facts
-    led = None if live is None or live.leader is None else Led(request.topic_partition, live.leader)
-    holders = holders_of(selected.log_dir.path, request.scope.connect, producer_ids, context.warn, led)
+    led = None if live is None or live.leader is None else Led(selected.topic_partition, live.leader)
+    holders = holders_of(selected.log_dir.path, scope.connect, producer_ids, context.warn, led)
     for one in found:
         holder = holders.by_producer_id.get(one.producer_id)
         yield Explained(
             explanation=one,
             transactional_id=None if holder is None else holder.transactional_id,
-            open_transaction=_open_transaction(request.topic_partition, one, holders),
+            open_transaction=_open_transaction(selected.topic_partition, one, holders),
         )
-    yield from _lost_its_state(selected, segments, sources, request.scope, context)
+    yield from _lost_its_state(selected, segments, sources, scope, context)
 
 
-def _check_log_end(request: Request, segments: Sequence[SegmentSpan], sources: Sources) -> None:
-    """Check that the offset is not above the log end offset; raises as ``run``."""
-    if segments and segments[-1].base_offset < request.offset:
+def _explained(
+    selected: SelectedPartition, offset: int, producer_id: int | None, sources: Sources
+) -> tuple[Sequence[SegmentSpan], list[Explanation]]:
+    """Return the segments, and what made each entry at an offset that is not above the log's end; raises as ``run``."""
+    segments = load_facts(selected.inventory.partition, sources).segments
+    if segments and segments[-1].base_offset < offset:
         end = log_end(segments, sources=sources)
-        if request.offset > end:
-            what = f"{request.topic_partition} ends at offset {end}: there is no producer state at {request.offset}"
+        if offset > end:
+            what = f"{selected.topic_partition} ends at offset {end}: there is no producer state at {offset}"
             raise UsageError(what, hint=f"give an offset up to {end}")
+    return segments, explain_entries(segments, offset, producer_id, sources=sources)
 
 
 def _lost_its_state(
@@ -112,12 +122,11 @@ def _lost_its_state(
         context.warn(f"this replica seems to have lost its producer state: {lost.detail}: {what}")
 
 
-def explanations(request: Request, sources: Sources) -> list[Explanation]:
+def explanations(
+    scope: Scope, topic_partition: TopicPartition, offset: int, producer_id: int | None, sources: Sources
+) -> list[Explanation]:
     """Return what made each entry, by producer id; ``sources`` say how segments are reached; raises as ``run``."""
-    selected = select(request.scope, sources).find(request.topic_partition)
-    segments = load_facts(selected.inventory.partition, sources).segments
-    _check_log_end(request, segments, sources)
-    return explain_entries(segments, request.offset, request.producer_id, sources=sources)
+    return _explained(select(scope, sources).find(topic_partition), offset, producer_id, sources)[1]
 
 
 def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) -> OpenTransaction | None:
@@ -154,7 +163,7 @@ class ExplainView(View["Explained | LostItsState"]):
                     "timestamp", "isTransactional", "coordinatorEpoch", "transactionalId")
     )  # fmt: skip
 
-    def __init__(self, request: Request, bootstrap_server: str | None, command_config: Path | None) -> None:
+    def __init__(self, request: Asked, bootstrap_server: str | None, command_config: Path | None) -> None:
         self._request, self._producers = request, 0
         self._bootstrap_server, self._command_config = bootstrap_server, command_config
         self._open: list[OpenTransaction] = []
@@ -202,30 +211,12 @@ class ExplainView(View["Explained | LostItsState"]):
             yield from self._lost.lines(self._bootstrap_server, self._command_config)
 
 
-@with_settings(CLUSTER, REMOTE, STORE)
-def explain(
-    context: Invocation,
-    source: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, the partition's directory, or a URL.")],
-    topic_partition: Annotated[
-        str, typer.Argument(metavar="TOPIC-PARTITION", help="The partition, named like its directory.")
-    ],
-    offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", help="Offset of the snapshot; only batches below it count.", min=0)
-    ],
-    producer_id: Annotated[
-        int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
-    ] = None,
-) -> None:
-    """Show the batches that made each entry of the producer snapshot at OFFSET."""
-    name = parse_partition_dir_name(topic_partition)
-    if name is None:
-        what = f"{topic_partition!r} is not a partition"
-        raise UsageError(what, hint="a topic and a number, such as payments-0")
-    request = Request(
-        scope=scope_of(context.settings, [source]),
-        topic_partition=name.topic_partition,
-        offset=offset,
-        producer_id=producer_id,
-    )
-    settings = context.settings
-    context.show(run(request, context), ExplainView(request, settings.bootstrap_server, settings.command_config))
+VERB = Verb(
+    takes=(CLUSTER, REMOTE, STORE),
+    request=Asked,
+    run=run,
+    view=lambda request, context: ExplainView(
+        request, context.settings.bootstrap_server, context.settings.command_config
+    ),
+    reads="other",
+)

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
-from resnap.scheduler.job.contract import Result, View
+from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.rendering import Column
@@ -50,7 +48,18 @@ class FleetBrokers(Result):
     status: FleetStatus
 
 
-def run(context: Context) -> Iterator[FleetTopic | FleetBrokers]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Request):
+    """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
+
+    Asks the services beside the brokers, which the [[fleet]] tables of the configuration file name, and with
+    --bootstrap-server the cluster, which replicas there are. A topic is ready only if each of its replicas is known to
+    be. Ends with 0 if every topic that Kafka tiers is ready, with 4 if one is blocked, and with 16 if none is known to
+    be and a broker, its service or the cluster did not answer.
+    """
+
+
+def run(_: Asked, context: Context) -> Iterator[FleetTopic | FleetBrokers]:
     """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
@@ -142,13 +151,10 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
             yield "Next: nothing is left to do: Kafka tiers none of these topics."
 
 
-@with_settings(TOPIC, CLUSTER)
-def show_fleet(context: Invocation) -> int:
-    """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
-
-    Asks the services beside the brokers, which the [[fleet]] tables of the configuration file name, and with
-    --bootstrap-server the cluster, which replicas there are. A topic is ready only if each of its replicas is known to
-    be. Ends with 0 if every topic that Kafka tiers is ready, with 4 if one is blocked, and with 16 if none is known to
-    be and a broker, its service or the cluster did not answer.
-    """
-    return context.show(run(context), FleetView(settings=context.settings))
+VERB = Verb(
+    takes=(TOPIC, CLUSTER),
+    request=Asked,
+    run=run,
+    view=lambda _, context: FleetView(settings=context.settings),
+    reads="other",
+)

@@ -8,9 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
@@ -40,13 +38,27 @@ def number(value: object) -> str:
     return f"{value:.0f}" if value.is_integer() and value < _EXACT else f"{value:.6g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Whose ``producer_ids_rate`` is to be set; a rate of None deletes it."""
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
+UserDefault = Annotated[
+    bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
+]
 
-    user: str | None
-    """None is the default user."""
-    rate: float | None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsked(Request):
+    """Set the producer_ids_rate of a user, or of the default user."""
+
+    rate: Annotated[float, typer.Argument(metavar="RATE", help="producer_ids_rate: new producer ids an hour.")]
+    user: User = None
+    user_default: UserDefault = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAsked(Request):
+    """Delete the producer_ids_rate of a user, or of the default user."""
+
+    user: User = None
+    user_default: UserDefault = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +68,7 @@ class Changed(Result):
     facts: Row
 
 
-def run(request: Request, context: Context) -> Iterator[Changed]:
+def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Changed]:
     """Set or delete the rate of one user.
 
     Raises:
@@ -65,17 +77,17 @@ def run(request: Request, context: Context) -> Iterator[Changed]:
         ConfigurationError, LogDirError: the file cannot be read or written.
 
     """
-    file = _quota_file(context)
+    user, file = _one(request.user, default=request.user_default), _quota_file(context)
     if file is None:
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
-    if request.rate is None:
-        file.delete_rate(request.user)
-        yield Changed(facts={"user": request.user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+    if isinstance(request, DeleteAsked):
+        file.delete_rate(user)
+        yield Changed(facts={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
         return
     facts: Row = {
-        "user": request.user,
+        "user": user,
         PRODUCER_IDS_RATE: request.rate,
-        "changed": file.set_rate(request.user, request.rate),
+        "changed": file.set_rate(user, request.rate),
         "file": str(file.path),
     }
     yield Changed(facts=facts)
@@ -96,10 +108,11 @@ class ChangedView(View[Changed]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeRequest:
-    """Whose quotas are to be shown; None for all users."""
+class DescribeAsked(Request):
+    """Show the quotas that are set, and those of a cluster, with their origin."""
 
-    of: FilterPart | None
+    user: User = None
+    user_default: UserDefault = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +132,15 @@ class NoQuota(Result):
     text: str
 
 
-def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQuota]:
+def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | NoQuota]:
     """Yield the quotas that are set, with their origin.
 
     Raises:
         ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
 
     """
-    parts = [] if request.of is None else [request.of]
+    of = _chosen(request.user, default=request.user_default)
+    parts = [] if of is None else [of]
     found = quota_origins(context)
     if context.settings.bootstrap_server is not None:
         with cluster_of(context.settings) as cluster:
@@ -138,7 +152,7 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | NoQ
                 is_empty = False
                 yield Quota(entity=entity, key=key, value=value, origin=origin.text)
     if is_empty:
-        yield NoQuota(text=_consequence(found, request.of))
+        yield NoQuota(text=_consequence(found, of))
 
 
 def _consequence(found: list[Origin], of: FilterPart | None) -> str:
@@ -207,39 +221,6 @@ def _quota_file(context: Context) -> QuotaFile | None:
     return None if directory is None else QuotaFile(directory, Disk(), context.note)
 
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user; `User:NAME` means the same.")]
-UserDefault = Annotated[
-    bool, typer.Option("--user-default", help="The default user: all users without a rate of their own.")
-]
-
-
-@with_settings(STATE)
-def set_quota(
-    context: Invocation,
-    rate: Annotated[float, typer.Argument(metavar="RATE", help="producer_ids_rate: new producer ids an hour.")],
-    *,
-    user: User = None,
-    user_default: UserDefault = False,
-) -> None:
-    """Set the producer_ids_rate of a user, or of the default user."""
-    request = Request(user=_one(user, default=user_default), rate=rate)
-    context.show(run(request, context), ChangedView())
-
-
-@with_settings(STATE)
-def delete_quota(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
-    """Delete the producer_ids_rate of a user, or of the default user."""
-    request = Request(user=_one(user, default=user_default), rate=None)
-    context.show(run(request, context), ChangedView())
-
-
-@with_settings(STATE, METADATA, CLUSTER)
-def describe_quotas(context: Invocation, *, user: User = None, user_default: UserDefault = False) -> None:
-    """Show the quotas that are set, and those of a cluster, with their origin."""
-    request = DescribeRequest(of=_chosen(user, default=user_default))
-    context.show(describe(request, context), QuotaView())
-
-
 def _chosen(name: str | None, *, default: bool) -> FilterPart | None:
     """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither."""
     if name is not None and default:
@@ -257,3 +238,10 @@ def _one(name: str | None, *, default: bool) -> str | None:
     if chosen is None:
         raise UsageError("no user is named", hint="give --user NAME or --user-default")
     return chosen.name
+
+
+SET = Verb(takes=(STATE,), request=SetAsked, run=run, view=lambda *_: ChangedView(), reads="other")
+DELETE = Verb(takes=(STATE,), request=DeleteAsked, run=run, view=lambda *_: ChangedView(), reads="other")
+DESCRIBE = Verb(
+    takes=(STATE, METADATA, CLUSTER), request=DescribeAsked, run=describe, view=lambda *_: QuotaView(), reads="other"
+)

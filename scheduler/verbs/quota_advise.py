@@ -3,17 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STORE, TOPIC, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, Unread, View
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STORE, TOPIC
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.quota import number
 from resnap.scheduler.verbs.quota_simulate import shown_duration
@@ -23,17 +19,23 @@ from resnap.tiering.judging.known_faults import MANY_ENTRIES
 from resnap.tiering.quota.client_quotas import user_name
 from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
-from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which log is to be judged; ``share`` is how many principals, the quietest, the rate must not throttle."""
+class Asked(Request):
+    """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
 
-    scope: Scope
-    rules: Rules
-    share: float
-    principal_map: Path | None = None
+    share: Annotated[
+        float,
+        typer.Option(
+            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
+        ),
+    ] = 0.99
+    principal_map: PrincipalFile = None
+    profile: Profile = "P-C"
+    samples: Samples = 11
+    window_seconds: WindowSeconds = 3600
+    unit: Unit = "hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Advised(Result):
     outcome: Outcome
 
 
-def run(request: Request, context: Context) -> Iterator[Advice | Advised | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Advice | Advised | Unread]:
     """Find the rate, and yield what each principal needs, the most first.
 
     Raises:
@@ -63,7 +65,7 @@ def run(request: Request, context: Context) -> Iterator[Advice | Advised | Unrea
         ResnapError: Spark failed.
 
     """
-    rules = request.rules
+    rules = rules_of(request.profile, request.samples, request.window_seconds, request.unit, 0.01, permissive=False)
     with uses_of(request.scope, request.principal_map, context) as uses:
         needs = [one for one in uses.map(partial(_need, rules=rules)) if one is not None]
         rate = advised_rate([need.least_rate for need in needs], request.share) if needs else None
@@ -164,29 +166,11 @@ class AdviceView(View[Advice | Advised | Unread]):
             )
 
 
-@with_settings(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE)
-def advise_quota(
-    context: Invocation,
-    sources: LogDirs = None,
-    *,
-    share: Annotated[
-        float,
-        typer.Option(
-            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
-        ),
-    ] = 0.99,
-    principal_map: PrincipalFile = None,
-    profile: Profile = "P-C",
-    samples: Samples = 11,
-    window_seconds: WindowSeconds = 3600,
-    unit: Unit = "hour",
-) -> None:
-    """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
-    request = Request(
-        scope=scope_of(context.settings, sources),
-        rules=rules_of(profile, samples, window_seconds, unit, 0.01, permissive=False),
-        share=share,
-        principal_map=principal_map,
-    )
-    view = AdviceView(unit=unit, share=share, is_table=context.output.form == "table")
-    context.show(run(request, context), view)
+VERB = Verb(
+    takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
+    request=Asked,
+    run=run,
+    view=lambda request, context: AdviceView(
+        unit=request.unit, share=request.share, is_table=context.settings.output == "table"
+    ),
+)

@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, Unread, View
-from resnap.scheduler.job.wiring import scope_of
+from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
@@ -31,25 +28,44 @@ from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, che
 from resnap.tiering.quota.producer_activity import LogUses, Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
-from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which log is to be put through which quota.
+class Asked(Request):
+    """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
 
-    Attributes:
-        rate: one rate for all principals; None for the rates that are set, and those of the metadata log.
-        principal_map: a file that names the owner of each id; None for one principal per topic.
-        plot: a file to draw ids, tokens and throttling into.
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", help="One rate for all principals; the default is the rates set, and those of --metadata-log."
+        ),
+    ] = None
+    principal_map: PrincipalFile = None
+    profile: Profile = "P-C"
+    permissive: Annotated[
+        bool, typer.Option("--permissive", help="Let all requests pass, and report how long each would have to wait.")
+    ] = False
+    samples: Samples = 11
+    window_seconds: WindowSeconds = 3600
+    unit: Unit = "hour"
+    false_positive_rate: Annotated[
+        float,
+        typer.Option(
+            "--false-positive-rate", min=1e-9, max=0.5, help="Share of new ids that may pass without being counted."
+        ),
+    ] = 0.01
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
+    ] = None
 
-    """
-
-    scope: Scope
-    rules: Rules
-    rate: float | None = None
-    principal_map: Path | None = None
-    plot: Path | None = None
+    @property
+    def rules(self) -> Rules:
+        """The rules of the quota."""
+        return rules_of(
+            self.profile, self.samples, self.window_seconds, self.unit, self.false_positive_rate,
+            permissive=self.permissive,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +83,7 @@ class Simulated(Result):
     outcome: Outcome
 
 
-def run(request: Request, context: Context) -> Iterator[LogRead | Simulated | Unread]:
+def run(request: Asked, context: Context) -> Iterator[LogRead | Simulated | Unread]:
     """Put the uses of producer ids of a log through the quota, principal by principal.
 
     Raises:
@@ -102,7 +118,7 @@ def _simulated(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) ->
     return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
-def _rates(request: Request, context: Context) -> UserRates:
+def _rates(request: Asked, context: Context) -> UserRates:
     if request.rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, request.rate)
         return UserRates(default=request.rate)
@@ -195,45 +211,9 @@ class SimulationView(View[LogRead | Simulated | Unread]):
         )
 
 
-FalsePositives = Annotated[
-    float,
-    typer.Option(
-        "--false-positive-rate", min=1e-9, max=0.5, help="Share of new ids that may pass without being counted."
-    ),
-]
-
-
-@with_settings(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE)
-def simulate_quota(
-    context: Invocation,
-    sources: LogDirs = None,
-    *,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", help="One rate for all principals; the default is the rates set, and those of --metadata-log."
-        ),
-    ] = None,
-    principal_map: PrincipalFile = None,
-    profile: Profile = "P-C",
-    permissive: Annotated[
-        bool, typer.Option("--permissive", help="Let all requests pass, and report how long each would have to wait.")
-    ] = False,
-    samples: Samples = 11,
-    window_seconds: WindowSeconds = 3600,
-    unit: Unit = "hour",
-    false_positive_rate: FalsePositives = 0.01,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
-    ] = None,
-) -> None:
-    """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
-    request = Request(
-        scope=scope_of(context.settings, sources),
-        rules=rules_of(profile, samples, window_seconds, unit, false_positive_rate, permissive=permissive),
-        rate=rate,
-        principal_map=principal_map,
-        plot=plot,
-    )
-    context.show(run(request, context), SimulationView())
+VERB = Verb(
+    takes=(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE),
+    request=Asked,
+    run=run,
+    view=lambda *_: SimulationView(),
+)

@@ -10,9 +10,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
@@ -51,13 +49,24 @@ _NO_METADATA: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Where to read."""
+class Asked(Request):
+    """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 
-    log_dirs: tuple[str, ...]
-    """Those of one broker."""
-    store: str | None = None
-    """What brokers tier to, to be compared."""
+    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR is optional.
+    WAITING shows the closed segments that are not in remote storage, and for how long the oldest has waited. Exits with
+    13 if that is longer than --copy-overdue-after: tiering has stopped, whatever the cause.
+    """
+
+    log_dirs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="LOG_DIR", help="Log dirs of one broker; the default is log.dirs."),
+    ] = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they know."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,7 @@ class Read(Result):
     status: RemoteStatus
 
 
-def run(request: Request, context: Context) -> Iterator[Read]:
+def run(request: Asked, context: Context) -> Iterator[Read]:
     """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
 
     Raises:
@@ -89,7 +98,8 @@ def run(request: Request, context: Context) -> Iterator[Read]:
         ResnapError: it, or the store, cannot be read.
 
     """
-    settings, places, live = context.settings, request.log_dirs, context.settings.bootstrap_server
+    settings, live = context.settings, context.settings.bootstrap_server
+    places = request.log_dirs or [*map(str, settings.log_dirs)]
     scope = scope_of(settings, places if live is None or places else [live])
     sources = Sources(s3=settings.s3())
     with nullcontext() if live is None else cluster_of(settings) as cluster:
@@ -408,26 +418,10 @@ def _custom_metadata(data: bytes | None) -> Row | None:
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 
-@with_settings(TOPIC, CLUSTER, COPYING_IN_TIME, S3)
-def show_status(
-    context: Invocation,
-    log_dirs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="LOG_DIR", help="Log dirs of one broker; the default is log.dirs."),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they know."
-        ),
-    ] = None,
-) -> int:
-    """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
-
-    By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR is optional.
-    WAITING shows the closed segments that are not in remote storage, and for how long the oldest has waited. Exits with
-    13 if that is longer than --copy-overdue-after: tiering has stopped, whatever the cause.
-    """
-    places = tuple(log_dirs or map(str, context.settings.log_dirs))
-    view = RemoteStatusView(whole=context.output.form != "table")
-    return context.show(run(Request(log_dirs=places, store=store), context), view)
+VERB = Verb(
+    takes=(TOPIC, CLUSTER, COPYING_IN_TIME, S3),
+    request=Asked,
+    run=run,
+    view=lambda _, context: RemoteStatusView(whole=context.settings.output != "table"),
+    reads="other",
+)

@@ -7,7 +7,7 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.verbs.inspect.file import Entry, InspectView, Opened, Request, run
+from resnap.scheduler.verbs.inspect.file import Asked, Entry, InspectView, Opened, run
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
@@ -15,6 +15,7 @@ from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.readers import open_reader
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.controller.transactions.metadata import TransactionState
+from resnap.tiering.selection import Scope
 from tests.builders import a_batch, a_marker
 from tests.cases import each, mostly_slow
 from tests.logs.transaction_log import NOW_MS, step, write_segment
@@ -34,7 +35,7 @@ Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Entry]:
     """Yield what the job yields: nothing in it replays."""
     context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
-    return run(Request(file=str(file), **options), context)
+    return run(Asked(scope=Scope(sources=()), file=str(file), **options), context)
 
 
 def shown(file: object, **options: Any) -> Shown:

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.output.rendering import Answer, Row
 from resnap.scheduler.verbs.inspect.dump_log import check_dump, dump_lines
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
@@ -21,21 +19,17 @@ from resnap.storage.sources.files import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Which file is to be shown.
+class Asked(Request):
+    """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
 
-    Attributes:
-        file: a path, or the URL of an object.
-        kind: what it is; by default that follows from the name, or the content.
-        limit: of how many entries at most; None for all.
-        as_dump: whether it is shown as Kafka's own tool does: with ``isvalid``, and a wrong checksum is no damage.
-
-    """
-
-    file: str
-    kind: Kind | None = None
-    limit: int | None = None
-    as_dump: bool = False
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")]
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--kind", help="The kind of file; by default it follows from the name or the content."),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most N rows.", show_default=False)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +47,7 @@ class Entry(Result):
     row: Row
 
 
-def run(request: Request, context: Context) -> Iterator[Opened | Entry]:
+def run(request: Asked, context: Context) -> Iterator[Opened | Entry]:
     """Yield what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
@@ -64,17 +58,19 @@ def run(request: Request, context: Context) -> Iterator[Opened | Entry]:
 
     """
     file, settings = request.file, context.settings
+    # As Kafka's own tool does: with ``isvalid``, and a wrong checksum is no damage.
+    as_dump = settings.output == "dump-log"
     sources = Sources(s3=settings.s3(), keys=settings.keys())
     with opened_file(file, sources, verify_crc=settings.verify_crc) as opened, in_file(file):
         kind = request.kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
         if kind is None:
             known = ", ".join(Kind)
             raise UsageError(f"{file}: neither name nor content says what this is", hint=f"say it: --kind {known}")
-        answer = INSPECTORS[kind](replace(opened, shows_validity=request.as_dump))
+        answer = INSPECTORS[kind](replace(opened, shows_validity=as_dump))
         head = {"file": file, "kind": str(kind), "sizeBytes": opened.reader.size_bytes, **answer.head}
         if request.limit is not None:
             head["limit"] = request.limit
-        if request.as_dump:
+        if as_dump:
             check_dump(kind, head)
         yield Opened(kind=kind, answer=replace(answer, head=head))
         for row in islice(answer.rows, request.limit):
@@ -107,18 +103,4 @@ class InspectView(View[Opened | Entry]):
         return dump_lines(replace(self._opened.answer, rows=rows), self._opened.kind)
 
 
-@with_settings(CHECKING, STORE, DUMPED)
-def inspect_file(
-    context: Invocation,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")],
-    kind: Annotated[
-        Kind | None,
-        typer.Option("--kind", help="The kind of file; by default it follows from the name or the content."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most N rows.", show_default=False)
-    ] = None,
-) -> None:
-    """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
-    request = Request(file=file, kind=kind, limit=limit, as_dump=context.output.form == "dump-log")
-    context.show(run(request, context), InspectView())
+VERB = Verb(takes=(CHECKING, STORE, DUMPED), request=Asked, run=run, view=lambda *_: InspectView(), reads="other")
