@@ -96,7 +96,7 @@ class Plans:
         """Return up to ``limit`` plans, newest first, made before the plan ``before`` if it is given."""
         query = "SELECT * FROM plans WHERE id < ? ORDER BY id DESC LIMIT ?"
         with self.database.read() as connection:
-            return [_plan(row) for row in connection.execute(query, (before or "~", limit))]
+            return [*filter(None, map(_plan, connection.execute(query, (before or "~", limit))))]
 
     def check_fresh(self, plan: KeptPlan) -> None:
         """Check that nothing that ``plan`` depends on has changed.
@@ -118,6 +118,10 @@ class Plans:
             return connection.execute("DELETE FROM plans WHERE created_ms < ?", (older_than_ms,)).rowcount
 
 
-def _plan(row: sqlite3.Row) -> KeptPlan:
-    request = request_from(json.loads(row["request"]))
+def _plan(row: sqlite3.Row) -> KeptPlan | None:
+    """Return the plan of a row; None if it is of a release that knows more, as a run is skipped then."""
+    try:
+        request = request_from(json.loads(row["request"]))
+    except (ValueError, KeyError, TypeError):
+        return None
     return loaded(KeptPlan, row, request=request, rows=json.loads(row["rows"]), totals=json.loads(row["totals"]))

@@ -194,6 +194,17 @@ def test_an_id_that_no_run_has_is_not_found_whatever_it_looks_like(service: Whol
                 assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), path
 
 
+def test_a_plan_of_a_later_release_is_not_in_lists_and_hides_no_other(service: Whole) -> None:
+    with service.client() as client:
+        later, plan = (client.post("/v1/plans", json={"partitions": ["payments-1"]}).json()["id"] for _ in range(2))
+        with service.services.database.write() as connection:
+            replaced = "UPDATE plans SET request = json_set(request, '$.kind', 'mend') WHERE id = ?"
+            connection.execute(replaced, (later,))
+        assert [one["id"] for one in client.get("/v1/plans").json()["plans"]] == [plan]
+        assert client.get(f"/v1/plans/{later}").status_code == 404
+        assert client.get("/plans").status_code == 200
+
+
 def test_what_the_caller_has_already_is_not_sent_again(service: Whole) -> None:
     with service.client() as client:
         first = client.get("/v1/partitions")
