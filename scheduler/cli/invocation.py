@@ -60,7 +60,7 @@ class Invocation:
 
     def engine(self, *, ahead: bool = False) -> Engine:
         """Return the engine of this command; it is closed when the command ends."""
-        from resnap.scheduler.job.wiring import engine_of  # noqa: PLC0415 - a third of the program, which few need
+        from resnap.scheduler.job.replaying import engine_of  # noqa: PLC0415 - a third of the program, which few need
 
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 

@@ -12,7 +12,7 @@ from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
-from resnap.scheduler.job.wiring import engine_of
+from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
 from resnap.scheduler.runs.history import History, RunFilter

@@ -16,8 +16,8 @@ import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
 from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
+from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.output.documents import CensusRow
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.census_count import Counted, ProducerCounter

@@ -20,8 +20,8 @@ from resnap.replay.watching import Progress
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.wiring import engine_of, uploading_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
 from resnap.scheduler.verbs.scan import Scanned, scan_row, scanned
 from resnap.scheduler.verbs.tier import shipment_row

@@ -14,7 +14,8 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY,
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Unread, unread
-from resnap.scheduler.job.wiring import planner_of, rules_of, scope_of
+from resnap.scheduler.job.replaying import planner_of
+from resnap.scheduler.job.wiring import rules_of, scope_of
 from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError

@@ -15,8 +15,8 @@ import typer
 
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
+from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import cost_row, count_of, identity
-from resnap.scheduler.job.wiring import planner_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import LockedError, ResnapError, UsageError

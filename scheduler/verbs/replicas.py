@@ -20,8 +20,9 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
+from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.wiring import cluster_of, planner_of, remote_of
+from resnap.scheduler.job.wiring import cluster_of, remote_of
 from resnap.scheduler.output.documents import ReplicasRow
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column

@@ -17,8 +17,9 @@ from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, 
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Context, Result, Unread
+from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import incomplete_warning
-from resnap.scheduler.job.wiring import cluster_of, planner_of
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.verbs.restored_partition import (

@@ -29,8 +29,8 @@ from resnap.scheduler.cli.flags import (
 )
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
+from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
-from resnap.scheduler.job.wiring import planner_of, uploading_of
 from resnap.scheduler.output.documents import PlanRow, ShipmentRow
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay

@@ -20,8 +20,9 @@ from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMO
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
+from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
-from resnap.scheduler.job.wiring import journal_of, planner_of, scope_of
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.documents import UnfitRow
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import DECLARED

@@ -16,7 +16,7 @@ from tests.clocks import FixedClock
 from resnap.scheduler.verbs.regenerate import Asked, run
 from resnap.scheduler.settings.settings import Settings
 from resnap.tiering.selection import Scope
-from resnap.scheduler.job.wiring import engine_of
+from resnap.scheduler.job.replaying import engine_of
 from tests.scheduler.contexts import SilentContext
 from tests.builders import a_partition
 from tests.replay.test_spark_job import NOW_MS, transactions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.job.wiring import engine_of
+from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
