@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from resnap.storage.disk import Disk
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from random import Random
 
     from resnap.storage.disk import Dress
 
@@ -212,3 +215,32 @@ def _write_tree(folder: _Folder, into: Path, *, names_survive: bool) -> None:
             _write_tree(below, into / name, names_survive=names_survive)
         else:
             (into / name).write_bytes(below.durable)
+
+
+def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, steps: int, within_s: float) -> None:
+    """Kill the process that ``begin`` starts, a moment after some step that it has come to; it calls what it gets."""
+    heard, told = os.pipe()
+    child = begin(lambda: os.write(told, b".") and None)
+    os.close(told)
+    for _ in range(draw.randrange(steps)):
+        if not os.read(heard, 1):
+            break  # it has come to its end
+    time.sleep(draw.random() * within_s)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(heard)
+
+
+def kill_on_a_disk(work: Callable[[Disk], object], draw: Random, steps: int) -> None:
+    """Do ``work`` with a disk in a process of its own, and kill that a moment after some step."""
+
+    def begin(step: Callable[[], None]) -> int:
+        child = os.fork()
+        if not child:
+            try:
+                work(WatchedDisk(0, step))
+            finally:
+                os._exit(0)
+        return child
+
+    kill_after_a_step(begin, draw, steps, within_s=0.001)

@@ -6,9 +6,7 @@ import errno
 import os
 import random
 import shutil
-import signal
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,7 @@ from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
 from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
-from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
+from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, kill_on_a_disk, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
 from tests.scheduler.installed import SET, check_install, copied, look, regenerate, staged_in
 
@@ -255,7 +253,7 @@ def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> 
 def test_a_kill_at_any_instant_leaves_old_and_new_files_only(place: Place, kills: int) -> None:
     draw, before, states = random.Random(kills), look(place.data), set()
     for number in range(kills):
-        _run_and_kill(place, draw, undoing=number % 3 == 2)
+        kill_on_a_disk(place.take_back if number % 3 == 2 else place.install, draw, steps=90)
         made = check_install(place.data, before, place.staged, killed=True)
         check_tail(place)
         states.add(len(made))
@@ -268,30 +266,6 @@ def test_a_kill_at_any_instant_leaves_old_and_new_files_only(place: Place, kills
     place.take_back()
     assert look(place.data) == before
     assert len(states) > 2, f"the kills came too early or too late: {states}"
-
-
-def _run_and_kill(place: Place, draw: random.Random, *, undoing: bool = False) -> None:
-    """Install, or undo, in a process of its own, and kill that: a moment after some step that it has come to."""
-    steps, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        disk = WatchedDisk(0, lambda: _report_step(told))
-        try:
-            place.take_back(disk) if undoing else place.install(disk)
-        finally:
-            os._exit(0)
-    os.close(told)
-    for _ in range(draw.randrange(90)):
-        if not os.read(steps, 1):
-            break  # it has come to its end
-    time.sleep(draw.random() * 0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(steps)
-
-
-def _report_step(told: int) -> None:
-    os.write(told, b".")
 
 
 def test_runs_at_two_log_dirs_at_the_same_moment_have_places_of_their_own(original: Place, quick: Path) -> None:

@@ -7,12 +7,12 @@ import random
 import shutil
 import signal
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.scheduler.failing_disk import kill_after_a_step
 from tests.scheduler.files import tree
 from tests.scheduler.scenes import ON_WHAT_IS_SHIPPED, SET, VERBS, Scene, contents, one_partition
 
@@ -85,20 +85,6 @@ def kill_before(scene: Scene, verb: str, at: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-def kill_somewhere(scene: Scene, verb: str, draw: random.Random, steps: int) -> None:
-    """Run the verb, and kill it a moment after some step that it has come to."""
-    heard, told = os.pipe()
-    child = in_child(scene, verb, lambda _: os.write(told, b".") and None)
-    os.close(told)
-    for _ in range(draw.randrange(steps)):
-        if not os.read(heard, 1):
-            break  # it has come to its end
-    time.sleep(draw.random() * 0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(heard)
-
-
 def check_rerun(scene: Scene, verb: str, expected: int) -> None:
     assert scene.run(verb) == 0
     assert scene.check(verb, scene.root) == expected
@@ -145,7 +131,7 @@ def test_a_kill_at_any_instant_leaves_what_is_promised_and_one_rerun_completes(
     (expected, steps), draw, seen = undisturbed(new_scene, verb), random.Random(kills), set()
     scene = new_scene(verb)
     for number in range(kills):
-        kill_somewhere(scene, verb, draw, steps)
+        kill_after_a_step(lambda step, at=scene: in_child(at, verb, lambda _: step()), draw, steps, within_s=0.002)
         seen.add(scene.check(verb, scene.root))
         if number % 3 == 2:
             check_rerun(scene, verb, expected)

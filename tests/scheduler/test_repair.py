@@ -276,6 +276,20 @@ def test_objects_that_are_gone_are_named_and_the_other_partitions_are_repaired(
         shutil.rmtree(scene.files.store)
 
 
+def repair_killed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repair until the first object of a segment is replaced."""
+    honest = LocalObjectStore.replace
+
+    def killed(store: LocalObjectStore, key: str, body: bytes, *, etag: str) -> None:
+        honest(store, key, body, etag=etag)
+        if ".resnap" not in key:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalObjectStore, "replace", killed)
+        assert scene.repair().code == 130
+
+
 @pytest.mark.slow
 def test_a_run_that_was_killed_is_finished_by_the_next(
     scene_of: Callable[[str], Scene], monkeypatch: pytest.MonkeyPatch
@@ -285,16 +299,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
         right = scene.parts()
         scene.damage()
         wrong = scene.contents()
-        honest = LocalObjectStore.replace
-
-        def killed(store: LocalObjectStore, key: str, body: bytes, *, etag: str, honest: Any = honest) -> None:
-            honest(store, key, body, etag=etag)
-            if ".resnap" not in key:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr(LocalObjectStore, "replace", killed)
-            assert scene.repair().code == 130
+        repair_killed(scene, monkeypatch)
         assert scene.contents() != wrong
         ran = scene.repair()
         assert ran.code == 0, ran.err
@@ -310,16 +315,7 @@ def test_what_retention_deletes_after_a_killed_run_keeps_no_later_run_from_repai
 ) -> None:
     scene = scene_of("flat")
     scene.damage()
-    honest = LocalObjectStore.replace
-
-    def killed(store: LocalObjectStore, key: str, body: bytes, *, etag: str) -> None:
-        honest(store, key, body, etag=etag)
-        if ".resnap" not in key:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalObjectStore, "replace", killed)
-        assert scene.repair().code == 130
+    repair_killed(scene, monkeypatch)
     (record,) = (scene.files.store / ".resnap/repaired").rglob("!record")
     assert command("retain", scene.url, "--retention-bytes", "1", "--delete").code == 0
     for _ in range(2):

@@ -8,9 +8,7 @@ import inspect
 import os
 import random
 import shutil
-import signal
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +23,7 @@ from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring import restorer
 from resnap.tiering.restoring.restorer import unfinished_name
 from resnap.tiering.selection import Scope
-from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, killed_at
+from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, kill_on_a_disk, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests
 
@@ -384,30 +382,11 @@ def test_a_kill_at_any_instant_leaves_whole_partitions(store: Path, quick: Path,
         if number % 4 == 0:
             shutil.rmtree(log_dir, ignore_errors=True)
             log_dir.mkdir()
-        _restore_and_kill(store, log_dir, draw)
+        kill_on_a_disk(lambda disk: restore(store, log_dir, disk), draw, steps=900)
         states.add(len(check_whole(store, log_dir, killed=True)))
     restore(store, log_dir)
     assert check_whole(store, log_dir) == set(PARTITIONS)
     assert len(states) > 1, f"the kills came too early or too late: {states}"
-
-
-def _restore_and_kill(store: Path, log_dir: Path, draw: random.Random) -> None:
-    """Restore in a process of its own, and kill that a moment after some step that it has come to."""
-    steps, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            restore(store, log_dir, WatchedDisk(0, lambda: os.write(told, b".") and None))
-        finally:
-            os._exit(0)
-    os.close(told)
-    for _ in range(draw.randrange(900)):
-        if not os.read(steps, 1):
-            break  # it has come to its end
-    time.sleep(draw.random() * 0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(steps)
 
 
 def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, store: Path, tiny_disk: Path) -> None:
