@@ -27,6 +27,10 @@ Kinds = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="Show the newest N.")]
 
 
+def _named(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else ""
+
+
 def _seconds(value: object) -> str:
     return human_duration(value) if isinstance(value, float) else ""
 
@@ -35,10 +39,11 @@ _COLUMNS = [
     Column(key="id", title="RUN"),
     Column(key="kind", title="KIND"),
     Column(key="state", title="STATE"),
-    Column(key="origin", title="ORIGIN"),
-    Column(key="principal", title="BY"),
+    Column(key="origin", title="ORIGIN", extra=True),
+    Column(key="principal", title="BY", extra=True),
     Column(key="created", title="ASKED FOR"),
     Column(key="seconds", title="TOOK", right=True, show=_seconds),
+    Column(key="topics", title="TOPICS", show=_named, extra=True),
     Column(key="error", title="ERROR"),
 ]
 _PARTITION_COLUMNS = [
@@ -85,6 +90,7 @@ def _row(run: Run) -> Row:
         "principal": run.principal,
         **{name: None if at_ms is None else instant(at_ms) for name, at_ms in ends.items()},
         "seconds": _took_s(run),
+        "topics": run.request.chosen,
         "error": run.errors[0].message if run.errors else None,
     }
 

@@ -29,6 +29,8 @@ LINE_INTERVAL_S: Final = 10.0
 COMPILING: Final = "preparing machine code (first run only)"
 PHASES: Final = {"waiting": "", "starting": "starting Spark …", "compiling": COMPILING}
 """Phases that people see in other words, or not at all."""
+_SURVEYS: Final = frozenset({"check", "judge", "look", "plan", "scan"})
+"""Tasks that read no segments: they are over soon unless there are very many, and a bar would only flicker."""
 _BEFORE_WORK: Final = ("starting", "compiling")
 """Phases in which nothing is counted: a line says so at once."""
 
@@ -222,7 +224,7 @@ def show_progress(
     """Yield a progress receiver for each of ``tasks``, in the form that suits ``stream``."""
     if quiet:
         yield [Progress() for _ in tasks]
-    elif stream.isatty() and not as_json:
+    elif stream.isatty() and not as_json and not _SURVEYS.issuperset(tasks):
         with _bars(tasks, stream, clock) as bars:
             yield bars
     else:

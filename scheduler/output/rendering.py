@@ -45,6 +45,17 @@ def harmless(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+_LEAST_FOLDED: Final = 12
+"""Narrower than that, a last column is not folded."""
+_COLOURS: Final = {
+    **dict.fromkeys(("ready", "succeeded", "done", "ok"), "green"),
+    **dict.fromkeys(("unknown", "partially_failed", "warning"), "yellow"),
+    **dict.fromkeys(("blocked", "failed"), "red"),
+    **dict.fromkeys(("running", "cancelling"), "blue"),
+}
+"""Of states, on a terminal; rich shows none with NO_COLOR, and the words say it all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """How a table shows one value of each row."""
@@ -57,6 +68,8 @@ class Column:
     show: Callable[[object], str] = plain_text
     of: Callable[[Row], object] | None = None
     """Makes the value of the whole row, where no single key has it."""
+    extra: bool = False
+    """Left out on a terminal that is too narrow for the whole table."""
 
     @property
     def heading(self) -> str:
@@ -173,25 +186,49 @@ class Output:
             for text in aligned(answer.columns, first, rows):
                 self._print(text)
 
-    def _write_rich(self, columns: Sequence[Column], rows: Iterable[Row]) -> bool:
-        """Print a table unless it is wider than the terminal, which would wrap its cells unreadably."""
+    def _write_rich(self, columns: Sequence[Column], rows: Sequence[Row]) -> bool:
+        """Print a table, without its extra columns if need be, unless it is wider than the terminal even so.
+
+        The last column may be folded; others, wrapped, would be unreadable.
+        """
         # Most commands print no table to a terminal, and need not wait for rich.
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415
         from rich.console import Console  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(Text(column.heading), justify="right" if column.right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(column.cell(row)) for column in columns))
         console = Console(file=self._stream)
-        unbounded = console.options.update(max_width=sys.maxsize)
-        if console.measure(table, options=unbounded).maximum > console.width:
+        cells = {column.key: [column.cell(row) for row in rows] for column in columns}
+
+        def table_of(shown: Sequence[Column]) -> Table:
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            for column in shown:
+                table.add_column(
+                    Text(column.heading),
+                    justify="right" if column.right else "left",
+                    overflow="fold",
+                    no_wrap=column is not shown[-1],
+                )
+            for texts in zip(*(cells[column.key] for column in shown), strict=True):
+                table.add_row(*(Text(text, _COLOURS.get(text, "")) for text in texts))
+            return table
+
+        def width_of(table: Table) -> int:
+            return console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum
+
+        shown, left_out = list(columns), [column for column in columns if column.extra]
+        table = table_of(shown)
+        while (too_wide := width_of(table) - console.width) > 0 and left_out:
+            shown.remove(left_out.pop())
+            table = table_of(shown)
+        last = max(map(len, (shown[-1].heading, *cells[shown[-1].key])))
+        if too_wide > 0 and (shown[-1].right or last - too_wide < _LEAST_FOLDED):
             return False
         with _own_errors():
             console.print(table)
+        if len(shown) < len(columns):
+            lacking = ", ".join(column.heading for column in columns if column not in shown)
+            self.line(f"Left out, as the terminal is narrow: {lacking}.")
         return True
 
     def _write_json(self, answer: Answer) -> None:

@@ -351,10 +351,10 @@ class CheckView(View[Result]):
     columns = (
         Column(key="topic", title="TOPIC"),
         Column(key="verdict", title="VERDICT"),
-        Column(key="partitions", title="PARTITIONS", right=True),
-        Column(key="tierableBytes", title="TIERABLE", right=True, show=_size),
+        Column(key="partitions", title="PARTITIONS", right=True, extra=True),
+        Column(key="tierableBytes", title="TIERABLE", right=True, show=_size, extra=True),
         Column(key="blockedBytes", title="BLOCKED", right=True, show=_size),
-        Column(key="shippedBytes", title="SHIPPED", right=True, show=_size),
+        Column(key="shippedBytes", title="SHIPPED", right=True, show=_size, extra=True),
         Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size),
         Column(key="blockers", title="WHY", show=_reasons),
     )

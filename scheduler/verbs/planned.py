@@ -148,7 +148,7 @@ class PlanView(DryRunView):
     columns = (
         PARTITION,
         Column(key="snapshots", title="SNAPSHOTS", right=True),
-        Column(key="segments", title="SEGMENTS", right=True),
+        Column(key="segments", title="SEGMENTS", right=True, extra=True),
         Column(key="read", title="READ", right=True, show=bytes_of),
         Column(key="runs", title="OFFSETS READ", show=_offsets_read),
     )

@@ -329,11 +329,11 @@ class ScanView(View["Scanned | Unread"]):
     kind = "partition"
     columns = (
         PARTITION,
-        Column(key="segments", title="SEGMENTS", right=True),
-        BYTES,
+        Column(key="segments", title="SEGMENTS", right=True, extra=True),
+        replace(BYTES, extra=True),
         Column(key="lost", title="MISSING", right=True),
-        Column(key="replayNow", title="READ NOW", right=True, show=bytes_of),
-        Column(key="replayRoll", title="READ ROLL", right=True, show=bytes_of),
+        Column(key="replayNow", title="READ NOW", right=True, show=bytes_of, extra=True),
+        Column(key="replayRoll", title="READ ROLL", right=True, show=bytes_of, extra=True),
         Column(key="brokerStops", title="BROKER STOPS", show=_why),
         Column(key="blocking", title="RESNAP STOPS", show=_why),
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,6 +88,39 @@ def test_a_terminal_gets_a_table_of_rich_if_it_fits_and_a_plain_one_if_not(monke
     assert "──" in rendered("table", an_answer(), is_terminal=True)
     wide = an_answer(rows=[{"topic": "t" * 60, "offset": 7}])
     assert rendered("table", wide, is_terminal=True).splitlines()[2] == "t" * 60 + "       7"
+
+
+def test_a_narrow_terminal_gets_no_extra_columns_and_folds_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (Column(key="topic"), Column(key="bytes", right=True, extra=True), Column(key="why"))
+    answer = Answer(name="rows", columns=columns, rows=[{"topic": "t" * 20, "bytes": 10**12, "why": "because " * 4}])
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "1000000000000" in rendered("table", answer, is_terminal=True)
+    monkeypatch.setenv("COLUMNS", "40")
+    text = rendered("table", replace(answer, rows=list(answer.rows)), is_terminal=True)
+    assert "t" * 20 in text
+    assert "1000000000000" not in text
+    assert text.count("because") == 4
+    assert text.splitlines()[-1] == "Left out, as the terminal is narrow: bytes."
+    assert max(map(len, text.splitlines()[:-1])) <= 40
+    assert "1000000000000" in rendered("table", answer), "programs get everything"
+
+
+def test_states_have_colours_on_a_terminal_unless_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (Column(key="topic"), Column(key="verdict"))
+    answer = Answer(name="rows", columns=columns, rows=[{"topic": "t", "verdict": "blocked"}])
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def shown(*, is_terminal: bool) -> str:
+        stream = _Terminal() if is_terminal else io.StringIO()
+        Output("table", stream).write(answer)
+        return stream.getvalue()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[31mblocked" in shown(is_terminal=True)
+    assert "\x1b" not in shown(is_terminal=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in shown(is_terminal=True)
 
 
 def test_brackets_in_a_cell_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
