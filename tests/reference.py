@@ -1,4 +1,4 @@
-"""Makes ``docs/reference.md`` from what the code declares: ``python -m tests.reference`` writes it again."""
+"""Makes ``docs/reference.md`` and ``docs/resnap.1`` from what the code declares: ``python -m tests.reference``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.declaration import Declared
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference.md"
+MANUAL: Final = PAGE.with_name("resnap.1")
 HEAD: Final = """# Reference
 
 Made from the declarations in the code by `python -m tests.reference`; a test compares. Do not edit it.
@@ -40,6 +41,36 @@ Made from the declarations in the code by `python -m tests.reference`; a test co
 def reference() -> str:
     """Return the whole page."""
     return "\n".join([HEAD, *commands(), *settings(), *exit_codes(), *codes(), *runs()])
+
+
+def manual() -> str:
+    """Return the manual page: what the commands are for, and the exit codes."""
+    lines = [
+        '.\\" Made from the declarations in the code by `python -m tests.reference`; a test compares. Do not edit it.',
+        '.TH RESNAP 1 "" Resnap "User Commands"',
+        ".SH NAME",
+        "resnap \\- rebuild missing Kafka producer snapshots, and ship segments with them to tiered storage",
+        ".SH SYNOPSIS",
+        ".B resnap\n.I COMMAND\n[argument or flag ...]",
+        ".SH DESCRIPTION",
+        ".B resnap\n.I COMMAND\n.B \\-\\-help\nlists the arguments and flags of a command.",
+        ".SH COMMANDS",
+        *(
+            f".TP\n.B {_roff(name)}\n{_roff(row.summary)}\n.nf\n.I {_roff(row.example)}\n.fi"
+            for name, row in COMMANDS.items()
+        ),
+        ".SH EXIT STATUS",
+        *(f".TP\n.B {code}\n{_roff(means)}" for code, means in EXIT_CODES.items()),
+        ".SH SEE ALSO",
+        "docs/reference.md, the settings: resnap config show",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    """Return text that roff prints as it is."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    return f"\\&{text}" if text.startswith(".") else text
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -163,4 +194,5 @@ def meanings_in(kind: type[StrEnum]) -> dict[str, str]:
 
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
+    MANUAL.write_text(manual(), encoding="utf-8")
     sys.exit(0)

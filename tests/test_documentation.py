@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -21,7 +23,7 @@ from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
 from tests.cases import each
 from tests.picture import PICTURE, picture, printed
-from tests.reference import PAGE, meanings_in, reference
+from tests.reference import MANUAL, PAGE, manual, meanings_in, reference
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -39,6 +41,16 @@ def section(title: str) -> str:
 
 def test_the_reference_is_what_the_declarations_make() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "make it again: python -m tests.reference"
+    assert MANUAL.read_text(encoding="utf-8") == manual(), "make it again: python -m tests.reference"
+
+
+@pytest.mark.skipif(which("groff") is None, reason="there is no groff")
+def test_the_manual_page_is_set_without_a_warning_and_shows_its_examples_as_they_are_typed() -> None:
+    ran = subprocess.run(["groff", "-man", "-Tascii", "-ww", MANUAL], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", re.sub(".\b", "", ran.stdout))
+    for row in COMMANDS.values():
+        assert row.example in text
 
 
 def test_the_picture_shows_what_the_command_prints() -> None:
