@@ -231,9 +231,18 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
             assert bases(data / f"{name}-0") == [0], "the partition begins empty"
             assert [path.name for path in data.glob(f"{name}-0.*-stray")] != []
 
-    file_at(data / "fatal-0", 10, "txnindex").write_bytes(aborted(13, version=0x7F00))
-    ran = command("check", data, "--topic", "fatal", "--output", "json")
-    assert [one["reason"] for one in ran.document["topics"][0]["blockers"]] == ["index-unusable"]
-    process = broker.start()
-    assert process.wait(PATIENCE_S) != 0, "a transaction index of another version ends the start of a broker"
-    assert "aborted transaction version" in broker.printed()
+    fatal = data / "fatal-0"
+    for path, content, said in (
+        (file_at(fatal, 10, "txnindex"), aborted(13, version=0x7F00), "aborted transaction version"),
+        (fatal / "leader-epoch-checkpoint", b"garbage", "Malformed line in checkpoint file"),
+        (fatal / "partition.metadata", b"version: 7", "Error starting LogManager"),
+    ):
+        before = path.read_bytes() if path.exists() else b""
+        path.write_bytes(content)
+        topics = command("check", data, "--topic", "fatal", "--topic", "whole", "--output", "json").document["topics"]
+        whole = next(row for row in topics if row["topic"] == "whole")
+        assert [one["reason"] for one in whole["blockers"]] == ["no-start"]
+        since, process = len(broker.printed()), broker.start()
+        assert process.wait(PATIENCE_S) != 0, f"a broker starts with a damaged {path.name}"
+        assert said in broker.printed()[since:]
+        path.write_bytes(before)
