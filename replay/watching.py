@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -42,25 +41,3 @@ class Progress:
 
     def at_work(self, phase: Phase, tasks: int) -> None:
         """Receive the current phase, and the number of running tasks."""
-
-
-class CountedProgress(Progress):
-    """Counts the finished segments, and passes everything on."""
-
-    def __init__(self, heard: Progress) -> None:
-        self._heard, self._lock = heard, threading.Lock()
-        self.segments = 0
-
-    def expect(self, segments: int, size_bytes: int) -> None:
-        """Pass it on."""
-        self._heard.expect(segments, size_bytes)
-
-    def advance(self, segments: int, size_bytes: int) -> None:
-        """Add to what is done."""
-        with self._lock:
-            self.segments += segments
-        self._heard.advance(segments, size_bytes)
-
-    def at_work(self, phase: Phase, tasks: int) -> None:
-        """Pass it on."""
-        self._heard.at_work(phase, tasks)

@@ -22,9 +22,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
 
 from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.scan.reading import Reading
+from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
 from resnap.storage.errors import UsageError
 from resnap.storage.small_pieces import each
+from resnap.storage.stores.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,13 +35,10 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
-    from resnap.replay.scan.reading import Reading
-    from resnap.replay.spark.settings import SparkSettings
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Watcher
     from resnap.storage.disk import Dress
-    from resnap.storage.stores.s3_settings import S3Settings
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -95,11 +95,11 @@ class Engine:
 
     """
 
-    kind: Literal["spark", "local"]
-    spark: SparkSettings
-    environment: Mapping[str, str]
-    s3: S3Settings
-    reading: Reading
+    kind: Literal["spark", "local"] = "local"
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    s3: S3Settings = field(default_factory=S3Settings)
+    reading: Reading = field(default_factory=Reading)
     ahead: bool = False
     _warm: WarmSpark | None = field(default=None, init=False, repr=False)
     _reached: frozenset[str] = field(default=frozenset(), init=False, repr=False)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.engine import Engine
-    from resnap.tiering.tier import TierOrder
+    from resnap.tiering.planner import TierOrder
 
 
 _AGAIN: Final = (

@@ -12,6 +12,7 @@ from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import FormatError, StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.tiering.installing.staging_area import StagingArea
+from resnap.tiering.judging.eligibility import end_of
 from resnap.tiering.judging.inventory import with_log_end
 from resnap.tiering.judging.planning import (
     ReplayFacts,
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from resnap.replay.results import PartitionResult
     from resnap.replay.watching import Progress
     from resnap.replay.window import ReplayRules
+    from resnap.storage.layouts.segments import Provenance, ShippedSegment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.sources.files import Sources
     from resnap.tiering.engine import Engine
     from resnap.tiering.judging.broker_blockers import BrokerBlockers
     from resnap.tiering.judging.broker_start import BrokerStart
-    from resnap.tiering.judging.eligibility import Candidates
+    from resnap.tiering.judging.eligibility import Candidates, Eligibility
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.known_faults import MetFault
     from resnap.tiering.judging.lost_producer_state import LostState
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
     from resnap.tiering.selection import SelectedPartition
+    from resnap.tiering.shipping.remainder import Remainder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,33 @@ def cost_of(plans: Sequence[PartitionPlan]) -> Cost:
         segments=sum(run.end - run.start for plan in plans for run in plan.runs),
         size_bytes=sum(plan.bytes_in_segments for plan in plans),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOrder:
+    """What is left to ship of one partition."""
+
+    selected: SelectedPartition
+    provenance: Provenance
+    left: Remainder
+    """Its segments without what is shipped already."""
+    store_url: str
+    cached: CachedPartition | None = None
+    """What is known from earlier runs, where anything is left to ship."""
+    doubted: tuple[ShippedSegment, ...] = ()
+    """What the store holds whose snapshots may lack producers that this run would keep."""
+    settled: Eligibility | None = None
+    """The result of an earlier run for what is left, where nothing has changed since."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Those to ship, unless an earlier run has settled that they wait."""
+        return () if self.settled is not None else self.left.candidates.segments
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return self.selected.topic_partition
 
 
 def _ignore(*_: object) -> None:
@@ -389,27 +419,16 @@ class Planner:
         self.engine.needed_for(plan)
         return Planned(selected=selected, plan=plan, cached=cached, still_valid=still_valid)
 
-    def to_ship(
-        self,
-        selected: SelectedPartition,
-        candidates: Candidates,
-        shown: Sequence[SnapshotFile],
-        cached: CachedPartition | None,
-    ) -> Planned:
-        """Plan what must be known to ship what is left of a partition; snapshots in the store are ``shown``."""
-        wanted = [segment.next_base_offset for segment in candidates.segments]
-        facts = self._facts(selected.inventory.partition, shown)
+    def order(self, order: TierOrder) -> Planned:
+        """Plan what must be known to ship what is left of a partition."""
+        candidates, cached, inventory = order.left.candidates, order.cached, order.selected.inventory
+        facts = self._facts(inventory.partition, order.left.shown)
         if cached is not None:
             cached = cached.supported_by(facts.evidence, self.rules)
-        plan = plan_replay(
-            selected.inventory,
-            facts,
-            [offset for offset in wanted if offset is not None],
-            self.rules,
-            high_watermark=candidates.high_watermark,
-            to_end=True,
-        )
-        return self._planned(selected, plan, cached)
+        wanted = [end_of(segment) for segment in candidates.segments]
+        high_watermark = candidates.high_watermark
+        plan = plan_replay(inventory, facts, wanted, self.rules, high_watermark=high_watermark, to_end=True)
+        return self._planned(order.selected, plan, cached)
 
     def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""

@@ -34,11 +34,10 @@ from resnap.tiering.repairing.originals import Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
-from resnap.tiering.tier import this_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -1,20 +1,22 @@
-"""``TierRun``: finds what is left to ship of each partition, and ships it as soon as its replay is done."""
+"""Ships what of log dirs can be tiered, and is not in the store yet: ``tier`` has the steps, one after the other.
+
+Used as a library it needs a plan's rules, an engine and a store, and tells its caller what became of each partition.
+"""
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from socket import gethostname
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from resnap.replay.scratch import scratch_directory
-from resnap.storage.errors import LockedError
+from resnap.replay.watching import Progress
+from resnap.storage.errors import LockedError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.work_lock import at_work_on
@@ -22,41 +24,34 @@ from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
 from resnap.storage.version import resnap_version
-from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
-from resnap.tiering.judging.eligibility import before_replay, refusing_all
+from resnap.tiering.held_check import HeldCheck
+from resnap.tiering.judging.eligibility import Eligibility, before_replay, refusing_all
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason
-from resnap.tiering.selection import destination_url, looked_at
+from resnap.tiering.planner import TierOrder
+from resnap.tiering.selection import Selection, destination_url, high_watermark_of, looked_at, warn_unmatched
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
-from resnap.tiering.shipping.stored_topics import TopicSettings, keep_topic, topic_key
+from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from resnap.replay.spark.task_pool import TaskPool
-    from resnap.replay.watching import Progress
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.partition_dir import SnapshotFile
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.cluster.facts import TopicFacts
-    from resnap.tiering.controller.metadata.image import MetadataImage
-    from resnap.tiering.judging.eligibility import Candidates, Eligibility
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import Planned, Planner, Replayed
-    from resnap.tiering.run_cache.run_cache import CachedPartition
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyOrder
@@ -80,268 +75,295 @@ class Uploading:
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
     """Where objects lie."""
 
-    complain: Callable[[str], None] = lambda _: None
 
-    def delivery(self, store: ObjectStore) -> Delivery:
-        """Return the delivery to ``store`` for one run."""
-        return Delivery(
-            store=store,
-            verification=self.verification,
-            parallel=self.parallel,
-            throttle=Throttle(bytes_per_s=self.bytes_per_s),
-            complain=self.complain,
-        )
+class Left(NamedTuple):
+    """What was found, and what of it is left to ship; reported before anything is written."""
+
+    selection: Selection
+    orders: list[TierOrder]
+
+
+class Tiered(NamedTuple):
+    """One partition, also where nothing was left of it."""
+
+    order: TierOrder
+    shipment: PartitionShipment
+    """What was shipped of it and what was not."""
+
+
+class Ended(NamedTuple):
+    """The end of shipping, also where the run was cut short."""
+
+    unfinished: int
+    """Segments that are in the store, of partitions that did not come to their end."""
+    partly_done: bool = False
+    """Whether nothing failed, and something was in the store before."""
+
+
+TierRow: TypeAlias = Left | Tiered | TierOrder | Ended | VerificationError
+"""What is reported. An order was not begun, since the store had failed; an error is of what an earlier run shipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierOrder:
-    """What is left to ship of one partition."""
-
-    selected: SelectedPartition
-    provenance: Provenance
-    candidates: Candidates
-    """Without what is shipped already."""
-    already: int
-    store_url: str
-    failures: tuple[ResnapError, ...] = ()
-    """Manifests in the store that are broken."""
-    shown: tuple[SnapshotFile, ...] = ()
-    """Snapshots in the store that describe what lies below the log here."""
-    cached: CachedPartition | None = None
-    """What is known from earlier runs, where anything is left to ship."""
-    doubted: tuple[ShippedSegment, ...] = ()
-    """What the store holds whose snapshots may lack producers that this run would keep."""
-    superseded: tuple[str, ...] = ()
-    """Manifests that name missing objects, beside whole segments of the same offsets."""
-    settled: Eligibility | None = None
-    """The result of an earlier run for what is left, where nothing has changed since."""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition."""
-        return self.selected.topic_partition
-
-
-@dataclass(frozen=True, slots=True)
-class TierRun:
-    """One run of ``tier`` into one store, under the rules of its planner, which manifests record."""
+class TierWork:
+    """What one run works with: a planner, whose rules manifests record, and the store to ship to."""
 
     planner: Planner
     store: ObjectStore
-    uploading: Uploading
     now_ms: Callable[[], int]
+    uploading: Uploading = field(default_factory=Uploading)
+    progress: Callable[..., AbstractContextManager[Sequence[Progress]]] = lambda *tasks: nullcontext(
+        [Progress()] * len(tasks)
+    )
+    """Gives what to report to while tasks last that go on side by side, one for each name."""
+    warn: Callable[[str], None] = lambda _: None
 
-    def orders(
-        self,
-        selection: Selection,
-        saved: SavedPlan | None,
-        high_watermark: int | None,
-        progress: Progress | None = None,
-    ) -> list[TierOrder]:
-        """Return what is left to ship, of the partitions in ``saved`` if it is given.
 
-        Raises:
-            StoreError: the store cannot be listed.
-            UsageError: the store is inside one of the log dirs.
+def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, saved: SavedPlan | None = None) -> None:
+    """Ship what is left of each partition in scope; ``report`` is called with each as soon as it is done.
 
-        """
-        destination_url(self.store.url, selection)
-        topics: dict[tuple[str | None, str], ShippedTopic] = {}
-        orders = []
-        for selected in looked_at(selection.partitions, progress):
-            if saved is not None and selected.topic_partition not in saved.boundaries:
-                continue
-            key = selected.log_dir.cluster_id, selected.topic_partition.topic
-            if key not in topics:
-                topics[key] = ShippedTopic(self.store, self.uploading.layout, *key)
-            orders.append(self._order(selected, topics[key], high_watermark))
-        return orders
+    If the store fails, the partitions on their way are completed, and no others are begun.
 
-    def plans(self, orders: Iterable[TierOrder], progress: Progress | None = None) -> list[Planned]:
-        """Plan what must be known to ship what is left."""
-        to_plan = {one.topic_partition: one for one in orders if one.candidates.segments and one.settled is None}
-        selected = looked_at([one.selected for one in to_plan.values()], progress)
-        left = (to_plan[one.topic_partition] for one in selected)
-        return [self.planner.to_ship(one.selected, one.candidates, one.shown, one.cached) for one in left]
+    Raises:
+        StalePlanError: what ``saved`` was made for has changed.
+        StoreError: the store cannot be listed.
+        UsageError: a source is not what it should be, or executors cannot reach the segments, or the store.
+        ResnapError: the replay failed.
 
-    def _order(self, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
-        candidates = before_replay(selected.inventory, high_watermark=high_watermark)
-        left = remainder(candidates, shipped, self.planner.engine.reading.sources)
-        lost = lost_state(selected.inventory.partition)
-        if lost is not None:
-            refused = refusing_all(left.candidates, Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE)
-            left = replace(left, candidates=refused)
-        held = shipped.with_origins(left.held)
-        cached = None
-        if self.planner.run_cache is not None and left.candidates.segments:
-            cached = self.planner.run_cache.look_up(selected.inventory)
-        return TierOrder(
-            selected=selected,
-            store_url=self.store.url,
-            cached=cached,
-            settled=cached.refused(left.candidates, self.store.url) if cached is not None else None,
-            provenance=self._provenance(selected),
-            candidates=left.candidates,
-            already=left.already,
-            failures=left.failures,
-            doubted=tuple(
-                one for one in held if one.snapshot_origin is not None and self._doubts(one.snapshot_origin, selected)
+    """
+    # Select, and keep what may be shipped by its place in the log, and is not in the store.
+    with work.progress("look", "plan") as (looking, planning):
+        left = left_to_ship(scope, work, saved, looking)
+        # Plan: which segments must be read for the state at the boundaries where snapshots may be lacking.
+        plans = plans_of(work, left.orders, planning)
+    _keep_topics(work, left.orders, scope)
+    report(left)
+    waiting = {order.topic_partition: order for order in left.orders}
+    failures: list[ResnapError] = []
+    finished, visible = 0, list[int]()
+    with work.progress("replay", "ship") as (replaying, shipping):
+        try:
+            with _shipping(work, left.orders, shipping, visible) as crew:
+                for order in (one for one in left.orders if one.settled is not None):
+                    report(Tiered(waiting.pop(order.topic_partition), _not_shipped(order, order.settled)))
+                # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
+                replays = work.planner.replay(plans, crew.staging_url, replaying)
+                # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
+                with crew.ship_all(replays) as shipments:
+                    for replayed, shipped in shipments:
+                        order, shipment = waiting.pop(replayed.result.topic_partition), shipped()
+                        finished += shipment.counted
+                        failures += shipment.failures
+                        _keep_outcome(work, order, replayed, shipment)
+                        report(Tiered(order, shipment))
+        except (KeyboardInterrupt, Exception):
+            report(Ended(len(visible) - finished))
+            raise
+    for order in waiting.values():
+        report(order if order.left.candidates.segments else Tiered(order, _not_shipped(order)))
+    had_begun = any(order.left.already for order in left.orders)
+    report(Ended(len(visible) - finished) if failures else Ended(0, partly_done=had_begun))
+    # Verify what the store held already, where this run would keep more producers than the one that shipped it.
+    if all(isinstance(one, LockedError) for one in failures) and any(order.doubted for order in left.orders):
+        with work.progress("verify") as (progress,):
+            for wrong in HeldCheck(work.planner.engine, work.planner.rules).problems(left.orders, progress, work.warn):
+                report(wrong)
+
+
+def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress: Progress) -> Left:
+    """Return what is left to ship, of the partitions in ``saved`` if it is given.
+
+    Raises:
+        StalePlanError: what ``saved`` was made for has changed.
+        StoreError: the store cannot be listed.
+        UsageError: a source is not what it should be, or the store is inside one of the log dirs.
+
+    """
+    sources = work.planner.engine.reading.sources
+    selection = work.planner.select(scope, saved)
+    warn_unmatched(scope, selection, work.warn)
+    high_watermark = high_watermark_of(scope, selection, sources, work.warn)
+    destination_url(work.store.url, selection)
+    topics: dict[tuple[str | None, str], ShippedTopic] = {}
+    orders = []
+    for selected in looked_at(selection.partitions, progress):
+        if saved is not None and selected.topic_partition not in saved.boundaries:
+            continue
+        key = selected.log_dir.cluster_id, selected.topic_partition.topic
+        if key not in topics:
+            topics[key] = ShippedTopic(work.store, work.uploading.layout, *key)
+        orders.append(_order(work, selected, topics[key], high_watermark))
+    return Left(selection, orders)
+
+
+def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) -> list[Planned]:
+    """Plan what must be known to ship what is left."""
+    to_plan = [one for one in orders if one.segments]
+    looked = looked_at([one.selected for one in to_plan], progress)
+    return [work.planner.order(one) for one, _ in zip(to_plan, looked, strict=True)]
+
+
+def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
+    candidates = before_replay(selected.inventory, high_watermark=high_watermark)
+    left = remainder(candidates, shipped, work.planner.engine.reading.sources)
+    lost = lost_state(selected.inventory.partition)
+    if lost is not None:
+        refused = refusing_all(left.candidates, Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE)
+        left = replace(left, candidates=refused)
+    held = shipped.with_origins(left.held)
+    cache = work.planner.run_cache
+    cached = cache.look_up(selected.inventory) if cache is not None and left.candidates.segments else None
+    return TierOrder(
+        selected=selected,
+        store_url=work.store.url,
+        cached=cached,
+        settled=cached.refused(left.candidates, work.store.url) if cached is not None else None,
+        provenance=_provenance(selected),
+        left=left,
+        doubted=tuple(
+            one for one in held if one.snapshot_origin is not None and _doubts(work, one.snapshot_origin, selected)
+        ),
+    )
+
+
+def _doubts(work: TierWork, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
+    """Whether a stored snapshot may lack a producer that this run would keep."""
+    rules, first = work.planner.rules, first_offset(selected.inventory.partition)
+    return is_narrower(origin, rules) or is_cut_short(origin, rules) or is_of_shorter_log(origin, first)
+
+
+def _provenance(selected: SelectedPartition) -> Provenance:
+    inventory = selected.inventory
+    return Provenance(
+        cluster_id=selected.log_dir.cluster_id,
+        broker_id=selected.log_dir.broker_id,
+        log_directory=str(selected.log_dir.path),
+        topic_partition=selected.topic_partition,
+        topic_id=inventory.partition.topic_id,
+        compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
+        resnap_version=resnap_version(),
+    )
+
+
+def _keep_topics(work: TierWork, orders: Iterable[TierOrder], scope: Scope) -> None:
+    """Write the settings of the topics to ship beside their segments, as the cluster or its metadata log has them.
+
+    Topics without an id, or of which neither says anything, are skipped.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    image_of = lru_cache(lambda source: scope.metadata(source).image())
+    topics = {order.topic_partition.topic: order.selected for order in orders if order.left.candidates.segments}
+    for topic, one in topics.items():
+        topic_id, facts = one.inventory.partition.topic_id, one.live
+        if topic_id is None:
+            continue
+        found = None if facts is None else by_cluster(facts)
+        settings = found or by_metadata(topic, topic_id, image_of(str(one.log_dir.path)))
+        if settings is not None:
+            keep_topic(work.store, topic_key(topic, topic_id, work.uploading.layout.key_prefix), settings)
+
+
+@contextmanager
+def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, visible: list[int]) -> Iterator[_Crew]:
+    """Yield what ships partitions, once nothing else works on their log dirs, and executors have reached them all.
+
+    ``visible`` gets the size of each segment that is shipped.
+
+    Raises:
+        UsageError: executors cannot reach the segments, or the store.
+
+    """
+    engine, uploading = work.planner.engine, work.uploading
+    to_copy = [one.segments[0].path for one in orders if one.segments]
+    is_remote = engine.is_remote and bool(to_copy)
+
+    def advance(segments: int, size_bytes: int) -> None:
+        visible.append(size_bytes)
+        progress.advance(segments, size_bytes)
+
+    if is_remote:
+        engine.check_reach(to_copy, work.store.url)
+    with ExitStack() as stack:
+        busy = {order.selected.log_dir.path for order in orders if order.segments}
+        for directory in sorted(path for path in busy if isinstance(path, Path)):
+            stack.enter_context(at_work_on(directory))
+        for order in orders:
+            _bury(work, order)
+        staging_url = stack.enter_context(staging(work.store, is_remote=is_remote))
+        executors = stack.enter_context(_executors(work, staging_url)) if is_remote else None
+        at_once = uploading.parallel if executors is None else executors.items_at_once
+        threads = stack.enter_context(ThreadPoolExecutor(at_once, SHIPPING_THREADS))
+        shipper = Shipper(
+            delivery=Delivery(
+                store=work.store,
+                verification=uploading.verification,
+                parallel=uploading.parallel,
+                throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
+                complain=work.warn,
             ),
-            shown=left.shown,
-            superseded=left.superseded,
-        )
-
-    def _doubts(self, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
-        """Whether a stored snapshot may lack a producer that this run would keep."""
-        return (
-            is_narrower(origin, self.planner.rules)
-            or is_cut_short(origin, self.planner.rules)
-            or is_of_shorter_log(origin, first_offset(selected.inventory.partition))
-        )
-
-    def _provenance(self, selected: SelectedPartition) -> Provenance:
-        inventory = selected.inventory
-        return Provenance(
-            cluster_id=selected.log_dir.cluster_id,
-            broker_id=selected.log_dir.broker_id,
-            log_directory=str(selected.log_dir.path),
-            topic_partition=selected.topic_partition,
-            topic_id=inventory.partition.topic_id,
-            compaction_assumption=f"{inventory.compaction}: {inventory.compaction_origin}",
-            resnap_version=resnap_version(),
-        )
-
-    def keep_topics(self, orders: Iterable[TierOrder], scope: Scope) -> None:
-        """Write the settings of the topics to ship beside their segments, as the cluster or its metadata log has them.
-
-        Topics without an id, or of which neither says anything, are skipped.
-
-        Raises:
-            StoreError: the store failed.
-
-        """
-        images: dict[str, MetadataImage | None] = {}
-        topics = {order.topic_partition.topic: order.selected for order in orders if order.candidates.segments}
-        for topic, one in topics.items():
-            topic_id, source = one.inventory.partition.topic_id, str(one.log_dir.path)
-            if topic_id is None:
-                continue
-            if one.live is not None:
-                settings: TopicSettings | None = _by_cluster(one.live)
-            else:
-                if source not in images:
-                    images[source] = scope.metadata(source).image()
-                settings = _by_metadata(topic, topic_id, images[source])
-            if settings is not None:
-                keep_topic(self.store, topic_key(topic, topic_id, self.uploading.layout.key_prefix), settings)
-
-    def ship(
-        self, orders: Sequence[TierOrder], planned: list[Planned], *, replaying: Progress, shipping: Progress
-    ) -> Iterator[PartitionShipment]:
-        """Ship the eligible segments of each partition as soon as its replay is done.
-
-        Several partitions are shipped at once, and yielded as they are completed. If the store fails, the started ones
-        are completed, and no others are started.
-
-        Raises:
-            UsageError: executors cannot reach the segments, or the store.
-            ResnapError: the replay failed.
-
-        """
-        by_partition = {order.topic_partition: order for order in orders}
-        to_copy = [one.candidates.segments[0].path for one in orders if one.candidates.segments and one.settled is None]
-        is_remote = self.planner.engine.is_remote and bool(to_copy)
-        if is_remote:
-            self.planner.engine.check_reach(to_copy, self.store.url)
-        with ExitStack() as stack:
-            for directory in _to_be_locked(orders):
-                stack.enter_context(at_work_on(directory))
-            for order in orders:
-                self._bury(order)
-                if order.settled is not None:
-                    yield PartitionShipment(
-                        topic_partition=order.topic_partition, eligibility=order.settled, already=order.already
-                    )
-            staging_url = stack.enter_context(staging(self.store, is_remote=is_remote))
-            executors = stack.enter_context(self._executors(staging_url)) if is_remote else None
-            at_once = self.uploading.parallel if executors is None else executors.items_at_once
-            threads = stack.enter_context(ThreadPoolExecutor(at_once, SHIPPING_THREADS))
-            shipper = self._shipper(staging_url, shipping, threads, executors)
-            work = _Work(shipper, self.store, by_partition, shipping, executors)
-            replays = stack.enter_context(closing(self.planner.replay(planned, staging_url, replaying)))
-            shipments = as_done(
-                work.ship, work.until_failure(replays), at_once, work.stop, name="resnap-partition", look=work.look
-            )
-            for replayed, shipped in stack.enter_context(closing(shipments)):
-                order, shipment = by_partition[replayed.result.topic_partition], shipped()
-                cache, cached = self.planner.run_cache, replayed.planned.cached
-                if cache is not None and cached is not None:
-                    said = None if shipment.failures else shipment.eligibility
-                    cache.keep_shipment(cached, replayed.result, order.candidates, said, order.store_url)
-                shipment.already += order.already
-                shipment.warnings = tuple(_left_out(replayed, shipment))
-                yield shipment
-
-    def _bury(self, order: TierOrder) -> None:
-        """Put tombstones over manifests that came late, beside whole segments, unless another run is at work there."""
-        place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
-        with suppress(LockedError), leased(self.store, place, who=this_run(), now_ms=self.now_ms()) as lease:
-            for key in order.superseded:
-                lease.hold()
-                self.store.put(key, TOMBSTONE)
-
-    @contextmanager
-    def _executors(self, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:
-        """Yield the executors that copy segments; a limit on bytes per second is divided among their tasks."""
-        engine, uploading = self.planner.engine, self.uploading
-        asked = uploading.parallel if uploading.is_parallel_asked else None
-        most_tasks, bytes_per_s = engine.shares(asked, uploading.bytes_per_s)
-        task = CopyTask(
-            store_url=self.store.url,
-            staged_url=staging_url,
             layout=uploading.layout,
-            rules=self.planner.rules,
+            staged=open_store(staging_url, engine.s3),
+            rules=work.planner.rules,
             sources=engine.reading.sources,
-            verification=uploading.verification,
-            parallel=uploading.parallel,
-            bytes_per_s=bytes_per_s,
-        )
-        with engine.task_pool(task, "copying segments", most_tasks=most_tasks, most_items=asked) as pool:
-            yield pool
-
-    def _shipper(
-        self,
-        staging_url: str,
-        shipping: Progress,
-        threads: Executor,
-        executors: TaskPool[CopyOrder, CopiedSegment] | None,
-    ) -> Shipper:
-        return Shipper(
-            delivery=self.uploading.delivery(self.store),
-            layout=self.uploading.layout,
-            staged=open_store(staging_url, self.planner.engine.s3),
-            rules=self.planner.rules,
-            sources=self.planner.engine.reading.sources,
-            parallel=self.uploading.parallel if executors is None else executors.items_at_once,
+            parallel=at_once,
             threads=threads,
             copy_elsewhere=None if executors is None else partial(_copy_by, executors, set()),
-            now_ms=self.now_ms,
-            expect=shipping.expect,
-            progress=shipping.advance,
+            now_ms=work.now_ms,
+            expect=progress.expect,
+            progress=advance,
         )
+        by_partition = {order.topic_partition: order for order in orders}
+        yield _Crew(staging_url, shipper, by_partition, progress, executors)
 
 
-def _by_cluster(facts: TopicFacts) -> TopicSettings:
-    own = {name: value for name, value in facts.settings.items() if name in facts.own_settings}
-    return TopicSettings(partitions=len(facts.partitions), config=own)
+def _not_shipped(order: TierOrder, eligibility: Eligibility | None = None) -> PartitionShipment:
+    """Return the outcome of a partition of which nothing was tried."""
+    judged = Eligibility(eligible=(), refusals=order.left.candidates.refusals, last_stable_offset=None)
+    return PartitionShipment(
+        topic_partition=order.topic_partition, eligibility=eligibility or judged, already=order.left.already
+    )
 
 
-def _by_metadata(topic: str, topic_id: str, image: MetadataImage | None) -> TopicSettings | None:
-    known = None if image is None else image.topics.get(topic)
-    if image is None or known is None or known.topic_id != topic_id:
-        return None
-    config = image.configs.get(ConfigResource(ResourceType.TOPIC, topic), {})
-    return TopicSettings(partitions=len(known.partitions), config=dict(config))
+def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment: PartitionShipment) -> None:
+    """Keep for later runs what was refused, and add to ``shipment`` what the run before and the replay say of it."""
+    cache, cached = work.planner.run_cache, replayed.planned.cached
+    if cache is not None and cached is not None:
+        said = None if shipment.failures else shipment.eligibility
+        cache.keep_shipment(cached, replayed.result, order.left.candidates, said, order.store_url)
+    shipment.already += order.left.already
+    shipment.warnings = tuple(_left_out(replayed, shipment))
+
+
+def _bury(work: TierWork, order: TierOrder) -> None:
+    """Put tombstones over manifests that came late, beside whole segments, unless another run is at work there."""
+    place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+    with suppress(LockedError), leased(work.store, place, who=this_run(), now_ms=work.now_ms()) as lease:
+        for key in order.left.superseded:
+            lease.hold()
+            work.store.put(key, TOMBSTONE)
+
+
+@contextmanager
+def _executors(work: TierWork, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:
+    """Yield the executors that copy segments; a limit on bytes per second is divided among their tasks."""
+    engine, uploading = work.planner.engine, work.uploading
+    asked = uploading.parallel if uploading.is_parallel_asked else None
+    most_tasks, bytes_per_s = engine.shares(asked, uploading.bytes_per_s)
+    task = CopyTask(
+        store_url=work.store.url,
+        staged_url=staging_url,
+        layout=uploading.layout,
+        rules=work.planner.rules,
+        sources=engine.reading.sources,
+        verification=uploading.verification,
+        parallel=uploading.parallel,
+        bytes_per_s=bytes_per_s,
+    )
+    with engine.task_pool(task, "copying segments", most_tasks=most_tasks, most_items=asked) as pool:
+        yield pool
 
 
 def _copy_by(
@@ -363,11 +385,12 @@ def _copy_by(
 
 
 @dataclass(slots=True)
-class _Work:
+class _Crew:
     """Ships partitions, each in a thread of its own, until the store fails."""
 
+    staging_url: str
+    """Where the replay leaves its snapshots."""
     shipper: Shipper
-    store: ObjectStore
     orders: Mapping[TopicPartition, TierOrder]
     progress: Progress
     executors: TaskPool[CopyOrder, CopiedSegment] | None
@@ -375,10 +398,20 @@ class _Work:
     _under_way: int = 0
     _has_failed: bool = False
 
-    def until_failure(self, replays: Iterator[Replayed]) -> Iterator[Replayed]:
-        """Yield ``replays``, and stop once the store has failed."""
-        while not self._has_failed and (replayed := next(replays, None)) is not None:
-            yield replayed
+    @contextmanager
+    def ship_all(
+        self, replays: Generator[Replayed, None, None]
+    ) -> Iterator[Iterable[tuple[Replayed, Callable[[], PartitionShipment]]]]:
+        """Give what ships each partition as soon as it is replayed, several at once, until the store fails."""
+
+        def until_failure() -> Iterator[Replayed]:
+            while not self._has_failed and (replayed := next(replays, None)) is not None:
+                yield replayed
+
+        look, at_once = partial(self._note, 0), self.shipper.parallel
+        shipments = as_done(self.ship, until_failure(), at_once, self.stop, name="resnap-partition", look=look)
+        with closing(replays), closing(shipments):
+            yield shipments
 
     def ship(self, replayed: Replayed) -> PartitionShipment:
         """Ship the eligible segments of a partition, unless another run does: the others need not wait for it."""
@@ -387,8 +420,10 @@ class _Work:
         place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
         self._note(1)
         try:
-            with leased(self.store, place, who=this_run(), now_ms=now_ms) as lease:
-                shipment = self.shipper.ship_partition(order.provenance, order.candidates, replayed.result, lease.hold)
+            with leased(self.shipper.delivery.store, place, who=this_run(), now_ms=now_ms) as lease:
+                shipment = self.shipper.ship_partition(
+                    order.provenance, order.left.candidates, replayed.result, lease.hold
+                )
         finally:
             self._note(-1)
         if not all(isinstance(failure, LockedError) for failure in shipment.failures):
@@ -400,10 +435,6 @@ class _Work:
         self.shipper.delivery.stop()
         if self.executors is not None:
             self.executors.close()
-
-    def look(self) -> None:
-        """Report the work in progress although nothing is completed: the listener may end it."""
-        self._note(0)
 
     def _note(self, more: int) -> None:
         with self._lock:
@@ -421,17 +452,6 @@ def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
     for found in replayed.result.boundaries:
         if found.boundary.offset in made:
             yield from left_out_warning(shipment.topic_partition, found.boundary.offset, found.left_out)
-
-
-def _to_be_locked(orders: Iterable[TierOrder]) -> list[Path]:
-    """Return the local log dirs of partitions with something to do."""
-    busy = [order.selected.log_dir.path for order in orders if order.candidates.segments and order.settled is None]
-    return sorted({path for path in busy if isinstance(path, Path)})
-
-
-def this_run() -> str:
-    """Return the name of this run for others."""
-    return f"{gethostname()}, process {os.getpid()}"
 
 
 @contextmanager

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Observer, Result
+from resnap.scheduler.job.contract import Observer, Result, give
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.cli.failures import Failures
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.contract import View
+    from resnap.scheduler.job.contract import Results, View
     from resnap.scheduler.output.rendering import Output, Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.engine import Engine
@@ -64,7 +63,7 @@ class Invocation:
 
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
-    def show(self, results: Iterable[R], view: View[R]) -> int:
+    def show(self, results: Results[R], view: View[R]) -> int:
         """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
@@ -72,32 +71,13 @@ class Invocation:
         """
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
-        left = iter(results)
-        is_table = self.output.form == "table"
         try:
-            first = [row for result in islice(left, 1) for row in self._take(result, view, faults, findings)]
-            self.say_first()
-            rows = chain(first, self._rows(left, view, faults, findings))
-            if view.name is None:
-                deque(rows, maxlen=0)
-                self.output.write(Answer(head=view.table_head() if is_table else view.totals(), closing=view.closing))
-            elif is_table and not view.columns:
-                deque(rows, maxlen=0)  # people read the lines of each result
-                for line in view.closing():
-                    self.output.line(line)
+            if self.output.form == "dump-log" and not callable(results):
+                left = (self._take(result, view, faults, findings) for result in results)
+                first = next(left, [])  # before its head is printed
+                self.output.dump(view.dump(chain(first, chain.from_iterable(left))))
             else:
-                self.output.write(
-                    Answer(
-                        head=view.table_head() if is_table else view.head(),
-                        name=view.name,
-                        kind=view.kind,
-                        rows=rows,
-                        columns=view.columns,
-                        tail=view.tail,
-                        closing=view.closing,
-                        dump=lambda: view.dump(rows),
-                    )
-                )
+                self._print(results, view, lambda result: self._take(result, view, faults, findings))
         except ResnapError as error:
             faults.append(error)
         for fault in faults:
@@ -107,17 +87,44 @@ class Invocation:
             self.error(finding)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
-    def _rows(
-        self, results: Iterable[R], view: View[R], faults: list[ResnapError], findings: list[ResnapError]
-    ) -> Iterator[Row]:
+    def _print(self, results: Results[R], view: View[R], rows_of: Callable[[R], list[Row]]) -> None:
+        is_table = self.output.form == "table"
+        put: Callable[[Row | None], None] | None = None
+
+        def listen(result: R) -> None:
+            nonlocal put
+            rows = rows_of(result)
+            put = put or self._begin(view)
+            for row in rows:
+                put(row)
+
         try:
-            for result in results:
-                yield from self._take(result, view, faults, findings)
+            give(results, listen)
+            put = put or self._begin(view)
         except (KeyboardInterrupt, Exception):
             view.is_cut_short = True
-            yield from view.rest()
             raise
-        yield from view.rest()
+        finally:
+            if put is not None:
+                for row in (*view.rest(), None):
+                    put(row)
+        if view.name is None:
+            self.output.write(Answer(head=view.table_head() if is_table else view.totals(), closing=view.closing))
+        elif is_table and not view.columns:  # people read the lines of each result
+            for line in view.closing():
+                self.output.line(line)
+
+    def _begin(self, view: View[R]) -> Callable[[Row | None], None]:
+        """Print what comes before the rows, and return what prints these."""
+        self.say_first()
+        is_table = self.output.form == "table"
+        if view.name is None or (is_table and not view.columns):
+            return lambda _: None
+        head = view.table_head() if is_table else view.head()
+        columns, tail, closing = view.columns, view.tail, view.closing
+        return self.output.begin(
+            Answer(head=head, name=view.name, kind=view.kind, columns=columns, tail=tail, closing=closing)
+        )
 
     def _take(self, result: R, view: View[R], faults: list[ResnapError], findings: list[ResnapError]) -> list[Row]:
         """Return the rows of a result, once what is wrong with it is noted."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib import import_module
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -198,6 +198,17 @@ class Context(Protocol):
 
 
 R = TypeVar("R", bound=Result)
+Results: TypeAlias = "Iterable[R] | Callable[[Callable[[R], None]], None]"
+"""What a run gives: results to be asked for, or a function that does the work and calls its listener with each."""
+
+
+def give(results: Results[R], listener: Callable[[R], None]) -> None:
+    """Call ``listener`` with each result, as soon as it is there."""
+    if callable(results):
+        results(listener)
+    else:
+        for result in results:
+            listener(result)
 
 
 class View(Generic[R]):
@@ -345,7 +356,7 @@ class Verb:
 
     takes: tuple[tuple[str, ...], ...]
     request: type[Request]
-    run: Callable[[Any, Context], Iterable[Result]]
+    run: Callable[[Any, Context], Results[Any]]
     view: Callable[[Any, Context], View[Any]]
     reads: Literal["log dirs", "store", "cluster", "other"] = "log dirs"
     to: str | None = None

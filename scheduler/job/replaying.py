@@ -146,15 +146,14 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
     return None
 
 
-def uploading_of(settings: Settings, complain: Callable[[str], None]) -> Uploading:
-    """Return the upload settings; findings about the store are passed to ``complain``."""
+def uploading_of(settings: Settings) -> Uploading:
+    """Return the upload settings."""
     return Uploading(
         parallel=settings.parallel,
         is_parallel_asked=settings.origin("parallel") != DEFAULT_ORIGIN,
         bytes_per_s=settings.bwlimit,
         verification=settings.verify_upload,
         layout=_layout_to_write(settings),
-        complain=complain,
     )
 
 

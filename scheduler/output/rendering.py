@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from resnap.storage.errors import ResnapError
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.values import Form
 
 Row: TypeAlias = Mapping[str, object]
+Rows: TypeAlias = Generator[None, "Row | None", None]
+"""Prints the rows that are sent to it, until None is sent."""
 SUMMARY: Final = "summary"
 TABLE_BLOCK: Final = 1_000
 """Number of rows from which a table's column widths are chosen; a longer table keeps these widths."""
@@ -105,8 +106,6 @@ class Answer:
     """Called when the rows have come to their end, or to an error: the ``summary`` of the rows."""
     closing: Callable[[], Iterable[str]] = tuple
     """Lines of prose that end a table instead of the tail: totals, and what to do next."""
-    dump: Callable[[], Iterable[str]] = tuple
-    """The lines that Kafka's own dump tool prints of it."""
 
 
 class OutputClosedError(Exception):
@@ -133,19 +132,38 @@ class Output:
             OutputError: it cannot be written.
 
         """
-        writers: dict[Form, Callable[[Answer], None]] = {
-            "table": self._write_table,
-            "json": self._write_json,
-            "ndjson": self._write_lines,
-            "dump-log": self._write_dump,
-        }
-        errors: list[Exception] = []
+        put = self.begin(answer)
         try:
-            writers[self.form](replace(answer, rows=_until_error(answer.rows, errors)))
+            for row in answer.rows:
+                put(row)
+        finally:
+            put(None)
+
+    def begin(self, answer: Answer) -> Callable[[Row | None], None]:
+        """Print what comes before the rows, and return what prints each as it comes, and with None what follows them.
+
+        Raises:
+            OutputClosedError, OutputError: as ``write`` does.
+
+        """
+        rows = {"table": self._table, "json": self._json, "ndjson": self._lines}[self.form](answer)
+
+        def put(row: Row | None) -> None:
+            with suppress(StopIteration):  # where the form has no place for rows
+                rows.send(row)
+            if row is None:
+                self._flush()
+
+        next(rows, None)
+        return put
+
+    def dump(self, lines: Iterable[str]) -> None:
+        """Print the lines of Kafka's own dump tool."""
+        try:
+            for text in lines:
+                self._print(text)
         finally:
             self._flush()
-        if errors:
-            raise errors[0]
 
     def line(self, text: str = "") -> None:
         """Print a line for people; nothing in the other forms."""
@@ -161,10 +179,10 @@ class Output:
         with _own_errors():
             self._stream.flush()
 
-    def _write_table(self, answer: Answer) -> None:
+    def _table(self, answer: Answer) -> Rows:
         self._write_facts(answer.head)
         try:
-            self._write_rows(answer)
+            yield from self._table_rows(answer.columns)
         finally:
             closing = list(answer.closing())
             if not closing:
@@ -177,14 +195,18 @@ class Output:
         for key, value in facts.items():
             self.line(f"{key:<{width}}  {harmless(plain_text(value))}".rstrip())
 
-    def _write_rows(self, answer: Answer) -> None:
-        if not answer.columns:
+    def _table_rows(self, columns: Sequence[Column]) -> Rows:
+        first: list[Row] = []
+        while len(first) < TABLE_BLOCK and (row := (yield)) is not None:
+            first.append(row)
+        is_whole = len(first) < TABLE_BLOCK
+        if not columns or not first or (self._is_terminal and is_whole and self._write_rich(columns, first)):
             return
-        rows = iter(answer.rows)
-        first = list(islice(rows, TABLE_BLOCK))
-        if first and not (self._is_terminal and len(first) < TABLE_BLOCK and self._write_rich(answer.columns, first)):
-            for text in aligned(answer.columns, first, rows):
-                self._print(text)
+        for text in aligned(columns, first):
+            self._print(text)
+        widths = _widths(columns, first)
+        while not is_whole and (row := (yield)) is not None:
+            self._print(_line(columns, widths, [column.cell(row) for column in columns]))
 
     def _write_rich(self, columns: Sequence[Column], rows: Sequence[Row]) -> bool:
         """Print a table, without its extra columns if need be, unless it is wider than the terminal even so.
@@ -198,7 +220,7 @@ class Output:
         from rich.text import Text  # noqa: PLC0415
 
         console = Console(file=self._stream)
-        cells = {column.key: [column.cell(row) for row in rows] for column in columns}
+        cells = {column.heading: [column.cell(row) for row in rows] for column in columns}
 
         def table_of(shown: Sequence[Column]) -> Table:
             table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -209,7 +231,7 @@ class Output:
                     overflow="fold",
                     no_wrap=column is not shown[-1],
                 )
-            for texts in zip(*(cells[column.key] for column in shown), strict=True):
+            for texts in zip(*(cells[column.heading] for column in shown), strict=True):
                 table.add_row(*(Text(text, _COLOURS.get(text, "")) for text in texts))
             return table
 
@@ -221,7 +243,7 @@ class Output:
         while (too_wide := width_of(table) - console.width) > 0 and left_out:
             shown.remove(left_out.pop())
             table = table_of(shown)
-        last = max(map(len, (shown[-1].heading, *cells[shown[-1].key])))
+        last = max(map(len, (shown[-1].heading, *cells[shown[-1].heading])))
         if too_wide > 0 and (shown[-1].right or last - too_wide < _LEAST_FOLDED):
             return False
         with _own_errors():
@@ -231,48 +253,44 @@ class Output:
             self.line(f"Left out, as the terminal is narrow: {lacking}.")
         return True
 
-    def _write_json(self, answer: Answer) -> None:
+    def _json(self, answer: Answer) -> Rows:
         """Print one document without holding all rows in memory."""
         if answer.name is None:
             self._print(_json(answer.head))
             return
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
         self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
-        for number, row in enumerate(answer.rows):
-            self._print((",\n  " if number else "\n  ") + _json(row), end="")
+        comma = ""
+        while (row := (yield)) is not None:
+            self._print(f"{comma}\n  {_json(row)}", end="")
+            comma = ","
         tail = answer.tail()
         self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
 
-    def _write_lines(self, answer: Answer) -> None:
-        for row in answer.rows:
+    def _lines(self, answer: Answer) -> Rows:
+        while (row := (yield)) is not None:
             self._print(_json({"type": answer.kind, **row}))
         self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
 
-    def _write_dump(self, answer: Answer) -> None:
-        for text in answer.dump():
-            self._print(text)
+
+def aligned(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a heading and a line per row."""
+    widths = _widths(columns, rows)
+    yield _line(columns, widths, [column.heading for column in columns])
+    for row in rows:
+        yield _line(columns, widths, [column.cell(row) for column in columns])
 
 
-def aligned(columns: Sequence[Column], first: Sequence[Row], rest: Iterable[Row]) -> Iterator[str]:
-    """Yield a heading and a line per row; widths come from the heading and ``first``."""
-    cells = [[column.cell(row) for column in columns] for row in first]
-    headings = [column.heading for column in columns]
-    widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
-    later = ([column.cell(row) for column in columns] for row in rest)
-    for line in chain([headings], cells, later):
-        parts = (
-            text.rjust(width) if column.right else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
-        )
-        yield "  ".join(parts).rstrip()
+def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    return [max(map(len, [column.heading, *map(column.cell, rows)])) for column in columns]
 
 
-def _until_error(rows: Iterable[Row], errors: list[Exception]) -> Iterator[Row]:
-    """Yield rows up to their end, or to an error, which is stored in ``errors`` until the rows are printed."""
-    try:
-        yield from rows
-    except Exception as error:  # noqa: BLE001 - raised again
-        errors.append(error)
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    parts = (
+        text.rjust(width) if column.right else text.ljust(width)
+        for text, width, column in zip(cells, widths, columns, strict=True)
+    )
+    return "  ".join(parts).rstrip()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.contract import Observer, Result, verb_of
+from resnap.scheduler.job.contract import Observer, Result, give, verb_of
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
@@ -24,13 +24,13 @@ from resnap.tiering.judging.readiness import Repair
 from resnap.tiering.selection import Scope, is_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.access.admission import AdmissionControl
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.contract import Mismatch, View
+    from resnap.scheduler.job.contract import Mismatch, Results, View
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.observation import Observation
     from resnap.scheduler.runs.reporting import RunReport
@@ -248,9 +248,10 @@ class ServiceContext:
         """Raise CancelledError if the run is to end."""
         self.report.check()
 
-    def keep(self, results: Iterable[R], view: View[R]) -> Row:
+    def keep(self, results: Results[R], view: View[R]) -> Row:
         """Keep the result of each partition, and what is wrong, as it comes; return the totals."""
-        for result in results:
+
+        def keep_one(result: R) -> None:
             row = view.row(result)
             for fault in result.faults:
                 self.report.failure(fault) if result.topic_partition is None else self.report.error(fault)
@@ -259,6 +260,8 @@ class ServiceContext:
             for text in result.warnings:
                 self.warn(text)
             self._keep_state(result, row)
+
+        give(results, keep_one)
         return view.totals()
 
     def _keep_state(self, result: Result, row: Row | None) -> None:

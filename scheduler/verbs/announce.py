@@ -18,7 +18,7 @@ from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, some
 from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
-from resnap.tiering.tier import this_run
+from resnap.tiering.shipping.lease import this_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from resnap.replay.watching import Progress
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
@@ -33,7 +32,7 @@ from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.shipment import PartitionShipment
 from resnap.tiering.store_check import store_check
-from resnap.tiering.tier import TierRun, Uploading
+from resnap.tiering.tier import Tiered, TierRow, TierWork, Uploading, tier
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 PACKED: Final = Path(__file__).with_suffix(".tar.xz")
@@ -138,7 +137,7 @@ def run(request: Asked, context: Context) -> Iterator[Begun | Step | Ended]:
     with workplace(request.directory, keep=request.keep) as root, engine_of(settings, ahead=True) as engine:
         # Each snapshot as the broker wrote it then, whatever is configured for real logs.
         planner = Planner(ReplayRules(as_of=AsOf(now_ms=context.clock.now_ms(), roll=True)), engine)
-        yield from _Demo(context, root, planner, uploading_of(settings, context.warn)).steps()
+        yield from _Demo(context, root, planner, uploading_of(settings)).steps()
 
 
 class _Demo:
@@ -186,7 +185,7 @@ class _Demo:
             f"{totals['lost']} of the {totals['boundaries']} snapshots that its closed segments need are gone: before"
             " 2.8 a broker kept those at the last two segment bases only."
         )
-        return {**totals, "partitions": rows}, [*aligned(READ, rows, ()), "", closing]
+        return {**totals, "partitions": rows}, [*aligned(READ, rows), "", closing]
 
     def _scan(self) -> tuple[Row, Sequence[str]]:
         rows = self._scanned()
@@ -203,8 +202,7 @@ class _Demo:
         return [{**scan_row(one.scan)} for one in results if isinstance(one, Scanned)]
 
     def _tier(self) -> tuple[Row, Sequence[str]]:
-        with self._context.progress("replay", "ship") as (replaying, shipping):
-            shipments, _ = self._shipped(self._planner, replaying, shipping)
+        shipments, _ = self._shipped(replace(self._work(self._planner), progress=self._context.progress))
         shipped = [segment for shipment in shipments for segment in shipment.shipped]
         size, kinds = sum(segment.size_bytes for segment in shipped), [segment.snapshot.value for segment in shipped]
         figures = {"engine": self._context.settings.engine, "shipped": len(kinds), "bytes": size}
@@ -214,16 +212,19 @@ class _Demo:
         )
         return {**figures, "partitions": [shipment_row(one) for one in shipments]}, [closing]
 
-    def _shipped(
-        self, planner: Planner, replaying: Progress, shipping: Progress
-    ) -> tuple[list[PartitionShipment], int]:
+    def _work(self, planner: Planner) -> TierWork:
+        now_ms, warn = self._context.clock.now_ms, self._context.warn
+        return TierWork(planner=planner, store=self._store, now_ms=now_ms, uploading=self._uploading, warn=warn)
+
+    def _shipped(self, work: TierWork) -> tuple[list[PartitionShipment], int]:
         """Ship what is eligible; return also how many segments were in the store before."""
-        run = TierRun(planner, self._store, self._uploading, self._context.clock.now_ms)
-        orders = run.orders(planner.select(self._scope), None, None)
-        shipments = list(run.ship(orders, run.plans(orders), replaying=replaying, shipping=shipping))
-        for error in (error for shipment in shipments for error in shipment.failures):
+        rows: list[TierRow] = []
+        tier(self._scope, work, rows.append)
+        tiered = [row for row in rows if isinstance(row, Tiered)]
+        for error in (error for one in tiered for error in one.shipment.failures):
             raise error
-        return shipments, sum(order.already for order in orders)
+        shipments = [one.shipment for one in tiered if one.order.left.candidates.segments]
+        return shipments, sum(one.order.left.already for one in tiered)
 
     def _verify(self) -> tuple[Row, Sequence[str]]:
         with self._context.progress("verify") as (progress,):
@@ -249,7 +250,7 @@ class _Demo:
             f"{some(objects, 'object')} read back ({human_bytes(size)}), {len(unlike) or 'none'} other than its"
             " manifest says."
         )
-        return {**figures, "partitions": rows}, [*aligned(TIMELINE, timelines, ()), LEGEND, "", closing]
+        return {**figures, "partitions": rows}, [*aligned(TIMELINE, timelines), LEGEND, "", closing]
 
     def _boundary(self, name: str, expected: Path, shipped_key: str | None) -> Boundary:
         """Compare the broker's own snapshot with the one in the store."""
@@ -263,7 +264,7 @@ class _Demo:
     def _tier_again(self) -> tuple[Row, Sequence[str]]:
         # In this process, which spares it the start of a JVM.
         again = Planner(self._planner.rules, replace(self._planner.engine, kind="local"))
-        shipments, already = self._shipped(again, Progress(), Progress())
+        shipments, already = self._shipped(self._work(again))
         shipped = sum(len(one.shipped) for one in shipments)
         if shipped:
             self._problems.append(f"a second run shipped {some(shipped, 'segment')}, though nothing was left to ship")

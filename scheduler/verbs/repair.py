@@ -30,10 +30,10 @@ from resnap.tiering.planner import cost_of
 from resnap.tiering.repairing.originals import RECORD, REPAIRED, Record, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import leased, this_run
 from resnap.tiering.store_check import store_checks
 from resnap.tiering.store_repair import RepairedPartition, StoreRepair
-from resnap.tiering.tier import staging, this_run
+from resnap.tiering.tier import staging
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
-from resnap.tiering.tier import this_run
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "

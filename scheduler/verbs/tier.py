@@ -9,12 +9,10 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from resnap.replay.watching import CountedProgress
 from resnap.scheduler.cli.flags import (
     CLUSTER,
     ENGINE,
@@ -34,28 +32,26 @@ from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusa
 from resnap.scheduler.output.documents import PlanRow, ShipmentRow
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
-from resnap.storage.errors import DataError, LockedError, VerificationError
+from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
-from resnap.tiering.held_check import HeldCheck
-from resnap.tiering.judging.eligibility import Eligibility
 from resnap.tiering.judging.refusal import FAULTS, Reason
-from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
-from resnap.tiering.shipping.shipment import PartitionShipment
-from resnap.tiering.tier import TierRun
+from resnap.tiering.planner import TierOrder
+from resnap.tiering.selection import looked_at
+from resnap.tiering.tier import Ended, Left, Tiered, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
-    from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.judging.refusal import Refusal
-    from resnap.tiering.planner import Planned, Planner
-    from resnap.tiering.selection import SelectedPartition, Selection
-    from resnap.tiering.tier import TierOrder
+    from resnap.tiering.planner import Planner
+    from resnap.tiering.selection import SelectedPartition
+    from resnap.tiering.shipping.shipment import PartitionShipment
+    from resnap.tiering.tier import TierRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,38 +66,14 @@ class Asked(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected(Result):
-    """What is left to ship; comes before everything else."""
+class Told(Result):
+    """What the work has reported."""
 
-    orders: tuple[TierOrder, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiered(Result):
-    """One partition: what was shipped of it and what was not; also where nothing was left."""
-
-    shipment: PartitionShipment
+    row: TierRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotReached(Result):
-    """A partition that was not begun, since the store had failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(Result):
-    """The end of shipping, also where the run was cut short.
-
-    Attributes:
-        unfinished: segments that are in the store, of partitions that did not come to their end.
-
-    """
-
-    unfinished: int
-
-
-def run(request: Asked, context: Context) -> Iterator[Result]:
-    """Return what is shipped, partition by partition as they are done; with ``dry_run`` what would be replayed.
+def run(request: Asked, context: Context) -> Results[Result]:
+    """Return what ships, and reports each partition as it is done; with ``dry_run`` what would be replayed.
 
     Raises:
         StalePlanError: what the plan was made for has changed.
@@ -111,35 +83,52 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     """
     settings = context.settings
     set_io_priority(settings.io_priority)
-    planner = planner_of(context, request.saved.rules if request.saved else None, cached=True)
-    uploading = uploading_of(settings, context.warn)
-    store = open_store(request.to, settings.s3())
-    if isinstance(store, LocalObjectStore) and not settings.dry_run:
-        store.check_writable()
-    tiering = TierRun(planner, store, uploading, context.clock.now_ms)
-    selection = planner.select(request.scope, request.saved)
-    warn_unmatched(request.scope, selection, context.warn)
-    high_watermark = high_watermark_of(request.scope, selection, planner.engine.reading.sources, context.warn)
-    with context.progress("look", "plan") as (looking, planning):
-        orders = tiering.orders(selection, request.saved, high_watermark, looking)
-        planned = tiering.plans(orders, planning)
-    if not settings.dry_run:
-        tiering.keep_topics(orders, request.scope)
-    return chain(
-        [Selected(orders=tuple(orders))],
-        unread(selection),
-        _broken_manifests(orders, context),
-        _dry_run(orders, planned, _stops(planner, orders, high_watermark, selection, context))
-        if settings.dry_run
-        else _tier(tiering, orders, planned, context),
+    work = TierWork(
+        planner=planner_of(context, request.saved.rules if request.saved else None, cached=True),
+        store=open_store(request.to, settings.s3()),
+        now_ms=context.clock.now_ms,
+        uploading=uploading_of(settings),
+        progress=context.progress,
+        warn=context.warn,
     )
+    if settings.dry_run:
+        return _dry_run(request, work, context)
+    if isinstance(work.store, LocalObjectStore):
+        work.store.check_writable()
+
+    def ship(report: Callable[[Result], None]) -> None:
+        def heard(row: TierRow) -> None:
+            for result in _results(row, context):
+                report(result)
+
+        tier(request.scope, work, heard, saved=request.saved)
+
+    return ship
 
 
-def _broken_manifests(orders: Iterable[TierOrder], context: Context) -> Iterator[Result]:
-    """Yield the manifests in the store that cannot be read, by partition."""
-    for order in (one for one in orders if one.failures):
-        _count_mismatches(order.failures, context)
-        yield Result(topic_partition=order.topic_partition, faults=order.failures, partly_done=True)
+def _results(row: TierRow, context: Context) -> Iterator[Result]:
+    """Yield the results that come of what the work reports, and notify the observer of it."""
+    match row:
+        case Left():
+            yield from _begun(row, context)
+        case TierOrder():
+            yield Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, row=row)
+        case Tiered():
+            yield _tiered(row, context)
+        case Ended():
+            yield Told(row=row, partly_done=row.partly_done)
+        case VerificationError():
+            context.observer.mismatch(Mismatch.SNAPSHOT)
+            yield Result(findings=(row,))
+
+
+def _begun(left: Left, context: Context) -> Iterator[Result]:
+    """Yield what there is to ship, and what of the sources, or of the manifests in the store, cannot be read."""
+    yield Told(row=left)
+    yield from unread(left.selection)
+    for order in (one for one in left.orders if one.left.failures):
+        _count_mismatches(order.left.failures, context)
+        yield Result(topic_partition=order.topic_partition, faults=order.left.failures, partly_done=True)
 
 
 def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
@@ -148,15 +137,15 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
             context.observer.mismatch(Mismatch.OBJECT)
 
 
-def _stops(
-    planner: Planner, orders: Iterable[TierOrder], high_watermark: int | None, selection: Selection, context: Context
-) -> Iterator[str]:
+def _stops(planner: Planner, left: Left, context: Context) -> Iterator[str]:
     """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
     found: dict[Reason, list[tuple[SelectedPartition, Refusal]]] = {}
-    starts = selection.starts(planner.engine.reading.sources)
+    starts = left.selection.starts(planner.engine.reading.sources)
+    known = {order.topic_partition: order.left.candidates.high_watermark for order in left.orders}
     with context.progress("judge") as (progress,):
-        for selected in looked_at([order.selected for order in orders], progress):
-            judged = planner.judge(selected, high_watermark, starts[selected.inventory.partition.path])
+        for selected in looked_at([order.selected for order in left.orders], progress):
+            start = starts[selected.inventory.partition.path]
+            judged = planner.judge(selected, known[selected.topic_partition], start)
             blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
             stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
             stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt
@@ -168,15 +157,19 @@ def _stops(
         yield f"{reason.value}: {selected.topic_partition}{more}: {first.detail}: {first.hint}"
 
 
-def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Iterable[str]) -> Iterator[WouldReplay]:
+def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Result]:
+    with context.progress("look", "plan") as (looking, planning):
+        left = left_to_ship(request.scope, work, request.saved, looking)
+        planned = plans_of(work, left.orders, planning)
+    yield from _begun(left, context)
     for one in planned:
         yield WouldReplay.of(one)
-    yield WouldReplay(warnings=tuple(stops))
-    for order in orders:
-        if any(refusal.reason is Reason.LOST_PRODUCER_STATE for refusal in order.candidates.refusals):
-            faults = tuple(_refusals_at_fault(_nothing_left(order)))
+    yield WouldReplay(warnings=tuple(_stops(work.planner, left, context)))
+    for order in left.orders:
+        if any(refusal.reason is Reason.LOST_PRODUCER_STATE for refusal in order.left.candidates.refusals):
+            faults = tuple(_refusals_at_fault(order.topic_partition, order.left.candidates.refusals))
             yield WouldReplay(topic_partition=order.topic_partition, state=PartitionState.FAILED, faults=faults)
-    for order in (one for one in orders if one.doubted):
+    for order in (one for one in left.orders if one.doubted):
         number = len(order.doubted)
         what = (
             f"{order.topic_partition}: {some(number, 'segment')} that the store holds, from offset"
@@ -186,68 +179,32 @@ def _dry_run(orders: Iterable[TierOrder], planned: Iterable[Planned], stops: Ite
         yield WouldReplay(warnings=(what,))
 
 
-def _tier(tiering: TierRun, orders: list[TierOrder], planned: list[Planned], context: Context) -> Iterator[Result]:
-    waiting = {order.topic_partition: order for order in orders}
-    failures: list[ResnapError] = []
-    with context.progress("replay", "ship") as (replaying, shipping):
-        counted, finished = CountedProgress(shipping), 0
-        try:
-            for shipment in tiering.ship(orders, planned, replaying=replaying, shipping=counted):
-                order = waiting.pop(shipment.topic_partition)
-                finished += shipment.counted
-                failures += shipment.failures
-                yield _tiered(tiering, order, shipment, context)
-        except (KeyboardInterrupt, Exception):
-            yield Ended(unfinished=counted.segments - finished)
-            raise
-    has_halted = any(not isinstance(failure, LockedError) for failure in failures)
-    for order in waiting.values():
-        if order.candidates.segments:
-            yield NotReached(topic_partition=order.topic_partition, state=PartitionState.FAILED)
-        else:
-            yield _tiered(tiering, order, _nothing_left(order), context)
-    yield Ended(
-        unfinished=counted.segments - finished if failures else 0,
-        partly_done=not failures and any(order.already for order in orders),
-    )
-    if not has_halted and any(order.doubted for order in orders):
-        with context.progress("verify") as (progress,):
-            check = HeldCheck(tiering.planner.engine, tiering.planner.rules)
-            for wrong in check.problems(orders, progress, context.warn):
-                context.observer.mismatch(Mismatch.SNAPSHOT)
-                yield Result(findings=(wrong,))
-
-
-def _nothing_left(order: TierOrder) -> PartitionShipment:
-    judged = Eligibility(eligible=(), refusals=order.candidates.refusals, last_stable_offset=None)
-    return PartitionShipment(topic_partition=order.topic_partition, eligibility=judged, already=order.already)
-
-
-def _tiered(tiering: TierRun, order: TierOrder, shipment: PartitionShipment, context: Context) -> Tiered:
+def _tiered(row: Tiered, context: Context) -> Told:
+    order, shipment = row
     _count_mismatches(shipment.failures, context)
-    faults = (*shipment.failures, *_refusals_at_fault(shipment))
+    faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
     if not shipment.failures and shipment.eligibility.blocking is None:
         boundaries = frozenset(boundary.offset for boundary in order.selected.inventory.boundaries)
-        context.observer.made(order.selected, "shipped", tiering.store.url, boundaries)
+        context.observer.made(order.selected, "shipped", order.store_url, boundaries)
     if shipment.newest_snapshot is not None:
         context.observer.activated(shipment.newest_snapshot)
     done = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO
-    return Tiered(
+    return Told(
         topic_partition=shipment.topic_partition,
         state=PartitionState.FAILED if faults else done,
         faults=faults,
         warnings=shipment.warnings,
         partly_done=bool(shipment.shipped),
-        shipment=shipment,
+        row=row,
     )
 
 
-def _refusals_at_fault(shipment: PartitionShipment) -> list[DataError]:
+def _refusals_at_fault(topic_partition: TopicPartition, refusals: Iterable[Refusal]) -> list[DataError]:
     """Return the first refusal for which the files are at fault, as the error that it is, or nothing."""
-    wrong = [refusal for refusal in shipment.eligibility.refusals if refusal.reason in FAULTS]
+    wrong = [refusal for refusal in refusals if refusal.reason in FAULTS]
     if not wrong:
         return []
-    what = f"{shipment.topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
+    what = f"{topic_partition}: {wrong[0].reason.value}: {wrong[0].detail}"
     more = f"; {some(len(wrong), 'segment')} are not shipped for such reasons" if len(wrong) > 1 else ""
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
@@ -297,7 +254,7 @@ class TierView(View[Result]):
 
     def __init__(self, to: str) -> None:
         self._to = to
-        self._orders: tuple[TierOrder, ...] = ()
+        self._orders: Sequence[TierOrder] = ()
         self._already: dict[TopicPartition, int] = {}
         """When the run was planned, by partition; another run may ship more after that."""
         self._totals = dict.fromkeys(("shipped", "bytes", "already", "refused"), 0)
@@ -312,23 +269,23 @@ class TierView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
         match result:
-            case Selected():
-                self._select(result.orders)
             case Unread():
                 return result.row
-            case NotReached():
+            case Told(row=Left(orders=orders)):
+                self._select(orders)
+            case Told(row=TierOrder()):
                 return {"reason": "the store failed before its turn"}
-            case Tiered():
-                self._count(result.shipment)
-                return shipment_row(result.shipment)
-            case Ended():
-                self._unfinished, self._is_through = result.unfinished, not self._has_failed
+            case Told(row=Tiered(shipment=shipment)):
+                self._count(shipment)
+                return shipment_row(shipment)
+            case Told(row=Ended(unfinished=unfinished)):
+                self._unfinished, self._is_through = unfinished, not self._has_failed
         return None
 
     def rows(self, result: Result) -> Iterator[Row]:
         """Yield rows in the order of their names: each waits for those before it."""
         row = self.row(result)
-        if not isinstance(result, Tiered) or row is None:
+        if row is None or "shipped" not in row:
             return
         if result.topic_partition not in self._coming:
             yield row
@@ -341,11 +298,11 @@ class TierView(View[Result]):
         """Yield the rows that still wait for others, which will not follow."""
         yield from (self._held[partition] for partition in self._coming if partition in self._held)
 
-    def _select(self, orders: tuple[TierOrder, ...]) -> None:
+    def _select(self, orders: Sequence[TierOrder]) -> None:
         self._orders = orders
-        self._already = {order.topic_partition: order.already for order in orders}
-        self._totals["already"] = sum(order.already for order in orders)
-        self._coming.extend(order.topic_partition for order in orders if order.candidates.segments)
+        self._already = {order.topic_partition: order.left.already for order in orders}
+        self._totals["already"] = sum(order.left.already for order in orders)
+        self._coming.extend(order.topic_partition for order in orders if order.left.candidates.segments)
 
     def _count(self, shipment: PartitionShipment) -> None:
         self._totals["shipped"] += len(shipment.shipped)
@@ -393,7 +350,7 @@ class TierView(View[Result]):
         """Say what was refused before, and is refused again without having been read."""
         known = [(one, one.cached) for one in self._orders if one.settled is not None and one.cached]
         if known:
-            segments = sum(len(order.candidates.segments) for order, _ in known)
+            segments = sum(len(order.left.candidates.segments) for order, _ in known)
             refused = [cached.results.refused for _, cached in known]
             since = instant(max(one.made_ms for one in refused if one is not None))
             yield (
@@ -419,11 +376,12 @@ class DryTierView(DryRunView):
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
-        if isinstance(result, Selected):
-            left = [segment for order in result.orders for segment in order.candidates.segments]
+        if isinstance(result, Told) and isinstance(result.row, Left):
+            orders = result.row.orders
+            left = [segment for order in orders for segment in order.left.candidates.segments]
             self._segments = [segment.size_bytes for segment in left]
-            for order in result.orders:
-                sizes = [segment.size_bytes for segment in order.candidates.segments]
+            for order in orders:
+                sizes = [segment.size_bytes for segment in order.left.candidates.segments]
                 self._topics.setdefault(order.topic_partition.topic, []).extend(sizes)
         return super().row(result)
 

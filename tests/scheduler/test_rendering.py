@@ -271,3 +271,9 @@ def test_a_terminal_gets_a_bar_with_segments_and_bytes(monkeypatch: pytest.Monke
         progress.advance(1000, 1 << 20)
     assert "1,000/1,000 segments" in stream.getvalue()
     assert "1.0/1.0 MiB" in stream.getvalue()
+
+
+def test_a_terminal_shows_two_columns_of_one_value_each_in_its_way() -> None:
+    columns = [Column(key="shipped", title="NUMBER", show=lambda _: "31"), Column(key="shipped", title="KINDS")]
+    text = rendered("table", Answer(columns=columns, rows=[{"shipped": "kept"}]), is_terminal=True)
+    assert text.split() == ["NUMBER", "KINDS", *[one for one in text.split() if set(one) == {"\u2500"}], "31", "kept"]

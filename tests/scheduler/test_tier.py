@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from resnap.scheduler.cli.failures import INTERRUPTED
-from resnap.tiering.tier import TierRun
+from resnap.tiering.planner import Planner
 from tests.cases import mostly_slow
 from tests.scheduler.files import bases, tree
 from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
@@ -27,7 +27,36 @@ if TYPE_CHECKING:
 LOCAL = ("--engine", "local")
 ROLL = ("--as-of", "roll", *LOCAL)
 UPGRADED = "kafka-2.7.2-then-3.9.1"
+LIBRARY = """
+import sys
+from resnap.replay.window import AsOf, ReplayRules
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.engine import Engine
+from resnap.tiering.planner import Planner
+from resnap.tiering.selection import Scope
+from resnap.tiering.tier import Tiered, TierWork, tier
+
+now_ms = 2_000_000_000_000
+planner = Planner(ReplayRules(as_of=AsOf(now_ms=now_ms, roll=True)), Engine())
+work = TierWork(planner=planner, store=open_store(sys.argv[2]), now_ms=lambda: now_ms)
+rows = []
+tier(Scope(sources=(sys.argv[1],)), work, rows.append)
+print(*(one.base_offset for row in rows if isinstance(row, Tiered) for one in row.shipment.shipped))
+sys.exit(any(name.startswith("resnap.scheduler") for name in sys.modules))
+"""
 OLD_T = ("--as-of", "2020-02-02T02:02:02Z", *LOCAL)
+
+
+def test_as_a_library_it_ships_a_brokers_log_and_loads_nothing_of_the_program(
+    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    fixture, store = fixture_set(UPGRADED), tmp_path / "store"
+    call = [sys.executable, "-c", LIBRARY, str(fixture.data), store.as_uri()]
+    told = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+    wanted = eligible(fixture.data)
+    assert sorted(map(int, told)) == sorted(one.base_offset for one in wanted)
+    assert check_store(files_of(store)) == wanted
+    check_content(files_of(store), fixture.data, fixture.expected)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +268,7 @@ def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log:
 def test_a_run_that_is_interrupted_does_not_say_that_nothing_is_left(
     command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TierRun, "ship", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Planner, "replay", Mock(side_effect=KeyboardInterrupt))
     ran = command("tier", broker_log, "--to", tmp_path.as_uri(), *ROLL)
     assert ran.code == INTERRUPTED
     assert "Nothing to ship" not in ran.out

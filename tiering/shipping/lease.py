@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -288,3 +290,8 @@ def _generation(key: str) -> int:
     """Return the generation of ``key``; 0 if it is not a lease of ours."""
     number = key.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def this_run() -> str:
+    """Return the name of this run for others."""
+    return f"{gethostname()}, process {os.getpid()}"

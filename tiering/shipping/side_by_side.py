@@ -32,17 +32,15 @@ def side_by_side(
     must make running work end, and that end is waited for.
     """
     left = iter(items)
-
-    def begin(count: int) -> list[tuple[T, Future[R]]]:
-        return [(item, threads.submit(copy_context().run, work, item)) for item in islice(left, count)]
-
-    begun = deque(begin(most))
+    begun: deque[tuple[T, Future[R]]] = deque()
     try:
-        while begun:
-            item, future = begun[0]
-            yield item, future.result
+        while True:
+            for item in islice(left, most - len(begun)):
+                begun.append((item, threads.submit(copy_context().run, work, item)))
+            if not begun:
+                break
+            yield begun[0][0], begun[0][1].result
             begun.popleft()
-            begun.extend(begin(1))
     finally:
         if begun:
             stop()
@@ -70,7 +68,8 @@ def as_done(
         try:
             while left.is_more or going:
                 while left.is_more and len(going) < most and not any(future.done() for future in going):
-                    going |= {threads.submit(copy_context().run, work, item): item for item in left.take()}
+                    for item in left.take():
+                        going[threads.submit(copy_context().run, work, item)] = item
                 done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done
                 if not done:
                     look()

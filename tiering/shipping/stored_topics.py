@@ -18,12 +18,15 @@ from resnap.storage.errors import ObjectNotFoundError, UsageError
 from resnap.storage.log.names import MAX_PARTITION
 from resnap.storage.stores.key_part import key_part
 from resnap.storage.whole_file import read_whole
+from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.cluster.facts import TopicFacts
+    from resnap.tiering.controller.metadata.image import MetadataImage
 
 _FOLDER: Final = ".resnap/topic"
 _FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, where each part is optional'
@@ -104,3 +107,18 @@ def _settings(given: Any) -> TopicSettings:  # noqa: ANN401 - whatever JSON hold
     if config is not None and not (isinstance(config, dict) and all(isinstance(one, str) for one in config.values())):
         raise ValueError("settings that are not text")
     return TopicSettings(partitions=partitions, config=config)
+
+
+def by_cluster(facts: TopicFacts) -> TopicSettings:
+    """Return the settings of a topic as the running cluster has them."""
+    own = {name: value for name, value in facts.settings.items() if name in facts.own_settings}
+    return TopicSettings(partitions=len(facts.partitions), config=own)
+
+
+def by_metadata(topic: str, topic_id: str, image: MetadataImage | None) -> TopicSettings | None:
+    """Return them as a metadata log has them; None where it does not have the topic."""
+    known = None if image is None else image.topics.get(topic)
+    if image is None or known is None or known.topic_id != topic_id:
+        return None
+    config = image.configs.get(ConfigResource(ResourceType.TOPIC, topic), {})
+    return TopicSettings(partitions=len(known.partitions), config=dict(config))
