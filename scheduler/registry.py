@@ -82,7 +82,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
     ),
     "install": CommandRow(
-        f"{_VERBS}.install:install",
+        f"{_VERBS}.install",
         "Install snapshots beside the segments of a stopped broker.",
         "resnap install /srv/staged /var/lib/kafka",
     ),

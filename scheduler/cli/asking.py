@@ -3,14 +3,28 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from resnap.scheduler.cli.flags import LogDirs
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
 from resnap.scheduler.job.contract import Verb
 from resnap.scheduler.job.wiring import scope_of
+from resnap.storage.errors import UsageError, in_file
+from resnap.tiering.judging.planning import SavedPlan, read_saved_plan
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Carry out a plan that `resnap plan --save` wrote; a plan that is out of date is refused.",
+    ),
+]
+"""Of commands that execute a plan saved by `resnap plan --save`."""
 
 
 def command_of(verb: Verb) -> Callable[..., None]:
@@ -32,3 +46,23 @@ def command_of(verb: Verb) -> Callable[..., None]:
     ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     ask.__doc__ = verb.request.__doc__
     return with_settings(*verb.takes)(ask)
+
+
+def saved_plan(plan_file: Path | None, sources: list[str] | None) -> SavedPlan | None:
+    """Return the plan in a file, None if no file is given; then ``sources`` must not be given.
+
+    Raises:
+        UsageError: both are given, or the file cannot be read.
+        FormatError: it is not a plan.
+
+    """
+    if plan_file is None:
+        return None
+    if sources:
+        raise UsageError("give either LOG_DIR or --plan FILE", hint="a plan names its sources itself")
+    try:
+        text = plan_file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{plan_file}: cannot be read: {error.strerror}") from error
+    with in_file(plan_file):
+        return read_saved_plan(text)

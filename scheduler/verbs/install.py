@@ -3,21 +3,18 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.cli.plan_file import PlanFile, saved_plan
-from resnap.scheduler.job.contract import Context, Result, View
+from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
-from resnap.scheduler.verbs.install_staged import Installed, Request, install_staged, preview
+from resnap.scheduler.verbs.install_staged import Installed, Staging, install_staged, preview
 from resnap.scheduler.verbs.planned import AND_DO_IT
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError, UsageError
@@ -26,10 +23,85 @@ from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 from resnap.tiering.installing.undo import read_undo
 from resnap.tiering.installing.undo_manifest import Change
-from resnap.tiering.selection import Scope
+
+Staged = Annotated[
+    str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
+]
+LogDirectory = Annotated[
+    Path | None,
+    typer.Argument(metavar="LOG_DIR", help="The log dir, of a stopped broker, that the snapshots were made from."),
+]
+Replacing = Annotated[
+    list[str] | None,
+    typer.Option("--replace", metavar="corrupt|false-empty|false-partial|txnindex",
+                 help="Also replace such files, and keep the old ones aside; can be given several times."),
+]  # fmt: skip
+UndoDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--undo-dir",
+        metavar="DIR",
+        help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
+    ),
+]
+Manifest = Annotated[
+    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
+]
 
 
-def run(request: Request, context: Context) -> Iterator[Installed]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Request):
+    """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
+
+    The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
+    false-partial, where the replay proves it wrong. Where wrong files stay since --replace did not ask for them, the
+    exit code is 3, with --dry-run, too. --undo restores what was before.
+    """
+
+    staged: Staged = None
+    log_dir: LogDirectory = None
+    replacing: Replacing = None
+    undo_dir: UndoDirectory = None
+    undo: Manifest = None
+
+
+def run(request: Asked, context: Context) -> Iterator[Result]:
+    """Install what is staged, or undo what did so.
+
+    Raises:
+        UsageError: the arguments do not say what.
+        ResnapError: as ``_installed`` and ``undone``.
+
+    """
+    settings = context.settings
+    if request.undo is not None:
+        if request.staged is not None or any((request.replacing, request.undo_dir, request.saved)):
+            hint = "the manifest names the log dir and every change to undo"
+            raise UsageError("--undo takes no other argument", hint=hint)
+        return undone(request.undo, dry_run=settings.dry_run)
+    if request.staged is None or request.log_dir is None:
+        raise UsageError("STAGED and LOG_DIR say what to install where",
+                         hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
+    staging = Staging(
+        staged=request.staged,
+        scope=replace(request.scope, sources=(str(request.log_dir),)),
+        plan=request.saved,
+        asked=frozenset(map(_replace, request.replacing or ())),
+        undo_dir=request.undo_dir,
+        dry_run=settings.dry_run,
+        kafka_version=settings.kafka_version,
+    )
+    return _installed(staging, context)
+
+
+def _replace(text: str) -> Replace:
+    """Return the kind of snapshots that is to be replaced."""
+    if text not in set(Replace):
+        raise UsageError(f"--replace {text}: expected {' or '.join(Replace)}", hint="give --replace once for each")
+    return Replace(text)
+
+
+def _installed(request: Staging, context: Context) -> Iterator[Installed]:
     """Install what is staged, and yield what was done; a dry run takes no lock and yields what would be done.
 
     Raises:
@@ -232,74 +304,19 @@ class UndoView(View[Undone]):
         yield counts if removed or restored else "Nothing to undo."
 
 
-Staged = Annotated[
-    str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
-]
-LogDirectory = Annotated[
-    Path | None,
-    typer.Argument(metavar="LOG_DIR", help="The log dir, of a stopped broker, that the snapshots were made from."),
-]
-Replacing = Annotated[
-    list[str] | None,
-    typer.Option("--replace", metavar="corrupt|false-empty|false-partial|txnindex",
-                 help="Also replace such files, and keep the old ones aside; can be given several times."),
-]  # fmt: skip
-UndoDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--undo-dir",
-        metavar="DIR",
-        help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
-    ),
-]
-Manifest = Annotated[
-    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
-]
+def view_of(request: Asked, context: Context) -> View[Any]:
+    """Return how the results of ``run`` are shown."""
+    settings = context.settings
+    if request.undo is not None:
+        return UndoView(dry_run=settings.dry_run)
+    return InstallView(dry_run=settings.dry_run, is_table=settings.output == "table")
 
 
-@with_settings(TOPIC, WRITE, S3, ("kafka_version",))
-def install(
-    context: Invocation,
-    staged: Staged = None,
-    log_dir: LogDirectory = None,
-    *,
-    replacing: Replacing = None,
-    undo_dir: UndoDirectory = None,
-    undo: Manifest = None,
-    plan_file: PlanFile = None,
-) -> int:
-    """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
-
-    The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
-    false-partial, where the replay proves it wrong. Where wrong files stay since --replace did not ask for them, the
-    exit code is 3, with --dry-run, too. --undo restores what was before.
-    """
-    dry_run = context.settings.dry_run
-    if undo is not None:
-        if staged is not None or any((replacing, undo_dir, plan_file)):
-            hint = "the manifest names the log dir and every change to undo"
-            raise UsageError("--undo takes no other argument", hint=hint)
-        return context.show(undone(undo, dry_run=dry_run), UndoView(dry_run=dry_run))
-    if staged is None or log_dir is None:
-        raise UsageError("STAGED and LOG_DIR say what to install where",
-                         hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
-    request = Request(
-        staged=staged,
-        scope=Scope(
-            sources=(str(log_dir),), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics
-        ),
-        plan=saved_plan(plan_file, None),
-        asked=frozenset(map(_replace, replacing or ())),
-        undo_dir=undo_dir,
-        dry_run=dry_run,
-        kafka_version=context.settings.kafka_version,
-    )
-    view = InstallView(dry_run=dry_run, is_table=context.output.form == "table")
-    return context.show(run(request, context), view)
-
-
-def _replace(text: str) -> Replace:
-    """Return the kind of snapshots that is to be replaced."""
-    if text not in set(Replace):
-        raise UsageError(f"--replace {text}: expected {' or '.join(Replace)}", hint="give --replace once for each")
-    return Replace(text)
+VERB = Verb(
+    takes=(TOPIC, WRITE, S3, ("kafka_version",)),
+    request=Asked,
+    run=run,
+    view=view_of,
+    reads="other",
+    carries_out_plans=True,
+)

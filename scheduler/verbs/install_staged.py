@@ -42,7 +42,7 @@ _ELSEWHERE: Final = "give --undo-dir, a directory that this user may write to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Staging:
     """What is to be installed, and where."""
 
     staged: str
@@ -90,7 +90,7 @@ class Installed(Result):
     """What ended the run before its end; what was done before stays done."""
 
 
-def preview(request: Request, s3: S3Settings) -> Installed:
+def preview(request: Staging, s3: S3Settings) -> Installed:
     """Return what would be done, and warn of what prevents it now; nothing is written, and no lock taken.
 
     What would be done in part counts as that, so that the exit code is that of the run.
@@ -109,7 +109,7 @@ def preview(request: Request, s3: S3Settings) -> Installed:
 
 
 def install_staged(
-    request: Request,
+    request: Staging,
     *,
     clock: Clock,
     s3: S3Settings,
@@ -134,7 +134,7 @@ def install_staged(
         return selection.result(manifest=undo_dir / MANIFEST_FILE, error=error)
 
 
-def _area(request: Request, s3: S3Settings) -> StagingArea:
+def _area(request: Staging, s3: S3Settings) -> StagingArea:
     if is_store_url(request.staged):
         return StagingArea(open_store(request.staged, s3))
     path = Path(request.staged).absolute()
@@ -167,7 +167,7 @@ class _Selection:
         )
 
 
-def _select(request: Request, area: StagingArea) -> _Selection:
+def _select(request: Staging, area: StagingArea) -> _Selection:
     staged = {key: offsets for key, found in area.offsets().items() if (offsets := request.wanted(key, found))}
     if not staged:
         raise UsageError(f"{request.staged} has no snapshot of any selected topic",
@@ -229,7 +229,7 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
     return error
 
 
-def _undo_root(request: Request) -> Path:
+def _undo_root(request: Staging) -> Path:
     """Return the folder in which manifests are kept.
 
     Raises:

@@ -110,17 +110,6 @@ def read_meta_properties(text: bytes) -> MetaProperties:
     )
 
 
-def write_meta_properties(meta: MetaProperties) -> bytes:
-    """Return the bytes of a ``meta.properties`` with ``meta``."""
-    values = {
-        "version": str(meta.version),
-        "cluster.id": meta.cluster_id,
-        "broker.id" if meta.version == 0 else "node.id": None if meta.node_id is None else str(meta.node_id),
-        "directory.id": meta.directory_id,
-    }
-    return write_properties({key: value for key, value in values.items() if value is not None})
-
-
 def read_partition_metadata(text: bytes) -> PartitionMetadata:
     """Return the content of a ``partition.metadata``; like Kafka, accept any version from 0 on and any extra lines.
 

@@ -15,7 +15,7 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.verbs.install_staged import Request, install_staged
+from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.selection import Scope
@@ -112,7 +112,7 @@ def test_a_kill_at_any_step_leaves_what_a_broker_opens(
 
 
 def _install(staged: Path, data: Path, undo: Path, disk: WatchedDisk) -> None:
-    request = Request(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
+    request = Staging(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
     install_staged(request, clock=SystemClock(), s3=S3Settings(), progress=Progress(), disk=disk)
 
 

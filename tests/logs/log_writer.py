@@ -12,7 +12,7 @@ from resnap.storage.log.checkpoints import write_offset_checkpoint
 from resnap.storage.log.control_record import write_marker_batch
 from resnap.storage.log.log_writer import LogWriter
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.properties import MetaProperties, write_meta_properties
+from resnap.storage.log.properties import MetaProperties, write_properties
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from resnap.storage.log.survey import (
     CLEAN_SHUTDOWN,
@@ -171,3 +171,14 @@ def write_log_dir_files(
         (log_dir / name).write_bytes(write_offset_checkpoint(offsets))
     if clean_shutdown:
         (log_dir / CLEAN_SHUTDOWN).touch()
+
+
+def write_meta_properties(meta: MetaProperties) -> bytes:
+    """Return the bytes of a ``meta.properties`` with ``meta``."""
+    values = {
+        "version": str(meta.version),
+        "cluster.id": meta.cluster_id,
+        "broker.id" if meta.version == 0 else "node.id": None if meta.node_id is None else str(meta.node_id),
+        "directory.id": meta.directory_id,
+    }
+    return write_properties({key: value for key, value in values.items() if value is not None})

@@ -14,7 +14,7 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.install_staged import Request, install_staged
+from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings
@@ -45,7 +45,7 @@ class Place:
 
     def install(self, disk: Disk | None = None, data: Path | None = None) -> Installed:
         """Install with everything that can be asked for."""
-        request = Request(
+        request = Staging(
             staged=str(self.staged),
             scope=Scope(sources=(str(data or self.data),)),
             asked=frozenset(Replace),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.verbs.install_staged import Request, install_staged
+from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.words import instant
@@ -249,7 +249,7 @@ def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
     before = look(replica)
 
     def install(disk: WatchedDisk) -> None:
-        request = Request(
+        request = Staging(
             staged=str(tmp_path / "staged"),
             scope=Scope(sources=(str(replica),)),
             asked=frozenset({Replace.FALSE_PARTIAL, Replace.TXNINDEX}),

@@ -7,7 +7,7 @@ import pytest
 
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.errors import FormatError, UsageError
-from resnap.storage.log.properties import MetaProperties, write_meta_properties
+from resnap.storage.log.properties import MetaProperties
 from resnap.tiering.controller.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -17,6 +17,7 @@ from resnap.tiering.controller.metadata.records import (
     SupportedFeature,
 )
 from resnap.tiering.controller.metadata.writer import open_metadata_log
+from tests.logs.log_writer import write_meta_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

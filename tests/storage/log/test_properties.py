@@ -14,11 +14,11 @@ from resnap.storage.log.properties import (
     read_meta_properties,
     read_partition_metadata,
     read_properties,
-    write_meta_properties,
     write_partition_metadata,
     write_properties,
 )
 from tests.cases import each
+from tests.logs.log_writer import write_meta_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
