@@ -29,8 +29,8 @@ from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, 
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 from resnap.storage.packed import packed
-from resnap.storage.small_pieces import each
 from resnap.storage.sources.files import GONE, PLAIN
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

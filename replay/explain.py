@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
-from resnap.replay.scan.producer_events import scan
+from resnap.replay.scan.producer_fold import scan
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:

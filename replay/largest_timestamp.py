@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.scan.cuts import BLOCK_ENTRIES, open_index, read_entries
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
+from resnap.replay.scan.splits import BLOCK_ENTRIES, open_index, read_entries
 from resnap.replay.window import TRANSACTION_MARGIN_MS
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TimeIndexEntry, last_time_index_entries
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, read_header
-from resnap.storage.small_pieces import each
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

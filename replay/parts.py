@@ -12,10 +12,9 @@ from functools import reduce
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
-from resnap.replay.scan.cuts import locate
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.split_scan import SplitScan
-from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary
+from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary, locate
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 

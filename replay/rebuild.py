@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from resnap.replay.made_snapshot import make_idle
+from resnap.replay.anchor import make_idle
 from resnap.replay.parts import by_segment, part_bytes, plan_splits, scan_part, whole
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.run_combine import RunCombine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay.anchor import keep_state, kept_places, may_be_pruned, must_be_given_up
+from resnap.replay.anchor import keep_state, kept_places, make_snapshot, may_be_pruned, must_be_given_up
 from resnap.replay.base_state import NEVER, NO_BASE, Base, base_of
 from resnap.replay.boundary_state import (
     BoundaryState,
@@ -23,7 +23,6 @@ from resnap.replay.boundary_state import (
 )
 from resnap.replay.comparison import Verdict
 from resnap.replay.kernel.summary import NONE, IntArray
-from resnap.replay.made_snapshot import make_snapshot
 from resnap.replay.plan import Coverage
 from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
@@ -33,8 +32,8 @@ from resnap.storage.sources.files import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.replay.anchor import IdleTimes
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.made_snapshot import IdleTimes
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.ranges import IdRange
     from resnap.replay.results import SnapshotSink

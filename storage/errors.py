@@ -30,6 +30,10 @@
 
 Anything else that escapes is a bug, and is left to crash. A message says what, where, what was expected and what was
 found, in lower case and without a full stop; ``hint`` says what to do next.
+
+``install_hint`` gives the command that installs an optional part of Resnap. ``INSTALLED_FROM`` is the argument for
+installers: a clone, until a release is published. Then it becomes the name of the distribution, and README.md and
+CONTRIBUTING.md (*A release*) change with it.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+INSTALLED_FROM: Final = "."
 
 
 class ResnapError(Exception):
@@ -309,6 +315,8 @@ def check_address_space() -> None:
 
 LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
 """Twice what replaying a small log took on two cores; libraries set aside more than they use."""
+
+
 _DISK_FAULTS: Final = {
     errno.EIO,
     errno.ESTALE,
@@ -318,6 +326,18 @@ _DISK_FAULTS: Final = {
     errno.EDQUOT,
     errno.EROFS,
 }
+
+
 _DISK_HINT: Final = "check that disk, and its free space, and run the same command again"
+
+
 _NO_THREAD: Final = "can't start new thread"
+
+
 _MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"
+
+
+def install_hint(extra: str, library: str) -> str:
+    """Return how to install an extra, or the one library that it brings."""
+    where = " in a clone of Resnap" if INSTALLED_FROM == "." else ""
+    return f"pip install '{INSTALLED_FROM}[{extra}]'{where}, or pip install {library}"

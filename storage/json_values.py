@@ -1,10 +1,23 @@
-"""Values of parsed JSON, with the types that they must have."""
+"""Values of parsed JSON, with the types that they must have; and a strict parser.
+
+The parser takes known fields only, each exactly once, and numbers within Java's ranges.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from resnap.storage.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _T = TypeVar("_T")
+INT_MAX: Final = 2**31 - 1
+"""Sizes and positions are Java's ``int``."""
 
 
 def typed(kind: type[_T], value: object) -> _T:
@@ -17,3 +30,81 @@ def typed(kind: type[_T], value: object) -> _T:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value
+
+
+class Fields:
+    """The fields of a JSON object, with the object's name for messages."""
+
+    def __init__(self, name: str, values: object) -> None:
+        if not isinstance(values, dict):
+            raise FormatError(name, position=0, expected="a JSON object", found=type(values).__name__)
+        self.name = name
+        self.values: Mapping[str, Any] = values
+
+    def check_names(self, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+        """Check that the plugin knows all fields."""
+        missing = next((name for name in names if name not in self.values), None)
+        if missing is not None:
+            raise FormatError(f"{self.name}: field {missing}", position=0, expected="one", found="none")
+        for name in self.values:
+            if name not in names and name not in optional:
+                raise FormatError(f"{self.name}: field {name[:40]!a}", position=0, expected="none",
+                                  found="one, which the plugin's reader refuses")  # fmt: skip
+
+    def inner(self, name: str) -> Fields:
+        """Return the JSON object under ``name``."""
+        return Fields(f"{self.name} {name}", self.values[name])
+
+    def integer(self, name: str, least: int = 0) -> int:
+        """Return the Java ``int`` under ``name``."""
+        value = self.values[name]
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
+            raise self.wrong(name, f"{least} to {INT_MAX}")
+        return value
+
+    def binary(self, name: str, text: str | None = None) -> bytes:
+        """Return the bytes that ``name`` holds in base64."""
+        given = self.values[name] if text is None else text
+        try:
+            return base64.b64decode(given, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise FormatError(f"{self.name}: {name}", position=0, expected="base64", found="something else") from None
+
+    def wrong(self, name: str, expected: str) -> FormatError:
+        """Return the error for an invalid value."""
+        return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=shown(self.values[name]))
+
+
+def parsed(data: bytes, *, limit: int) -> object:
+    """Return the JSON object in ``data``, which has at most ``limit`` bytes.
+
+    Raises:
+        FormatError: it is longer, or is not JSON.
+
+    """
+    if len(data) > limit:
+        raise FormatError("manifest", position=0, expected=f"{limit} bytes at most", found=len(data))
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise FormatError("manifest", position=error.pos, expected="JSON", found=error.msg) from None
+    except UnicodeDecodeError as error:
+        raise FormatError("manifest", position=error.start, expected="UTF-8", found="something else") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError("manifest", position=0, expected="JSON", found=str(error)[:80]) from None
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field that is given twice")
+    return fields
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name}, which is not JSON")
+
+
+def shown(value: object) -> str:
+    """Return the beginning of an unexpected value, on one line."""
+    return ascii(value)[:60]

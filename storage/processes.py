@@ -1,18 +1,40 @@
-"""Identifies processes of this machine, and reports whether they still run; for locks and leases."""
+"""Identifies processes of this machine, and reports whether they still run; for locks and leases.
+
+``lock_within`` waits for a ``flock``, within bounds. Any user who may open a file or directory for reading may lock it,
+for as long as he likes. So no lock is waited for without an end: the error names the file and its holder.
+
+``at_work_on`` allows one run at a time on a log dir of this machine, by a ``flock`` on the directory itself. Nothing is
+written. A broker locks a file in the directory in another way, so it neither sees the lock nor is blocked by it. The
+lock ends with the process, however that ends. File systems without locks on directories have none.
+
+Any user who may open a directory may lock it, so a lock counts only if its holder is root, this user, the directory's
+owner, or unknown: other users' locks are ignored. Their runs are still kept apart by leases in the store.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.disk import readable
+from resnap.storage.errors import LockedError
+from resnap.storage.threads import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PROC: Final = Path("/proc")
 _START_FIELD: Final = 19
 """Field of ``/proc/<pid>/stat``, counted after the name: when the process started, in ticks since the machine did."""
+_LOCKS: Final = Path("/proc/locks")
+_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +108,80 @@ def _machine() -> str:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
     return ""
+
+
+def lock_within(descriptor: int, path: Path, wait_s: float) -> None:
+    """Lock the file or directory ``path``, open as ``descriptor``, until it is closed.
+
+    Raises:
+        LockedError: another process has held the lock for ``wait_s``, or this one is asked to stop.
+        OSError: its file system has no locks.
+
+    """
+    give_up_s = time.monotonic() + wait_s
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() >= give_up_s or not pause(_AGAIN_S):
+            holder = named(lock_holder(os.fstat(descriptor)))
+            raise LockedError(
+                f"{path} has been locked for {wait_s:g} s by another process: {holder}",
+                hint="run again when it has ended; if it has no business there, end it, and its user's read access",
+            )
+
+
+def lock_holder(status: os.stat_result) -> int | None:
+    """Return the process that holds the lock of a file; None if this machine does not show it."""
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError, ValueError, IndexError):
+        for line in _LOCKS.read_text().splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and file in fields:
+                return int(fields[4])
+    return None
+
+
+def named(process: int | None) -> str:
+    """Return the holder of a lock, and since when that process runs, as far as this machine shows it."""
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        if process is not None:
+            return f"process {process}, started at {started_at(process)}"
+    return "a process that this machine does not show"
+
+
+@contextmanager
+def at_work_on(log_dir: Path) -> Iterator[None]:
+    """Hold the work lock of ``log_dir`` for as long as the context lasts.
+
+    Raises:
+        LockedError: another run holds it.
+        LogDirError: the directory cannot be opened.
+
+    """
+    with readable(log_dir):
+        descriptor = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _take(descriptor, log_dir)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, log_dir: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        status = os.fstat(descriptor)
+        holder = lock_holder(status)
+        if error.errno not in {errno.EAGAIN, errno.EACCES} or _is_another_user(holder, status):
+            return
+        raise LockedError(
+            f"{log_dir}: another run is at work on it: {named(holder)}", hint="wait until it is done"
+        ) from error
+
+
+def _is_another_user(holder: int | None, status: os.stat_result) -> bool:
+    with suppress(OSError):
+        return holder is not None and Path(f"/proc/{holder}").stat().st_uid not in {0, os.geteuid(), status.st_uid}
+    return False

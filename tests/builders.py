@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resnap.storage.log.control_record import write_marker_batch
+from resnap.storage.log.record import write_marker_batch
 from tests.logs.batch_builder import write_data_batch
 from tests.logs.log_writer import PartitionWriter
 from tests.strategies import START_MS, VALUE, Event, write_events

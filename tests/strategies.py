@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from resnap.storage.log.control_record import write_marker_batch
+from resnap.storage.log.record import write_marker_batch
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_TIMESTAMP, wrap_sequence
 from tests.logs.batch_builder import write_data_batch, write_emptied_batch, write_message_set
 from tests.logs.stored_frames import GZIP, NONE

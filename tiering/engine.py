@@ -26,8 +26,8 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
 from resnap.storage.errors import UsageError
-from resnap.storage.small_pieces import each
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -203,7 +203,7 @@ class Engine:
         if self.kind == "local" or not items:
             yield _LocalGroups.of(look, join, nothing, items)
             return
-        from resnap.replay.spark.groups import grouped  # noqa: PLC0415 - imports pyspark
+        from resnap.replay.spark.progress import grouped  # noqa: PLC0415 - imports pyspark
 
         with self._warm_spark().context() as context, grouped(context, look, join, items) as groups:
             yield groups

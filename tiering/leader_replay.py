@@ -17,8 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.replay.results import Outcome
-from resnap.replay.scratch import scratch_directory
-from resnap.replay.staging import snapshot_key
+from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.storage.errors import ClusterError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.cluster.producers import ActiveProducer
@@ -26,9 +25,9 @@ from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, Repl
 from resnap.tiering.judging.lost_producer_state import judge_snapshots
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.planner import cost_of
-from resnap.tiering.remote_log.known_segments import KnownSegments, events_of
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import TopicIdPartition
+from resnap.tiering.remote_log.stored import KnownSegments, events_of
 from resnap.tiering.selection import NothingInScopeError, select
 from resnap.tiering.stored_snapshots import REPLAYED_HERE_BYTES
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
-from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
+from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem, log_dir_around
 from resnap.storage.log.names import parse_partition_dir_name
-from resnap.storage.log.survey import META_PROPERTIES, PartitionProblem
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.joined_log import Joining, with_remote
 from resnap.storage.sources.log_dirs import open_source, open_tiered
@@ -32,22 +31,22 @@ from resnap.tiering.controller.metadata.cluster import (
 )
 from resnap.tiering.judging.broker_start import broker_starts
 from resnap.tiering.judging.inventory import take_inventory
-from resnap.tiering.remote_log.known_segments import known_by, known_in
 from resnap.tiering.remote_log.records import METADATA_TOPIC
+from resnap.tiering.remote_log.stored import known_by, known_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.replay.watching import Progress
+    from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Place
-    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
-    from resnap.tiering.remote_log.known_segments import KnownSegments
+    from resnap.tiering.remote_log.stored import KnownSegments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

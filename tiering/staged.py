@@ -11,8 +11,8 @@ from resnap.replay.staging import snapshot_key
 from resnap.storage.disk import is_directory, is_there
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.small_pieces import each
 from resnap.storage.stores.urls import is_store_url
+from resnap.storage.threads import each
 from resnap.tiering.judging.planning import can_be_tiered, lost_boundaries
 
 if TYPE_CHECKING:

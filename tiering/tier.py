@@ -14,15 +14,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import scratch_directory
 from resnap.replay.watching import Progress
 from resnap.storage.errors import LockedError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
-from resnap.storage.log.work_lock import at_work_on
+from resnap.storage.processes import at_work_on
 from resnap.storage.sources.registry import layout_named
-from resnap.storage.stores.throttle import Throttle
 from resnap.storage.stores.urls import open_store
+from resnap.storage.threads import Throttle
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import HeldCheck
 from resnap.tiering.judging.eligibility import Eligibility, before_replay, refusing_all

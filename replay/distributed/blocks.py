@@ -3,23 +3,39 @@
 A block holds some thousand summary rows of one piece of a split, as they lie in memory, or the facts of a split. Blocks
 arrive in any order; their places give the order. Rows are sorted by producer id, so a block is cut into ranges of ids
 by two searches.
+
+Sorts data on disk: bodies are written in any order and read back in the order of their places.
+
+The input of a combining task may exceed its memory. So bodies are written to a temporary file as they arrive, and read
+back one by one in the order of their places, which stay in memory.
+
+Estimates the number of producers in a run, and divides their ids into ranges of about equal size, by sampling.
+
+A sketch keeps the ids with the smallest hashes. They do not depend on how often an id occurs, or in which task, so the
+sketch of a union is the sketch of the sketches, and its ids are a fair sample of all distinct ones. The denser their
+hashes, the more ids there are; the estimate is accurate to a few percent.
+
+Source: Beyer et al., "On Synopses for Distinct-Value Estimation Under Multiset Operations", 2007.
 """
 
 from __future__ import annotations
 
 import pickle
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby, pairwise
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE, empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
 
-    from resnap.replay.distributed.spool import Stored
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.scan.splits import Piece, Split, SplitSummary
@@ -32,6 +48,13 @@ FACTS: Final = 0
 ROWS: Final = 1
 BELOW_ALL: Final = -1
 """Segment of the block that comes first in its run: the plan."""
+IN_MEMORY_BYTES: Final = 16 << 20
+"""What is smaller never meets a disk."""
+IntArray = npt.NDArray[np.int64]
+SAMPLE: Final = 1024
+"""Ids kept: 8 KiB, and an error of some 3 %."""
+_MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 class Place(NamedTuple):
@@ -127,3 +150,88 @@ def _pieces(head: SplitSummary, rows: dict[tuple[int, int], list[Callable[[], by
     for number, piece in enumerate(head.pieces):
         body = bytearray().join(read() for read in rows.get((head.part, number), ()))
         yield piece._replace(rows=rows_of(body))
+
+
+class Stored(NamedTuple):
+    """A body in a spool."""
+
+    place: tuple[int, ...]
+    read: Callable[[], bytes]
+    """Gives its body, as often as it is called."""
+
+
+class Spool(AbstractContextManager["Spool"]):
+    """Stores bodies with their places; returns them by ascending place."""
+
+    def __init__(self, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
+        self._file = SpooledTemporaryFile(in_memory_bytes)  # noqa: SIM115 - closed with the spool
+        self._placed: list[tuple[tuple[int, ...], int, int]] = []
+        self._end = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, place: tuple[int, ...], body: bytes) -> None:
+        """Store ``body`` at ``place``, which must be unique."""
+        self._file.seek(self._end)
+        self._file.write(body)
+        self._placed.append((place, self._end, len(body)))
+        self._end += len(body)
+
+    def ordered(self) -> Iterator[Stored]:
+        """Yield all bodies by ascending place; nothing may be added after that."""
+        self._placed.sort()
+        for place, start, length in self._placed:
+            yield Stored(place, self._reader(start, length))
+
+    def _reader(self, start: int, length: int) -> Callable[[], bytes]:
+        def read() -> bytes:
+            self._file.seek(start)
+            return self._file.read(length)
+
+        return read
+
+
+def sketch(producer_ids: IntArray) -> IntArray:
+    """Return the distinct ``producer_ids`` with the smallest hashes, by ascending hash."""
+    ids = np.unique(producer_ids)
+    hashes = _mixed(ids)
+    order = np.argsort(hashes)[:SAMPLE] if len(ids) <= 2 * SAMPLE else _smallest(hashes)
+    found: IntArray = ids[order]
+    return found
+
+
+def join(left: IntArray, right: IntArray) -> IntArray:
+    """Return the sketch of the union of two sketched sets."""
+    return sketch(np.concatenate((left, right)))
+
+
+def estimated(sample: IntArray) -> int:
+    """Return the approximate number of distinct ids; exact if the sample holds them all."""
+    if len(sample) < SAMPLE:
+        return len(sample)
+    largest = int(_mixed(sample[-1:])[0]) + 1
+    return (SAMPLE - 1) * (1 << 64) // largest
+
+
+def range_starts(sample: IntArray, ranges: int) -> tuple[int, ...]:
+    """Return the starts of all ranges but the first, which divide all ids into about equal numbers."""
+    by_id = np.sort(sample)
+    starts = by_id[len(by_id) * np.arange(1, ranges) // ranges]
+    return tuple(sorted({*starts.tolist()} - {*by_id[:1].tolist()}))
+
+
+def _smallest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+    among = np.argpartition(hashes, SAMPLE)[:SAMPLE]
+    return among[np.argsort(hashes[among])]
+
+
+def _mixed(ids: IntArray) -> npt.NDArray[np.uint64]:
+    """Hash ids one to one, so that neighbours are spread (the last steps of SplitMix64)."""
+    mixed = ids.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, np.uint64(1)), strict=True):
+            mixed = (mixed ^ (mixed >> shift)) * multiplier
+    return mixed

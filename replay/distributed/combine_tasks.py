@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.distributed.blocks import plan_of, summaries
-from resnap.replay.distributed.spool import Spool, Stored
+from resnap.replay.distributed.blocks import Spool, Stored, plan_of, summaries
 from resnap.replay.evidence import BoundaryEvidence
 from resnap.replay.parts import by_segment, whole
 from resnap.replay.ranges import IdRange, join_boundaries, of_range, within

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from resnap.replay.distributed.blocks import facts_block, plan_block, row_blocks
-from resnap.replay.distributed.distinct import join, sketch
+from resnap.replay.distributed.blocks import facts_block, join, plan_block, row_blocks, sketch
 from resnap.replay.parts import begin_part, empty_part, part_bytes, plan_splits
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.replay.distributed.blocks import Block
-    from resnap.replay.distributed.distinct import IntArray
+    from resnap.replay.distributed.blocks import Block, IntArray
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import Piece, Split

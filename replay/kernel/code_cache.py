@@ -42,9 +42,9 @@ SOURCES: Final = (
     "resnap.replay.kernel.batch",
     "resnap.replay.kernel.hop",
     "resnap.replay.kernel.combine",
-    "resnap.replay.kernel.entries",
+    "resnap.replay.kernel.combine",
     "resnap.replay.kernel.summary",
-    "resnap.storage.log.control_record",
+    "resnap.storage.log.record",
     "resnap.storage.log.producer_snapshot",
     "resnap.storage.log.record_batch",
 )

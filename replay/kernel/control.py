@@ -1,4 +1,4 @@
-"""Parses control batches, compiled: as ``storage.log.control_record`` does, but without error messages.
+"""Parses control batches, compiled: as ``storage.log.record`` does, but without error messages.
 
 An unusual marker gives ``None`` here, and goes to that module, which accepts it or raises an error.
 """
@@ -10,7 +10,7 @@ from typing import Final
 from resnap.replay.kernel.checksum import crc32c
 from resnap.replay.kernel.compiling import inlined
 from resnap.replay.kernel.machine import load_8, load_16, load_32, load_64
-from resnap.storage.log.control_record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
+from resnap.storage.log.record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
@@ -111,7 +111,7 @@ def _field(batch: int, position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _varint(batch: int, position: int, end: int, bits: int) -> tuple[int, int]:
-    """Return the number at ``position`` and the position after it (``storage.messages.varint``)."""
+    """Return the number at ``position`` and the position after it (``storage.messages.wire``)."""
     value = 0
     if position == _CUT_SHORT:
         return 0, _CUT_SHORT

@@ -1,6 +1,6 @@
 """The scan, compiled: hops from header to header over a block, and from block to block over a file.
 
-It does what ``header_scan``, ``producer_events`` and ``fold.append_events`` do together, and stops before the first
+It does what ``header_scan``, ``producer_fold`` and ``fold.append_events`` do together, and stops before the first
 unusual batch: the plain path accepts that one, or raises an error.
 
 The mean size of recent batches (``SCAN_DTYPE.mean_bytes``) decides how a file is read: header by header if batches are

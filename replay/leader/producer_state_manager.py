@@ -9,6 +9,10 @@ Time is an argument, the caller decides where snapshots are stored (``known_snap
 thread-safe.
 
 Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1, 4.1.1 and 4.4.0.
+
+``OpenTransactions`` has those that hold the last stable offset: without a marker, or with an unreplicated one.
+
+Source: ``ProducerStateManager`` (``ongoingTxns`` and ``unreplicatedTxns``).
 """
 
 from __future__ import annotations
@@ -16,10 +20,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.replay.leader.append_validation import AppendOrigin, KnownProducer, ProducerAppend, Verification
+from resnap.replay.leader.append_validation import (
+    RULES_3_6,
+    AppendOrigin,
+    KnownProducer,
+    ProducerAppend,
+    ValidationRules,
+    Verification,
+)
 from resnap.replay.leader.known_snapshots import KnownSnapshots
-from resnap.replay.leader.open_transactions import OpenTransactions
-from resnap.replay.leader.validation_rules import RULES_3_6, ValidationRules
 from resnap.replay.producer_state import DataBatch, Expiry
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.record_batch import NO_TIMESTAMP
@@ -327,3 +336,52 @@ class ProducerStateManager:
         oldest = self.transactions.oldest_producer_id
         known = None if oldest is None else self.producers.get(oldest)
         self._oldest_transaction_ms = known.entry.timestamp if known else NO_TIMESTAMP
+
+
+class OpenTransactions:
+    """Transactions by their first offset."""
+
+    def __init__(self) -> None:
+        self.ongoing: dict[int, int] = {}
+        """First offset -> producer id."""
+        self._unreplicated: dict[int, int] = {}
+        """First offset -> offset of the marker."""
+
+    def start(self, first_offset: int, producer_id: int) -> None:
+        """Record the first batch of a transaction."""
+        self.ongoing[first_offset] = producer_id
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """Record the marker of a transaction, which stays unstable until the marker is replicated."""
+        if self.ongoing.pop(completed.first_offset, None) is None:
+            raise AssertionError(f"no transaction began at offset {completed.first_offset}")
+        self._unreplicated[completed.first_offset] = completed.last_offset
+
+    def clear(self) -> None:
+        """Forget all transactions."""
+        self.ongoing.clear()
+        self._unreplicated.clear()
+
+    def replicated_up_to(self, offset: int) -> None:
+        """Forget transactions with a marker below ``offset``: the high watermark, or the log start offset."""
+        self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+
+    @property
+    def oldest_producer_id(self) -> int | None:
+        """Producer of the oldest undecided transaction."""
+        return self.ongoing[min(self.ongoing)] if self.ongoing else None
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the oldest transaction without a marker."""
+        return min(self.ongoing, default=None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction without a marker, or with one that is not replicated."""
+        return min((*self.ongoing, *self._unreplicated), default=None)
+
+    def last_stable_offset(self, completed: CompletedTransaction) -> int:
+        """Return the last stable offset after ``completed``, as the transaction index records it."""
+        others = [first for first, producer_id in self.ongoing.items() if producer_id != completed.producer_id]
+        return min(others, default=completed.last_offset + 1)

@@ -1,13 +1,18 @@
 """Columnar scan of a segment: its batch headers as checked arrays, and the facts of the whole segment.
 
 A segment is read in blocks, whose ends rarely coincide with batches; the hop from header to header is the only
-sequential step, everything after it works on whole arrays. ``producer_events`` turns headers into events of producers.
+sequential step, everything after it works on whole arrays. ``producer_fold`` turns headers into events of producers.
 
 Damage is never skipped. A batch that runs past the end of the *active* segment ends it without an error, as in Kafka's
 own reader, and so do the zeros of a preallocated tail; in a closed segment both are damage, because nothing may follow
 its last whole batch.
 
 Source: ``FileLogInputStream.nextBatch``; ``DefaultRecordBatch``.
+
+``--verify-crc``: checks the checksum of every batch, which means reading all bytes of a segment.
+
+A replay needs only headers, so this is off by default. The checksum of a batch does not cover its offset, length,
+leader epoch and magic; every scan checks those by continuity.
 """
 
 from __future__ import annotations
@@ -19,14 +24,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from resnap.replay.scan.crc_check import check_crcs
+from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.log.control_record import read_control_record
 from resnap.storage.log.message_set import HEADER as LEGACY_HEADER
-from resnap.storage.log.message_set import LENGTH, MAGIC_V1, MIN_SIZES, LegacyMessage, read_legacy_message
+from resnap.storage.log.message_set import (
+    LENGTH,
+    MAGIC_V1,
+    MIN_SIZES,
+    LegacyMessage,
+    check_legacy_crc,
+    read_legacy_message,
+)
 from resnap.storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
+from resnap.storage.log.record import read_control_record
 from resnap.storage.log.record_batch import (
+    ATTRIBUTES_POSITION,
     CONTROL,
+    CRC_POSITION,
     DELETE_HORIZON,
     HEADER,
     LOG_OVERHEAD,
@@ -38,12 +52,12 @@ from resnap.storage.log.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from resnap.replay.kernel.summary import Array
     from resnap.storage.crc32c import Buffer
-    from resnap.storage.log.control_record import ControlRecord
     from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.log.record import ControlRecord
     from resnap.storage.readers import RangeReader
 
 HEADER_DTYPE: Final = np.dtype(
@@ -64,13 +78,14 @@ HEADER_DTYPE: Final = np.dtype(
     ]
 )
 """``record_batch.HEADER`` as columns."""
-
 BLOCK_BYTES: Final = 1 << 20
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 _LENGTH_POSITION: Final = 8
 _SEQUENCE_POSITION: Final = 53
 _SIZE_UP_TO_MAGIC: Final = 17
 _MIN_LEGACY_SIZE: Final = 14
+_CHUNK_BYTES: Final = 1 << 20
+_LENGTH: Final = struct.Struct(">i")
 
 
 @dataclass(slots=True)
@@ -366,3 +381,42 @@ def last_sequences(headers: Array) -> npt.NDArray[np.int64]:
     last_sequence = base_sequence + headers["last_offset_delta"]
     last_sequence = np.where(last_sequence > MAX_SEQUENCE, last_sequence - MAX_SEQUENCE - 1, last_sequence)
     return np.where(base_sequence == -1, -1, last_sequence)
+
+
+def check_crcs(reader: RangeReader, block: memoryview, at: int, starts: Sequence[int]) -> int:
+    """Check every batch that starts in ``block`` at file position ``at``; bytes beyond the block are read.
+
+    Returns:
+        The number of bytes read beyond the block.
+
+    Raises:
+        FormatError: a checksum differs.
+
+    """
+    beyond = 0
+    for start in starts:
+        size = LOG_OVERHEAD + _LENGTH.unpack_from(block, start + 8)[0]
+        if block[start + MAGIC_POSITION] != MAGIC_V2:
+            whole = block[start : start + size] if start + size <= len(block) else reader.read(at + start, size)
+            check_legacy_crc(whole, at=at + start)
+            continue
+        covered = block[start + ATTRIBUTES_POSITION : start + size]
+        missing = size - ATTRIBUTES_POSITION - len(covered)
+        computed = _continue(reader, crc32c(covered), at + start + size - missing, missing)
+        beyond += missing
+        carried = int.from_bytes(block[start + CRC_POSITION : start + ATTRIBUTES_POSITION], "big")
+        if carried != computed:
+            raise FormatError("record batch checksum (CRC-32C)", position=at + start, expected=f"{carried:08x}",
+                              found=f"{computed:08x}")  # fmt: skip
+    return beyond
+
+
+def _continue(reader: RangeReader, checksum: int, position: int, length: int) -> int:
+    while length > 0:
+        chunk = reader.read(position, min(_CHUNK_BYTES, length))
+        if not chunk:
+            break  # truncated in between: the checksum will show it
+        checksum = crc32c(chunk, checksum)
+        position += len(chunk)
+        length -= len(chunk)
+    return checksum

@@ -15,8 +15,7 @@ from resnap.replay.kernel import hop, stretch
 from resnap.replay.kernel.machine import HAS_CRC32C
 from resnap.replay.scan.header_scan import begin, finish, next_block
 from resnap.replay.scan.plain_scan import divide, plain_pieces
-from resnap.replay.scan.producer_events import events_of
-from resnap.replay.scan.producer_fold import ProducerFold
+from resnap.replay.scan.producer_fold import ProducerFold, events_of
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.readers import FileReader
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay.scan.producer_events import scan
-from resnap.replay.scan.producer_fold import ProducerFold
+from resnap.replay.scan.producer_fold import ProducerFold, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

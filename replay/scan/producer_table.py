@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay.kernel import combine, entries
+from resnap.replay.kernel import combine
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.replay.scan.producer_fold import FoldArrays
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
@@ -65,10 +65,10 @@ class ProducerTable(FoldArrays):
         """
         self._take_up_new()
         made = np.empty(len(self), dtype=ENTRY_DTYPE)
-        count = entries.write_entries(
+        count = combine.write_entries(
             self._order.ctypes.data, len(self), kept_after_ms, past_ms, self.at, made.ctypes.data
         )
-        return None if count == entries.IN_DOUBT else made[:count]
+        return None if count == combine.IN_DOUBT else made[:count]
 
     def _take_up_new(self) -> None:
         """Update the order with the new rows."""
@@ -77,7 +77,7 @@ class ProducerTable(FoldArrays):
             return
         by_id = np.ascontiguousarray(self._rows["producer_id"][known : len(self)]).argsort(kind="stable")
         ids, order = np.empty((2, len(self)), dtype=np.int64)
-        self._in_order = entries.merge_order(
+        self._in_order = combine.merge_order(
             self._ids.ctypes.data, self._order.ctypes.data, known, by_id.ctypes.data, ids.ctypes.data,
             order.ctypes.data, self.at,
         )  # fmt: skip

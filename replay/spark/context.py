@@ -4,10 +4,13 @@ pyspark takes its Java and its Python from the process environment, lets the JVM
 and keeps the JVM until the process ends. Here the environment is an argument, set only while the context starts; the
 JVM's output passes through ``JvmOutput``; and the JVM ends with the context, so that the next one may have another
 heap. A replay needs no more than this; a session for SQL (``spark_session``) takes a second or two longer to start.
+
+``ship_packages`` ships Resnap's own packages to executors on which Resnap is not installed.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shlex
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import zipfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,20 +29,19 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.java_gateway import launch_gateway
 
-from resnap.replay.scratch import scratch_directory
-from resnap.replay.spark.class_archive import find_archive
 from resnap.replay.spark.failures import check_reachable, death_told, failure_told, without_tracebacks_of_py4j
-from resnap.replay.spark.jvm import JavaRuntime, find_java
+from resnap.replay.spark.jvm import JavaRuntime, find_archive, find_java
 from resnap.replay.spark.jvm_output import JvmOutput
-from resnap.replay.spark.packages import ship_packages
 from resnap.replay.spark.settings import (
     LOOPBACK,
+    PROJECT_ROOT,
     SparkSettings,
     has_user_name,
     is_local_master,
     properties_text,
     spark_properties,
 )
+from resnap.replay.staging import scratch_directory
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,13 +51,14 @@ if TYPE_CHECKING:
     from py4j.clientserver import ClientServer
 
 logger = logging.getLogger(__name__)
-
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _JVM_EXIT_TIMEOUT_S: Final = 30
 _ARCHIVE_TIMEOUT_S: Final = 300
 """For a JVM that leaves an archive of its classes, for which it needs seconds of a whole core."""
 _PROPERTIES: Final = "spark.properties"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+PACKAGES: Final = ("replay", "scheduler", "storage", "tiering")
+"""What an executor must be able to import, as parts of ``resnap``."""
 
 
 @contextmanager
@@ -284,3 +288,31 @@ def _interrupt_kept() -> Iterator[None]:
     finally:
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
+
+
+def ship_packages(context: SparkContext) -> None:
+    """Let executors import Resnap; does nothing on a local master, whose workers share this installation.
+
+    Executors need a Python of the same minor version with Resnap's dependencies, not Resnap itself. The archive lives
+    in Spark's own directory until the session stops, because executors that join later fetch it too.
+    """
+    if is_local_master(context.master):
+        return
+    archive = Path(SparkFiles.getRootDirectory()) / "shipped" / "resnap.zip"
+    archive.parent.mkdir(exist_ok=True)
+    archive.write_bytes(packages_archive(PROJECT_ROOT))
+    context.addPyFile(str(archive))
+    # The driver has its packages already and must not take half of them from the copy.
+    sys.path[:] = [entry for entry in sys.path if Path(entry).name != archive.name]
+
+
+def packages_archive(root: Path) -> bytes:
+    """Return a zip of Resnap's packages under ``root``, with the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        inside = [file for package in PACKAGES for file in (root / "resnap" / package).rglob("*")]
+        for file in sorted([root / "resnap" / "__init__.py", *inside]):
+            if file.is_file() and "__pycache__" not in file.parts:
+                # A ZipInfo made from a name alone carries no time and no mode.
+                archive.writestr(zipfile.ZipInfo(file.relative_to(root).as_posix()), file.read_bytes())
+    return buffer.getvalue()

@@ -25,19 +25,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pyspark import AccumulatorParam, InheritableThread, StorageLevel
 
-from resnap.replay.distributed.blocks import block_bytes, parted
+from resnap.replay.anchor import make_idle
+from resnap.replay.distributed.blocks import block_bytes, estimated, join, parted, range_starts
 from resnap.replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
-from resnap.replay.distributed.distinct import estimated, join, range_starts
 from resnap.replay.distributed.scan_tasks import pack, scan
-from resnap.replay.made_snapshot import make_idle
 from resnap.replay.ranges import id_ranges, join_runs
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
 from resnap.replay.spark.failures import job_failure_told
-from resnap.replay.spark.groups import later_tasks
-from resnap.replay.spark.progress import progress_of, watched_jobs
+from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
@@ -49,9 +47,8 @@ if TYPE_CHECKING:
 
     from pyspark import RDD, Accumulator, SparkContext
 
-    from resnap.replay.distributed.blocks import Block
+    from resnap.replay.distributed.blocks import Block, IntArray
     from resnap.replay.distributed.combine_tasks import Made
-    from resnap.replay.distributed.distinct import IntArray
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
     from resnap.replay.scan.splits import Split

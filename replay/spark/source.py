@@ -5,62 +5,129 @@
 
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
-every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and
-``encryption-private-key`` names the keys of encrypted segments, ``ID=FILE``, several with commas between them; segments
-that the filters of the query exclude are not read (``pruning``). A row is one batch, as ``header_rows`` describes it;
-with the option ``records`` = ``true`` it is one record, as ``record_rows`` describes it. Rows come in any order. Damage
-fails the query with the file and the position: a count that leaves something out would look like an answer.
+every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and ``encryption-private-key``
+names the keys of encrypted segments, ``ID=FILE``, several with commas between them; segments that the filters of the
+query exclude are not read (``Pruning``). A row is one batch, as ``header_rows`` describes it; with the option
+``records`` = ``true`` it is one record, as ``read_record_rows`` gives it. Rows come in any order. Damage fails the
+query with the file and the position: a count that leaves something out would look like an answer.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
+
+Excludes segments that cannot hold rows matching a query's filters.
+
+Filters are combined by AND. Topic, partition and segment are the same in all rows of a segment; offsets lie between its
+base offset and the next one's; timestamps are not above the largest one, if the segment's time index has it and the
+batch that it names agrees. A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
+from resnap.replay.largest_timestamp import proven_largest_timestamp
 from resnap.replay.scan.header_scan import SegmentRange
-from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
-from resnap.replay.spark.packages import ship_packages
-from resnap.replay.spark.pruning import EVERYTHING, Pruning
-from resnap.replay.spark.record_rows import RECORD_SCHEMA, read_record_rows
+from resnap.replay.spark.context import ship_packages
+from resnap.replay.spark.header_rows import RECORD_SCHEMA, ROW_SCHEMA, LogSegment, read_header_rows, read_record_rows
 from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.disk import readable
-from resnap.storage.encryption import KeyRing, RsaKey
+from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
-from resnap.storage.key_file import KeyFile
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir
-from resnap.storage.sources.files import Sources
+from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from resnap.storage.log.partition_dir import PartitionDir
+    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
 
+_PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
+    EqualTo: lambda wanted, least, most: least <= wanted <= most,
+    In: lambda wanted, least, most: any(one is not None and least <= one <= most for one in wanted),
+    GreaterThan: lambda wanted, _, most: most > wanted,
+    GreaterThanOrEqual: lambda wanted, _, most: most >= wanted,
+    LessThan: lambda wanted, least, _: least < wanted,
+    LessThanOrEqual: lambda wanted, least, _: least <= wanted,
+}
+"""Whether some value from the least to the most, both inclusive, passes a filter."""
+_TIMES: Final = ("maxTimestamp", "timestamp")
+"""Of batches, and of records."""
 FORMAT: Final = "kafka_log"
 KEYS: Final = "encryption-private-key"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 PARTITION_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
-
 _SQL_TYPES: Final = {
     pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary",
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """The filters of a query that can exclude whole segments."""
+
+    filters: tuple[Filter, ...] = ()
+    sources: Sources = PLAIN
+    """How the segments are reached."""
+
+    def reads_topic(self, topic_partition: TopicPartition) -> bool:
+        """Whether a row of the partition may match."""
+        topic, partition = topic_partition
+        return self._may_pass("topic", topic, topic) and self._may_pass("partition", partition, partition)
+
+    def reads_segment(self, segment: Segment) -> bool:
+        """Whether a row of the segment may match, if one of its partition may.
+
+        Raises:
+            StoreError: the store it lies in failed.
+
+        """
+        base, last = segment.base_offset, inf if segment.next_base_offset is None else segment.next_base_offset - 1
+        return (
+            self._may_pass("segment", base, base)
+            and self._may_pass("baseOffset", base, last)
+            and self._may_pass("lastOffset", base, last)
+            and self._may_pass("offset", base, last)
+            and (all(self._may_pass(name, -inf, -inf) for name in _TIMES) or self._is_young_enough(segment))
+        )
+
+    def _is_young_enough(self, segment: Segment) -> bool:
+        largest = proven_largest_timestamp(segment, self.sources)
+        return largest is None or all(self._may_pass(name, -inf, largest) for name in _TIMES)
+
+    def _may_pass(self, column: str, least: float | str, most: float | str) -> bool:
+        on_column = (one for one in self.filters if type(one) in _PASSES and one.attribute == (column,))
+        return all(_PASSES[type(one)](one.value, least, most) for one in on_column)
+
+
+EVERYTHING: Final = Pruning()
 
 
 def register_kafka_log(session: SparkSession) -> None:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from resnap.scheduler.cli.failures import INTERRUPTED, TERMINATED
-from resnap.storage.waiting import end_pauses
+from resnap.storage.threads import end_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

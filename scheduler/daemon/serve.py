@@ -24,8 +24,8 @@ from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from resnap.scheduler.service.services import address_of
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.threads import end_pauses
 from resnap.storage.version import resnap_version
-from resnap.storage.waiting import end_pauses
 
 if TYPE_CHECKING:
     from resnap.scheduler.service.services import Services

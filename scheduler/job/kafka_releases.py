@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
 from resnap.storage.log.producer_snapshot import entries_in
-from resnap.tiering.cluster.broker_releases import describe_releases
+from resnap.tiering.cluster.broker_settings import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import release_of_level
 from resnap.tiering.judging.known_faults import PAGE, Facts, may_meet, met_faults

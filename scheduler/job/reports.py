@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Batch, Explanation
     from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
     from resnap.scheduler.output.rendering import Row
+    from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.storage.log.survey import Incomplete
     from resnap.tiering.judging.readiness import TieringSizes
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.planner import Cost

@@ -34,13 +34,13 @@ from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.scheduler.verbs.verify import UNFIT
 from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.log.log_dir import META_PROPERTIES
 from resnap.storage.log.properties import read_properties
-from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.version import resnap_revision, resnap_version
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.active_producers import Cleaner, Remembering
 from resnap.tiering.quota.layers import life_cycle
-from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.quota_manager import series
 from resnap.tiering.quota.token_bucket import QuotaConfig
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.scheduler.settings.declaration import Given, Layer
 from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, node_named, static_properties
 from resnap.storage.errors import ResnapError, UsageError, in_file
+from resnap.storage.log.log_dir import META_PROPERTIES
 from resnap.storage.log.properties import read_meta_properties
-from resnap.storage.log.survey import META_PROPERTIES
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.controller.expiration import (

@@ -16,8 +16,7 @@ from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.log.properties import read_properties
 from resnap.tiering.cluster.broker_settings import BrokerSettings, describe_brokers
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, client_settings, setup_timeout_s
-from resnap.tiering.cluster.tls import check_stores
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, check_stores, client_settings, setup_timeout_s
 from resnap.tiering.controller.expiration import CHECK_INTERVAL, EXPIRATION, TRANSACTIONAL_EXPIRATION
 
 if TYPE_CHECKING:

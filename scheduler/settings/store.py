@@ -8,9 +8,8 @@ from pydantic import Field
 
 from resnap.scheduler.settings.declaration import Count, Duration, Setting, SettingGroup
 from resnap.scheduler.settings.key_files import key_ring
-from resnap.storage.encryption import KeyRing
+from resnap.storage.encryption import KeyFile, KeyRing
 from resnap.storage.errors import ConfigurationError
-from resnap.storage.key_file import KeyFile
 from resnap.storage.stores.s3_settings import CUSTOMER_KEY_BYTES, AddressingStyle, ChecksumMode, Encryption, decoded_key
 
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError, LogDirError, ResnapError
-from resnap.storage.log.work_lock import at_work_on
+from resnap.storage.processes import at_work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

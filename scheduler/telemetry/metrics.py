@@ -20,7 +20,7 @@ from resnap.scheduler.telemetry.series import OTHER, Series, one_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from resnap.tiering.quota.quota_metrics import Series as QuotaSeries
+    from resnap.tiering.quota.quota_manager import Series as QuotaSeries
 
 RESULTS: Final = ("ok", "failed", "skipped")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")

@@ -9,7 +9,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.extras import install_hint
+from resnap.storage.errors import install_hint
 from resnap.storage.spans import take_spans
 from resnap.storage.version import resnap_version
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from resnap.replay.results import Outcome
-from resnap.replay.scratch import scratch_directory
-from resnap.replay.staging import snapshot_key
+from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.scheduler.job.contract import PartitionState, Result
 from resnap.storage.errors import DataError, ResnapError, in_file
 from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
+    from resnap.storage.log.log_dir import PartitionProblem
     from resnap.storage.log.partition_dir import Place
-    from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.judging.broker_start import BrokerStart

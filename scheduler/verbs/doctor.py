@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.replay.scan.split_scan import why_no_kernel
-from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import scratch_directory
 from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.clock import Clock
@@ -27,8 +27,8 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.findings import Finding, Health, fail, failed, ok, warn
 from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.log.log_dir import LogDir
 from resnap.storage.log.log_dir_lock import lock_holder
-from resnap.storage.log.survey import LogDir
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at, open_source
 from resnap.storage.stores.urls import is_store_url, local_path, open_store

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.storage.errors import ConfigurationError, LogDirError, UsageError
-from resnap.storage.extras import install_hint
+from resnap.storage.errors import ConfigurationError, LogDirError, UsageError, install_hint
 from resnap.tiering.quota.producer_census import AGES, DAY_MS, HOUR_MS
 
 if TYPE_CHECKING:

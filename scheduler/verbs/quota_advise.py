@@ -16,8 +16,8 @@ from resnap.scheduler.verbs.quota_simulate import shown_duration
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
 from resnap.storage.words import human_count, span
 from resnap.tiering.judging.known_faults import MANY_ENTRIES
+from resnap.tiering.quota.active_producers import Uses
 from resnap.tiering.quota.client_quotas import user_name
-from resnap.tiering.quota.producer_activity import Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
 
 

@@ -24,8 +24,8 @@ from resnap.scheduler.verbs.quota_uses import (
 )
 from resnap.storage.errors import UsageError
 from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, instant, some
+from resnap.tiering.quota.active_producers import LogUses, Uses
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
-from resnap.tiering.quota.producer_activity import LogUses, Uses
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
 

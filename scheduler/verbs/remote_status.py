@@ -15,7 +15,7 @@ from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
-from resnap.storage.log.survey import LogDir
+from resnap.storage.log.log_dir import LogDir
 from resnap.storage.messages.wire import ZERO_UUID
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
@@ -27,9 +27,7 @@ from resnap.tiering.cluster.facts import ClusterFacts
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.judging.inventory import NEVER_TIERED
-from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
-from resnap.tiering.remote_log.known_segments import events_of
 from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadata,
     RemoteLogMetadataCache,
@@ -37,10 +35,22 @@ from resnap.tiering.remote_log.metadata_cache import (
     fold_events,
     nothing_copied,
 )
-from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState, TopicIdPartition, metadata_partition
-from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment, read_custom_metadata, stored_segments
-from resnap.tiering.remote_log.waiting import Waiting
-from resnap.tiering.remote_log.waiting_on_leaders import waiting_on_leaders
+from resnap.tiering.remote_log.records import (
+    METADATA_TOPIC,
+    Event,
+    SegmentState,
+    TopicIdPartition,
+    metadata_partition,
+    read_events,
+)
+from resnap.tiering.remote_log.stored import (
+    SegmentPlace,
+    StoredSegment,
+    events_of,
+    read_custom_metadata,
+    stored_segments,
+)
+from resnap.tiering.remote_log.waiting import Waiting, waiting_on_leaders
 from resnap.tiering.selection import Scope
 
 _NO_METADATA: Final = (

@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from resnap.replay.scratch import scratch_directory
-from resnap.replay.staging import DISCARD
+from resnap.replay.staging import DISCARD, scratch_directory
 from resnap.storage.errors import StoreError, VerificationError
 from resnap.tiering.restoring.restoration import Replaced
 from resnap.tiering.store_check import store_check

@@ -28,8 +28,7 @@ from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.storage.words import first_of, human_count, some
-from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.cluster.replica_check import ReplicaCheck
+from resnap.tiering.cluster.live_replicas import LiveBrokers, ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 from resnap.tiering.leader_replay import LeaderReplay
 from resnap.tiering.lost_leader import heal_commands, move_commands

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import scratch_directory
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.cli.invocation import Invocation

@@ -7,6 +7,15 @@ encoded record: a flipped bit in an offset must not go unnoticed.
 Reading is strict. The schema must be one that Resnap has written, up to its comments: resolving arbitrary schemas would
 let a damaged or hostile file decide how much memory its reader takes. A field that came later has a default, so that
 any Avro reader resolves the older schema to the newer one and back.
+
+A *claim* is a manifest written once more, with the same meaning and bytes that nobody has written before.
+Whoever changes what a manifest names first writes a claim over it, on condition that it is as it was read, and at the
+end the new manifest over the claim. So a request of a run that was stopped or killed, which reaches the store when
+another run has taken over, finds another etag and is refused: a claim's bytes never come back, even where the etag of a
+store depends on the bytes alone. A claim that comes late changes nothing for readers, and nothing needs to undo it.
+
+A manifest of ours has 16 other bytes as its sync marker, which is what Avro lets a writer draw. One of Aiven's plugin,
+JSON, has white space behind it, which every parser skips.
 """
 
 from __future__ import annotations
@@ -14,6 +23,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import secrets
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib import resources
@@ -37,7 +47,6 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
 """The object in place of the manifest of a deleted segment; no manifest is as short."""
-
 _SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.layouts").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
 _ORIGIN: Final = fastavro.parse_schema(
@@ -48,11 +57,12 @@ SYNC_MARKER: Final = b"io.resnap.v1.man"
 _CHECKSUM: Final = "resnap.crc32c"
 TIER_AGAIN: Final = "delete the manifest, and tier the segment again"
 _UPGRADE: Final = "it may come from a newer Resnap: use that version, or another prefix"
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC_END: Final = 1 << 32
-
 T = TypeVar("T")
+_AVRO: Final = b"Obj\x01"
+_BITS: Final = 128
+_BLANKS: Final = str.maketrans("01", " \t")
 
 
 def _without_defaults(schema: Any) -> Any:  # noqa: ANN401 - JSON
@@ -412,3 +422,36 @@ def _build(cls: type[T], record: Mapping[str, Any], **converted: object) -> T:
 def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
+
+
+def claimed(manifest: bytes) -> bytes:
+    """Return a claim of ``manifest``, another one with each call."""
+    plain = unclaimed(manifest)
+    if plain.startswith(_AVRO):
+        return plain.replace(SYNC_MARKER, secrets.token_bytes(len(SYNC_MARKER)))
+    return plain + random_blanks()
+
+
+def unclaimed(manifest: bytes) -> bytes:
+    """Return the manifest that ``manifest`` is, or is a claim of."""
+    if manifest.startswith(_AVRO):
+        return manifest.replace(manifest[-len(SYNC_MARKER) :], SYNC_MARKER)
+    is_claim = len(manifest) > _BITS and not manifest[-_BITS:].strip(b" \t")
+    return manifest[:-_BITS] if is_claim else manifest
+
+
+def random_blanks() -> bytes:
+    """Return white space that has not been written before."""
+    return f"{secrets.randbits(_BITS):0{_BITS}b}".translate(_BLANKS).encode()
+
+
+def is_manifest(body: bytes) -> bool:
+    """Whether ``body`` can be read as a manifest; what else lies there is damage."""
+    try:
+        if body.startswith(_AVRO):
+            read_manifest(body)
+        else:
+            json.loads(body)
+    except (ValueError, RecursionError, FormatError):
+        return False
+    return True

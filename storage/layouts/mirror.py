@@ -15,13 +15,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import ObjectNotFoundError, in_file
-from resnap.storage.log.names import DirKind, is_segment_name, parse_partition_dir_name
+from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
+from resnap.storage.log.names import DirKind, StorePath, is_segment_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.log.store_path import StorePath
-from resnap.storage.log.survey import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
 from resnap.storage.readers import FileFacts
-from resnap.storage.small_pieces import each
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,9 @@ A segment becomes several objects; one of them, its manifest, makes it visible a
 keys of all of them, which stored segments conflict with a new one, and how a manifest is read. The content of a store
 is listed and read back as a log dir.
 
-``Stored`` is the reading half, and all that a plain copy of a log dir has; shipping needs a ``Layout``. Settings of a
-single layout are arguments of its constructor (``registry``).
+``Tiered`` reads what Resnap or brokers have tiered, and shows it segment by segment (``Listing``); a ``Layout`` ships,
+too. A plain copy of a log dir (``mirror``) is only read. Settings of a single layout are arguments of its constructor
+(``registry``).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
         Unnamed,
         Vouched,
     )
+    from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 
@@ -76,8 +77,8 @@ class Listing(Protocol):
         ...
 
 
-class Stored(Protocol):
-    """Reads the content of a store back as a log."""
+class Tiered(Protocol):
+    """Reads what was tiered to a store, by Resnap or by brokers."""
 
     @property
     def folders(self) -> int:
@@ -113,10 +114,6 @@ class Stored(Protocol):
 
         """
         ...
-
-
-class Tiered(Stored, Protocol):
-    """Reads what was tiered to a store, by Resnap or by brokers."""
 
     @property
     def name(self) -> str:
@@ -180,34 +177,9 @@ class Tiered(Stored, Protocol):
         """
         ...
 
-
-class Shipped(Tiered, Protocol):
-    """Segments that were shipped to a store, which may also hold the remains of killed runs."""
-
-    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
-        """Return the objects in ``listed`` that belong to this layout and that nothing in it names.
-
-        Raises:
-            StoreError: the store failed.
-
-        """
-        ...
-
-    def deletion_of(self, key: str) -> Deletion | None:
-        """Return how an unnamed object is deleted; None if it does not belong to this layout."""
-        ...
-
-    def is_tombstone(self, info: ObjectInfo) -> bool:
-        """Whether the object records that a segment was deleted."""
-        ...
-
-
-class ReadByBrokers(Tiered, Protocol):
-    """Finds what brokers tier by its keys alone, without a manifest, or without one of Resnap's."""
-
     @property
     def needed_parts(self) -> frozenset[str]:
-        """The objects without which brokers cannot read a segment."""
+        """The objects without which brokers cannot read a segment; none where they read nothing."""
         ...
 
     def brokers_object(self, key: str) -> BrokersObject | None:
@@ -215,8 +187,8 @@ class ReadByBrokers(Tiered, Protocol):
         ...
 
 
-class Layout(Shipped, Protocol):
-    """Ships segments, finds them again and reads them back."""
+class Layout(Tiered, Protocol):
+    """Ships segments, finds them again and reads them back; a store may also hold the remains of killed runs."""
 
     @property
     def key_prefix(self) -> str:
@@ -290,4 +262,21 @@ class Layout(Shipped, Protocol):
             FormatError: the manifest is damaged.
 
         """
+        ...
+
+    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+        """Return the objects in ``listed`` that belong to this layout and that nothing in it names.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        ...
+
+    def deletion_of(self, key: str) -> Deletion | None:
+        """Return how an unnamed object is deleted; None if it does not belong to this layout."""
+        ...
+
+    def is_tombstone(self, info: ObjectInfo) -> bool:
+        """Whether the object records that a segment was deleted."""
         ...

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import ResnapError, UsageError, VerificationError
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.log.log_dir import LogDir, PartitionProblem
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from resnap.storage.log.survey import LogDir, PartitionProblem
 from resnap.storage.packed import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.layouts.manifest import ManifestFacts
-    from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.store_path import StorePath
-    from resnap.storage.log.survey import Incomplete
+    from resnap.storage.log.log_dir import Incomplete
+    from resnap.storage.log.names import StorePath, TopicPartition
     from resnap.storage.stores.protocol import ObjectInfo
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from resnap.storage.errors import FormatError
-from resnap.storage.messages.varint import read_unsigned_varint
+from resnap.storage.messages.wire import read_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

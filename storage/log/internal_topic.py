@@ -19,8 +19,8 @@ from resnap.storage.whole_file import open_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.log.survey import LogDir
 
 
 class PlacedRecord(NamedTuple):

@@ -1,43 +1,210 @@
 """A broker's log dir, listed: its partitions, what is not a partition, and what could not be read.
 
+Its values, and what puts them together, are the same for a directory and for a copy of one in a store.
+
+The only files read are the small ones that speak for the whole: ``meta.properties`` and the offset checkpoints. One bad
+directory or checkpoint must not hide the others: it becomes a ``PartitionProblem``, and what it would have said stays
+unknown.
+
 Source: ``LogManager.loadLogs``.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.storage.disk import is_there, legible, readable
-from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.names import DirKind, FileKind, parse_file_name, parse_partition_dir_name
+from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, hinted, in_file
+from resnap.storage.log.checkpoints import read_offset_checkpoint
+from resnap.storage.log.names import (
+    CLUSTER_METADATA_TOPIC,
+    DirKind,
+    FileKind,
+    parse_file_name,
+    parse_partition_dir_name,
+)
 from resnap.storage.log.partition_dir import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     Checkpoints,
     PartitionDir,
+    Place,
     read_partition_dir,
     read_small,
 )
-from resnap.storage.log.survey import (
-    CLEAN_SHUTDOWN,
-    LOG_DIR_MARKS,
-    META_PROPERTIES,
-    LogDir,
-    SetAsideDir,
-    Survey,
-    dir_kind,
-    live_partition,
-)
+from resnap.storage.log.properties import read_meta_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.names import PartitionDirName, TopicPartition
 
+META_PROPERTIES: Final = "meta.properties"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+LOG_DIR_MARKS: Final = frozenset(
+    {META_PROPERTIES, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, CLEANER_OFFSETS}
+)
+"""Names of files that only a log dir has."""
+_read_checkpoint = hinted("it is this broker's own, and no other replica has it: a running broker writes it again")(
+    read_offset_checkpoint
+)
+_T = TypeVar("_T")
 _PARTITION_MARKS: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsideDir:
+    """A directory of the log dir that is not a partition to work on."""
+
+    path: Place
+    kind: DirKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProblem:
+    """A partition's directory, or a file that speaks for the whole log dir, that could not be read; the rest was."""
+
+    path: Place
+    error: ResnapError
+    topic_partition: TopicPartition | None = None
+    """Which partition it is of; None where it is of the whole log dir."""
+
+
+class Incomplete(NamedTuple):
+    """A segment in a store that lacks an object which brokers need, and which they may know of."""
+
+    topic_partition: TopicPartition
+    base_offset: int
+    missing_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDir:
+    """One entry of a broker's ``log.dirs``."""
+
+    path: Place
+    """Absolute."""
+    cluster_id: str | None
+    broker_id: int | None
+    partitions: tuple[PartitionDir, ...]
+    """By topic, then partition."""
+    set_aside: tuple[SetAsideDir, ...]
+    """By name."""
+    clean_shutdown: bool
+    """Whether the broker that was here was shut down cleanly; false while one runs."""
+    problems: tuple[PartitionProblem, ...]
+    incomplete: tuple[Incomplete, ...] = ()
+    """In a store: segments that are in no partition, since nothing but an absent object would name them."""
+    is_shipped: bool = False
+    """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
+    is_kraft: bool = False
+    """Whether its broker runs without ZooKeeper, as ``meta.properties`` says."""
+    remote: str | None = None
+    """URL of the remote storage whose segments its partitions have been joined with."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """A ``LogDir`` in the making; mutable while it fills."""
+
+    path: Place
+    fetch: Callable[[str], bytes | None]
+    """Gives the content of a file of the log dir by its name; None where there is none."""
+    partitions: list[PartitionDir] = field(default_factory=list)
+    set_aside: list[SetAsideDir] = field(default_factory=list)
+    problems: list[PartitionProblem] = field(default_factory=list)
+
+    def read(self, name: str, read: Callable[[bytes], _T]) -> _T | None:
+        """Return what ``read`` makes of the file ``name``; None where there is none, or it became a problem.
+
+        Raises:
+            LogDirError, StoreError: it is there, and cannot be read.
+
+        """
+        path = self.path / name
+        try:
+            content = self.fetch(name)
+            with in_file(str(path)):
+                return None if content is None else read(content)
+        except (StoreError, LogDirError):
+            raise  # it may say that a topic is compacted, where its log starts, or whose log it is
+        except ResnapError as error:
+            self.problems.append(PartitionProblem(path=path, error=error))
+            return None
+
+    def read_checkpoints(self) -> Checkpoints:
+        """Return what the four offset checkpoints say; a damaged one says nothing."""
+        return Checkpoints(
+            high_watermarks=self.read(HIGH_WATERMARKS, _read_checkpoint) or {},
+            log_start_offsets=self.read(LOG_START_OFFSETS, _read_checkpoint) or {},
+            recovery_points=self.read(RECOVERY_POINTS, _read_checkpoint) or {},
+            cleaner_offsets=self.read(CLEANER_OFFSETS, _read_checkpoint) or {},
+        )
+
+    def add_partition(self, path: Place, load: Callable[[], PartitionDir]) -> None:
+        """Add what ``load`` finds at ``path``; nothing, where it was deleted or renamed since it was listed."""
+        try:
+            self.partitions.append(load())
+        except StoreError:
+            raise
+        except UsageError:
+            return
+        except ResnapError as error:
+            name = parse_partition_dir_name(path.name)
+            of = None if name is None else name.topic_partition
+            self.problems.append(PartitionProblem(path=path, error=error, topic_partition=of))
+
+    def finish(self, *, clean_shutdown: bool) -> LogDir:
+        """Return the whole."""
+        meta = self.read(META_PROPERTIES, read_meta_properties)
+        return LogDir(
+            path=self.path,
+            cluster_id=meta.cluster_id if meta else None,
+            broker_id=meta.node_id if meta else None,
+            partitions=tuple(sorted(self.partitions, key=lambda partition: partition.topic_partition)),
+            set_aside=tuple(self.set_aside),
+            clean_shutdown=clean_shutdown,
+            problems=tuple(self.problems),
+            is_kraft=meta is not None and meta.version > 0,
+        )
+
+
+def dir_kind(name: PartitionDirName | None) -> DirKind:
+    """Return what a directory of this name is to the broker."""
+    if name is None:
+        return DirKind.NOT_A_LOG
+    if name.kind is DirKind.LIVE and name.topic == CLUSTER_METADATA_TOPIC:
+        return DirKind.METADATA
+    return name.kind
+
+
+def live_partition(path: Place) -> TopicPartition:
+    """Return what the name of the directory at ``path`` says.
+
+    Raises:
+        UsageError: it is not that of a live partition.
+
+    """
+    name = parse_partition_dir_name(path.name)
+    kind = dir_kind(name)
+    if name is None:
+        raise UsageError(
+            f"the name of {path} is not that of a partition", hint="name it <topic>-<partition>, as the broker had done"
+        )
+    if kind is not DirKind.LIVE:
+        raise UsageError(
+            f"{path} is not a partition to work on, but set aside by Kafka ({kind})",
+            hint="give a directory named <topic>-<partition>, or the log dir",
+        )
+    return name.topic_partition
 
 
 class NoLogDirError(UsageError):

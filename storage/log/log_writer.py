@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self
 
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
-from resnap.storage.log.control_record import COMMIT, read_control_record
 from resnap.storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
@@ -25,6 +24,7 @@ from resnap.storage.log.indexes import (
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from resnap.storage.log.properties import PartitionMetadata, write_partition_metadata
+from resnap.storage.log.record import COMMIT, read_control_record
 from resnap.storage.log.record_batch import NO_TIMESTAMP, read_header
 
 if TYPE_CHECKING:

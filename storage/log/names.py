@@ -7,6 +7,8 @@ unique. Inside, a segment's files share one number, the base offset in 20 digits
 Kafka wrote names in the digits of the JVM's locale for years, so any Unicode digits are read; ASCII is written.
 
 Source: ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Topic.validate``.
+
+``StorePath``: a URL in a store, with the few methods of a path that log dir values need.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 OFFSET_DIGITS: Final = 20
-
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)", re.DOTALL)
@@ -170,3 +171,26 @@ def topic_name_problem(topic: str) -> str | None:
     if not _LEGAL_TOPIC.fullmatch(topic):
         return "a topic name consists of ASCII letters and digits, '.', '_' and '-'"
     return None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StorePath:
+    """A URL without a trailing slash; ``pathlib`` would collapse its two slashes."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> StorePath:
+        return StorePath(f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> StorePath:
+        """The URL of the folder above."""
+        return StorePath(self.url.rpartition("/")[0])

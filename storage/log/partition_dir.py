@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from resnap.storage.errors import in_file
-from resnap.storage.log.names import FileKind, FileState, TopicPartition, parse_file_name
+from resnap.storage.log.names import FileKind, FileState, StorePath, TopicPartition, parse_file_name
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.log.store_path import StorePath
 from resnap.storage.packed import packed
 from resnap.storage.readers import FileFacts
 from resnap.storage.whole_file import read_whole

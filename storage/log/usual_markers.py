@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.log.control_record import ABORT, COMMIT, RECORDS_COUNT_POSITION, write_marker_batch
+from resnap.storage.log.record import ABORT, COMMIT, RECORDS_COUNT_POSITION, write_marker_batch
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, MAGIC_POSITION
 
 if TYPE_CHECKING:

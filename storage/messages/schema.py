@@ -36,7 +36,6 @@ from typing import (
     get_type_hints,
 )
 
-from resnap.storage.messages.varint import write_unsigned_varint
 from resnap.storage.messages.wire import (
     Array,
     Cursor,
@@ -47,6 +46,7 @@ from resnap.storage.messages.wire import (
     Text,
     Wire,
     before_flexible,
+    write_unsigned_varint,
 )
 
 if TYPE_CHECKING:

@@ -2,34 +2,30 @@
 
 A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
 how stores are reached. Segments are read by position (``readers``), the small files beside them whole. A file that lies
-in pieces inside other objects (``inner_files``) has a locator and is read like any other.
+in pieces inside other objects (a *member*) has a locator and is read like any other.
+
+Locators of a log up to a given size, as when another log continues in the middle of a segment.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
-from resnap.storage.layouts.inner_files import inner_facts, is_inner, open_inner
-from resnap.storage.once import made_once
-from resnap.storage.readers import (
-    DELETED_HINT,
-    FileFacts,
-    RangeReader,
-    ReaderStream,
-    open_reader,
-    readable,
-)
-from resnap.storage.sources.cut_log import CutReader, uncut
+from resnap.storage.layouts.aiven.members import member_of
+from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
+from resnap.storage.readers import DELETED_HINT, FileFacts, RangeReader, ReaderStream, open_reader, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import StoredBody
 from resnap.storage.stores.ranged_reader import ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
+from resnap.storage.threads import made_once
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 
 if TYPE_CHECKING:
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
 STREAM_BYTES: Final = 1 << 20
 GONE: Final = (FileGoneError, ObjectNotFoundError)
 """The errors for a file that does not exist, local or in a store."""
+_CUT: Final = re.compile(r"cut=([0-9]+):(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +70,9 @@ class Sources:
             with self.open(whole, end=cut if end is None else min(end, cut)) as reader:
                 yield CutReader(reader, cut)
             return
-        inner = open_inner(self, whole, end)
-        if inner is not None:
-            with inner as reader:
+        member = member_of(whole)
+        if member is not None:
+            with opened_member(self, member, end) as reader:
                 yield reader
             return
         path = _path(whole)
@@ -95,7 +92,7 @@ class Sources:
     def open_body(self, locator: str) -> BinaryIO:
         """Open ``locator`` as a stream, to be read from its start and closed; raises as ``open`` does."""
         whole, cut = uncut(locator)
-        path = None if is_inner(whole) or cut is not None else _path(whole)
+        path = None if member_of(whole) or cut is not None else _path(whole)
         if path is not None:
             return open_file(path)
         return io.BufferedReader(ReaderStream(self.open(locator)), STREAM_BYTES)
@@ -120,7 +117,7 @@ class Sources:
 
         """
         place, cut = uncut(locator)
-        if is_inner(place) or cut is not None:
+        if member_of(place) or cut is not None:
             with self.open(locator) as whole:
                 return whole.read(0, whole.size_bytes)
         path = _path(place)
@@ -134,7 +131,7 @@ class Sources:
     def read_range(self, locator: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a small file, fewer where it ends before; raises as ``read`` does."""
         place, cut = uncut(locator)
-        if cut is not None or is_inner(place) or _path(place) is not None:
+        if cut is not None or member_of(place) or _path(place) is not None:
             with self.open(locator) as reader:
                 return reader.read(start, end - start)
         store, key = self._object(place)
@@ -147,9 +144,9 @@ class Sources:
         if cut is not None:
             found = self.facts(locator)
             return found._replace(size_bytes=min(cut, found.size_bytes))
-        inner = inner_facts(self, locator)
-        if inner is not None:
-            return inner
+        member = member_of(locator)
+        if member is not None:
+            return facts_of_member(self, member)
         path = _path(locator)
         if path is not None:
             with readable(path):
@@ -199,3 +196,29 @@ def _deletion_explained() -> Iterator[None]:
     except ObjectNotFoundError as error:
         error.hint = error.hint or DELETED_HINT
         raise
+
+
+def cut_locator(locator: str, size_bytes: int) -> str:
+    """Return the locator of the first ``size_bytes`` of the log at ``locator``; its other files stay whole."""
+    return f"cut={size_bytes}:{locator}"
+
+
+def uncut(locator: str) -> tuple[str, int | None]:
+    """Return the locator of the whole file, and how many bytes of it count; None for all of it."""
+    found = _CUT.fullmatch(locator) if locator.startswith("cut=") else None
+    if found is None:
+        return locator, None
+    return found[2], int(found[1]) if found[2].endswith("log") else None
+
+
+class CutReader:
+    """Reads the first bytes of another reader."""
+
+    def __init__(self, reader: RangeReader, size_bytes: int) -> None:
+        self._reader = reader
+        self.locator = reader.locator
+        self.size_bytes = min(size_bytes, reader.size_bytes)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        return self._reader.read(position, min(length, max(self.size_bytes - position, 0)))

@@ -15,19 +15,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.same_log import Piece, first_batch, shared_batch
+from resnap.storage.layouts.lineage import Piece, first_batch, shared_batch
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
-from resnap.storage.log.survey import PartitionProblem
-from resnap.storage.small_pieces import each
-from resnap.storage.sources.cut_log import cut_locator
+from resnap.storage.log.log_dir import PartitionProblem
+from resnap.storage.sources.files import cut_locator
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 

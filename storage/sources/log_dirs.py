@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
-from resnap.storage.log.log_dir import NoLogDirError, open_log_dir_or_partition
-from resnap.storage.log.names import is_segment_name
-from resnap.storage.log.store_path import StorePath
-from resnap.storage.log.survey import live_partition
+from resnap.storage.log.log_dir import NoLogDirError, live_partition, open_log_dir_or_partition
+from resnap.storage.log.names import StorePath, is_segment_name
 from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
 from resnap.storage.stores.urls import is_store_url, local_path, without_slash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resnap.storage.layouts.protocol import Stored, Tiered
+    from resnap.storage.layouts.mirror import Mirror
+    from resnap.storage.layouts.protocol import Tiered
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -57,7 +56,7 @@ def open_source(
     listed = iter(sources.store(url).list())
     seen: list[ObjectInfo] = []
 
-    def read_in(layout: Stored, depth: int) -> LogDir:
+    def read_in(layout: Tiered | Mirror, depth: int) -> LogDir:
         root, within = _above(url, depth)
         found = (info for info in _rekeyed(chain(seen, listed), within) if counts(info.key))
         return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
@@ -190,7 +189,7 @@ def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
     return sorted(parts, key=lambda part: not part.layout.tells_digests)
 
 
-def layout_at(url: str, sources: Sources) -> Stored | None:
+def layout_at(url: str, sources: Sources) -> Tiered | Mirror | None:
     """Return the layout in which ``open_source`` reads the content of ``url``; None if there is nothing of any.
 
     Raises:
@@ -206,7 +205,7 @@ def layout_at(url: str, sources: Sources) -> Stored | None:
     return None
 
 
-def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
+def _layout_of(url: str, key: str) -> tuple[Tiered | Mirror | None, int]:
     """Return the layout of ``key`` below ``url``, and how many folders above ``url`` it begins.
 
     Raises:
@@ -219,7 +218,7 @@ def _layout_of(url: str, key: str) -> tuple[Stored | None, int]:
     return layout, depth
 
 
-def _match(url: str, key: str, layouts: Iterable[Stored]) -> tuple[Stored | None, int]:
+def _match(url: str, key: str, layouts: Iterable[Tiered | Mirror]) -> tuple[Tiered | Mirror | None, int]:
     above = url.partition("://")[2].split("/")[1:]  # the folders of the URL, without its bucket
     for layout in layouts:
         for depth in range(min(layout.folders, len(above)) + 1):

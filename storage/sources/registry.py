@@ -12,16 +12,14 @@ from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segment_form import LayoutName, SegmentForm
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Shipped, Stored, Tiered
+    from resnap.storage.layouts.protocol import Layout, Tiered
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
 _FLAT, _AIVEN, _LOCAL_TIERED = Flat(), Aiven(), LocalTiered()
-SHIPPED: Final[tuple[Shipped, ...]] = (_FLAT, _AIVEN)
+SHIPPED: Final[tuple[Layout, ...]] = (_FLAT, _AIVEN)
 """Those whose manifests show what was shipped."""
-READ_BY_BROKERS: Final[tuple[ReadByBrokers, ...]] = (_LOCAL_TIERED, _AIVEN)
-"""Those in which brokers tier."""
-READABLE: Final[tuple[Stored, ...]] = (*SHIPPED, Mirror())
+READABLE: Final[tuple[Tiered | Mirror, ...]] = (*SHIPPED, Mirror())
 """Those that are read as a log, as their keys show."""
 READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
 """Likewise, if there is nothing of the others: a manifest of ours may name the same objects."""
@@ -69,6 +67,6 @@ def manifests_above(url: str, sources: Sources) -> str | None:
     return above if folder == ROOT and layout_in(sources.store(above)).tells_digests else None
 
 
-def brokers_layout(key: str) -> ReadByBrokers | None:
+def brokers_layout(key: str) -> Tiered | None:
     """Return the layout in which brokers read the object at ``key``; None if there is none."""
-    return next((one for one in READ_BY_BROKERS if one.brokers_object(key) is not None), None)
+    return next((one for one in TIERED if one.brokers_object(key) is not None), None)

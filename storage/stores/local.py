@@ -30,7 +30,7 @@ from resnap.storage.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from resnap.storage.file_lock import lock_within
+from resnap.storage.processes import lock_within
 from resnap.storage.stores.protocol import (
     CHUNK_BYTES,
     ObjectInfo,

@@ -15,10 +15,13 @@ File-backed stores cannot hold an object whose key is also the folder of another
 Errors are those of ``storage.errors``. ``StoreError`` itself, ``StoreAccessError``, ``StoreFullError`` and
 ``StoreUnavailableError`` (the one that is transient) may come out of every method; the others are named where they
 belong.
+
+``key_part`` encodes any name as a part of a key that every store supports.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,9 +41,12 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_KEY_PART_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 900
 """S3 takes 1,024 with the store's prefix, of which this leaves room."""
-
 BodyOpener: TypeAlias = Callable[[], BinaryIO]
 """Opens the body from its first byte, each time it is called; the caller closes what it gives."""
+UNKNOWN: Final = "none"
+_FRONT_BYTES: Final = 100
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_RESERVED: Final = frozenset({UNKNOWN, ".", ".."})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,3 +399,31 @@ def _part_problem(part: str) -> str | None:
     if len(part) > MAX_KEY_PART_BYTES and parse_partition_dir_name(part) is None:
         return f"the part {part!r}: expected at most {MAX_KEY_PART_BYTES} bytes, found {len(part)}"
     return None
+
+
+def key_part(name: str | None) -> str:
+    """Return ``name`` as a part of a key, ``none`` for None; different names give different parts.
+
+    Raises:
+        ValueError: ``name`` is empty.
+
+    """
+    if name is None:
+        return UNKNOWN
+    if not name:
+        raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
+    raw = name.encode()
+    # A name that would mean something else as a part of a key gets its first letter escaped, so that they differ.
+    escaped = "".join(
+        chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
+        for at, byte in enumerate(raw)
+    )
+    return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shortened(escaped, raw)
+
+
+def _shortened(escaped: str, raw: bytes) -> str:
+    front = escaped[:_FRONT_BYTES]
+    cut_escape = front.rfind("=", _FRONT_BYTES - 2)
+    if cut_escape >= 0:
+        front = front[:cut_escape]
+    return f"{front}=sha256-{hashlib.sha256(raw).hexdigest()}"

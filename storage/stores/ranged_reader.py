@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import changed
-from resnap.storage.waiting import pause
+from resnap.storage.threads import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

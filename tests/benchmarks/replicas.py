@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin.transactions import DescribeProducersResponse as Response
 
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.cluster.live_replicas import BrokerTimes
-from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers, describe_producers
-from resnap.tiering.cluster.replica_check import (
+from resnap.tiering.cluster.live_replicas import (
     PARTITIONS_A_REQUEST,
+    BrokerTimes,
     ReplicaCheck,
 )
+from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers, describe_producers
 from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas, ReplicaState
 from tests.benchmarks.tables import Table, amount, seconds
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
-from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.quota_manager import series
 from tests.cases import each
 from tests.deploy.promql import parse
 from tests.tiering.quota.quotas import ALICE, manager, sequential

@@ -12,21 +12,21 @@ from resnap.storage.disk import FileDigest
 from resnap.storage.layouts.aiven.chunks import encode_sizes
 from resnap.storage.layouts.aiven.pieces import compressed
 from resnap.storage.layouts.manifest import write_manifest
-from resnap.storage.layouts.origin_object import write_origin
-from resnap.storage.log.control_record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
+from resnap.storage.layouts.segments import write_origin
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.messages.schema import write_message
-from resnap.storage.messages.varint import write_varint
+from resnap.storage.messages.wire import write_varint
 from resnap.storage.processes import this_process
-from resnap.tiering.controller.metadata.codec import LeaderChangeMessage, SnapshotFooterRecord, Voter, encode_record
+from resnap.tiering.controller.metadata.batches import LeaderChangeMessage, SnapshotFooterRecord, Voter, encode_record
 from resnap.tiering.controller.metadata.records import TopicRecord
 from resnap.tiering.controller.metadata.writer import control_batch
-from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ProducerIdsBlock,
     write_body,
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
@@ -36,7 +36,7 @@ from resnap.tiering.installing.undo_manifest import write_manifest as write_undo
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
 from resnap.tiering.quota.user_quotas import encoded as encoded_quotas
-from resnap.tiering.remote_log.codec import encode_record as encode_remote_log_record
+from resnap.tiering.remote_log.records import encode_record as encode_remote_log_record
 from resnap.tiering.run_cache.cache_files import encoded
 from resnap.tiering.run_cache.results import CachedResults
 from resnap.tiering.shipping.lease import Holder
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from resnap.tiering.controller.metadata.codec import ControlMessage
+    from resnap.tiering.controller.metadata.batches import ControlMessage
 
 _EXAMPLES: Final = {
     "snapshot": "*.snapshot",

@@ -17,21 +17,19 @@ from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_mani
 from resnap.storage.layouts.aiven.pieces import original_piece
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.manifest import read_manifest
-from resnap.storage.layouts.origin_object import read_origin
+from resnap.storage.layouts.segments import read_origin
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
-from resnap.storage.log.control_record import KEY, read_control_record
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.message_set import read_legacy_message
 from resnap.storage.log.names import TopicPartition, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.log.producer_snapshot import read_snapshot, read_snapshot_array
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata, read_properties
-from resnap.storage.log.record import read_records
+from resnap.storage.log.record import KEY, read_control_record, read_records
 from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, LOG_OVERHEAD, read_header
-from resnap.storage.messages.varint import read_unsigned_varint, read_varint, read_varlong
-from resnap.tiering.controller.metadata.batches import read_batches
-from resnap.tiering.controller.metadata.codec import decode_record, read_control_message
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.storage.messages.wire import read_unsigned_varint, read_varint, read_varlong
+from resnap.tiering.controller.metadata.batches import decode_record, read_batches, read_control_message
+from resnap.tiering.controller.producer_ids.allocation import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     InitProducerIdRequest,
@@ -43,8 +41,8 @@ from resnap.tiering.installing.fingerprint import read_fingerprint
 from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
 from resnap.tiering.judging.planning import read_saved_plan
 from resnap.tiering.quota.user_quotas import decoded as decoded_quotas
-from resnap.tiering.remote_log.codec import decode_record as decode_remote_log_record
-from resnap.tiering.remote_log.codec import read_events
+from resnap.tiering.remote_log.records import decode_record as decode_remote_log_record
+from resnap.tiering.remote_log.records import read_events
 from resnap.tiering.remote_log.stored import read_custom_metadata
 from resnap.tiering.run_cache.cache_files import VERSION as CACHE_VERSION
 from resnap.tiering.run_cache.cache_files import decoded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.record import write_data_batch
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,
     InitProducerIdResponse,

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from resnap.replay.leader.append_validation import (
+    RULES_3_6,
+    RULES_4_1,
+    RULES_4_3,
     TRANSACTIONS_V2,
     AppendOrigin,
     EmptiedControl,
@@ -18,12 +21,11 @@ from resnap.replay.leader.append_validation import (
 )
 from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
-from resnap.replay.leader.validation_rules import RULES_3_6, RULES_4_1, RULES_4_3
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.storage.kafka_errors import RefusedError
-from resnap.storage.log.control_record import write_marker_batch
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.log.record import write_marker_batch
 from resnap.storage.log.record_batch import MAX_EPOCH, MAX_SEQUENCE, wrap_sequence
 from tests.kafka.state_driver import state_driver
 from tests.logs.batch_builder import write_emptied_batch

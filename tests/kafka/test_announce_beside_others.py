@@ -16,8 +16,13 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.announceable import is_ours
 from resnap.tiering.remote_log.announcer import Announcer
-from resnap.tiering.remote_log.codec import decode_record
-from resnap.tiering.remote_log.records import METADATA_TOPIC, TopicIdPartition, metadata_partition, partition_of
+from resnap.tiering.remote_log.records import (
+    METADATA_TOPIC,
+    TopicIdPartition,
+    decode_record,
+    metadata_partition,
+    partition_of,
+)
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.scheduler.conftest import FORGETFUL, PROJECT
 from tests.scheduler.files import bases

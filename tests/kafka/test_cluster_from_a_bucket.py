@@ -17,7 +17,7 @@ from resnap.storage.log.record import write_data_batch
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, read_header
 from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,
     InitProducerIdResponse,

@@ -12,8 +12,8 @@ import pytest
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.messages.varint import write_unsigned_varint
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.storage.messages.wire import write_unsigned_varint
+from resnap.tiering.controller.producer_ids.allocation import (
     INIT_PRODUCER_ID,
     InitProducerIdRequest,
     InitProducerIdResponse,

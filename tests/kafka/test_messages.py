@@ -16,9 +16,9 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.messages.schema import message_json, write_message
-from resnap.tiering.controller.metadata.codec import CONTROL_TYPES
+from resnap.tiering.controller.metadata.batches import CONTROL_TYPES
 from resnap.tiering.controller.metadata.records import TYPES_BY_KEY
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     INIT_PRODUCER_ID_VERSIONS,
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.spark.record_rows import read_record_rows
+from resnap.replay.spark.header_rows import read_record_rows
 from resnap.replay.spark.source import find_segments
 
 if TYPE_CHECKING:

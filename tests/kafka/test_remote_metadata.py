@@ -11,9 +11,14 @@ import pytest
 
 from resnap.storage.messages.schema import Frame, write_frame, write_message
 from resnap.storage.messages.wire import uuid_text
-from resnap.tiering.remote_log.codec import encode_record
 from resnap.tiering.remote_log.metadata_cache import fold_events
-from resnap.tiering.remote_log.records import RemoteLogRecord, SegmentState, TopicIdPartition, metadata_partition
+from resnap.tiering.remote_log.records import (
+    RemoteLogRecord,
+    SegmentState,
+    TopicIdPartition,
+    encode_record,
+    metadata_partition,
+)
 from tests.kafka.releases import HERE, PATIENCE_S
 from tests.tiering.remote_log.test_codec import FINISHED, STARTED
 from tests.tiering.remote_log.written_records import events, started, updated

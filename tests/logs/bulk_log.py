@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
-from resnap.storage.log.control_record import ABORT, COMMIT, write_marker_batch
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import snapshot_array_bytes
+from resnap.storage.log.record import ABORT, COMMIT, write_marker_batch
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     CONTROL,

@@ -9,12 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.log.checkpoints import write_offset_checkpoint
-from resnap.storage.log.control_record import write_marker_batch
-from resnap.storage.log.log_writer import LogWriter
-from resnap.storage.log.names import segment_name
-from resnap.storage.log.properties import MetaProperties, write_properties
-from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-from resnap.storage.log.survey import (
+from resnap.storage.log.log_dir import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -22,6 +17,11 @@ from resnap.storage.log.survey import (
     META_PROPERTIES,
     RECOVERY_POINTS,
 )
+from resnap.storage.log.log_writer import LogWriter
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.properties import MetaProperties, write_properties
+from resnap.storage.log.record import write_marker_batch
+from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from tests.logs.batch_builder import write_data_batch, write_emptied_batch, write_message_set
 from tests.logs.stored_frames import NONE
 

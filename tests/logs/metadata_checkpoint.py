@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resnap.storage.log.control_record import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
-from resnap.storage.log.record import write_data_batch
-from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, SnapshotHeaderRecord, encode_record
+from resnap.storage.log.record import SNAPSHOT_FOOTER, SNAPSHOT_HEADER, write_data_batch
+from resnap.tiering.controller.metadata.batches import SnapshotFooterRecord, SnapshotHeaderRecord, encode_record
 from resnap.tiering.controller.metadata.writer import control_batch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.messages.varint import write_unsigned_varint
+from resnap.storage.messages.wire import write_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.storage.log.control_record import read_control_record
 from resnap.storage.log.message_set import check_legacy_crc, read_legacy_message
+from resnap.storage.log.record import read_control_record
 from resnap.storage.log.record_batch import NO_TIMESTAMP, check_crc, read_header
-from resnap.storage.messages.varint import read_varint, read_varlong
+from resnap.storage.messages.wire import read_varint, read_varlong
 from tests.builders import a_batch
 from tests.logs.batch_builder import write_data_batch, write_emptied_batch, write_message_set
 from tests.logs.stored_frames import GZIP, ZSTD

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, read_offset_checkpoint
-from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
 from resnap.storage.log.indexes import AbortedTxn, read_offset_index, read_time_index, read_transaction_index
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.message_set import read_legacy_message
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
+from resnap.storage.log.record import ABORT, COMMIT, read_control_record
 from resnap.storage.log.record_batch import RecordBatchHeader, check_crc, read_header
 from tests.builders import a_batch
 from tests.logs.log_writer import PartitionWriter, write_log_dir_files

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from resnap.storage.log.control_record import COMMIT, ControlRecord, read_control_record
 from resnap.storage.log.indexes import read_transaction_index
+from resnap.storage.log.record import COMMIT, ControlRecord, read_control_record
 from resnap.storage.log.record_batch import MAX_SEQUENCE, RecordBatchHeader, check_crc, read_header, wrap_sequence
 from tests.logs.log_writer import PartitionWriter
 from tests.logs.workload import DAY_MS, Workload, WorkloadResult, generate

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resnap.replay.leader.append_validation import AppendOrigin, CompletedTransaction, KnownProducer
+from resnap.replay.leader.append_validation import (
+    RULES_2_5,
+    AppendOrigin,
+    CompletedTransaction,
+    KnownProducer,
+    ValidationRules,
+)
 from resnap.replay.leader.known_snapshots import MemorySnapshots, SnapshotStore
 from resnap.replay.leader.producer_state_manager import (
     LATE_TRANSACTION_BUFFER_MS,
@@ -12,7 +18,6 @@ from resnap.replay.leader.producer_state_manager import (
     ManagerSettings,
     ProducerStateManager,
 )
-from resnap.replay.leader.validation_rules import RULES_2_5, ValidationRules
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.storage.log.record_batch import wrap_sequence
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from resnap.storage.log.control_record import ABORT, COMMIT, read_control_record
 from resnap.storage.log.message_set import LegacyMessage, read_legacy_message
 from resnap.storage.log.names import parse_partition_dir_name
+from resnap.storage.log.record import ABORT, COMMIT, read_control_record
 from resnap.storage.log.record_batch import COMPRESSION_NAMES, MAGIC_POSITION, MAGIC_V2, RecordBatchHeader, read_header
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from resnap.storage.log.record_batch import MAX_EPOCH, wrap_sequence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resnap.replay.leader.append_validation import VerificationGuard
-    from resnap.replay.leader.validation_rules import ValidationRules
+    from resnap.replay.leader.append_validation import ValidationRules, VerificationGuard
 
 MAX_TIME: Final = 2**63 - 1
 """Milliseconds that a timestamp can hold."""

@@ -12,9 +12,9 @@ from resnap.replay.producer_state import DataBatch, Event, Marker, ServerTime
 from resnap.replay.scan.producer_fold import ProducerFold
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.scan.splits import Piece
-from resnap.storage.log.control_record import read_control_record
 from resnap.storage.log.message_set import read_legacy_message
 from resnap.storage.log.producer_snapshot import ProducerEntry
+from resnap.storage.log.record import read_control_record
 from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2, RecordBatchHeader, read_header
 
 if TYPE_CHECKING:

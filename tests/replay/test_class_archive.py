@@ -8,8 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from resnap.replay.spark.class_archive import CLASS_PATH_VARIABLES, ClassArchive, find_archive
-from resnap.replay.spark.jvm import JavaRuntime, find_java
+from resnap.replay.spark.jvm import CLASS_PATH_VARIABLES, ClassArchive, JavaRuntime, find_archive, find_java
 from tests.replay.test_spark_session import bare_environment, run
 
 pytestmark = pytest.mark.slow

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.replay.anchor import make_idle
 from resnap.replay.distributed import blocks
-from resnap.replay.distributed.blocks import block_bytes, parted
+from resnap.replay.distributed.blocks import block_bytes, join, parted, range_starts
 from resnap.replay.distributed.combine_tasks import FAILED, Combining, Share, merge
-from resnap.replay.distributed.distinct import join, range_starts
 from resnap.replay.distributed.scan_tasks import pack, scan
-from resnap.replay.made_snapshot import make_idle
 from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import partition_result

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
-from resnap.replay.scan.producer_events import scan
+from resnap.replay.scan.producer_fold import scan
 from resnap.storage.errors import FormatError
 from resnap.storage.readers import BytesReader
 from tests.builders import a_batch

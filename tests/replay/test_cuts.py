@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.scan.cuts import index_locator, locate, position_at
 from resnap.replay.scan.header_scan import SegmentRange
-from resnap.replay.scan.splits import Split
+from resnap.replay.scan.splits import Split, index_locator, locate, position_at
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
 from resnap.storage.readers import BytesReader
 from resnap.storage.sources.files import Sources
@@ -38,7 +37,7 @@ def test_the_first_position_at_or_after_the_target_is_found(
     at = bisect_left(positions, target)
     expected = positions[at] if at < len(positions) else None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("resnap.replay.scan.cuts.BLOCK_ENTRIES", block)
+        patched.setattr("resnap.replay.scan.splits.BLOCK_ENTRIES", block)
         assert position_at(an_index(positions, padding=padding), target, LOG_BYTES) == expected
 
 

@@ -11,7 +11,7 @@ from resnap.replay.scan import header_scan
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import ROW_SCHEMA, LogSegment, read_header_rows
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import LEADER_CHANGE
+from resnap.storage.log.record import LEADER_CHANGE
 from resnap.storage.log.record_batch import (
     CONTROL,
     MAGIC_V2,

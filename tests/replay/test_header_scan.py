@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from resnap.replay.kernel.summary import EVENT_DTYPE
 from resnap.replay.scan import header_scan
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
-from resnap.replay.scan.producer_events import scan
+from resnap.replay.scan.producer_fold import scan
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import COMMIT
+from resnap.storage.log.record import COMMIT
 from resnap.storage.log.record_batch import CONTROL, MAGIC_V2, NO_PRODUCER_ID, RecordBatchHeader, read_header, seal
 from resnap.storage.readers import BytesReader
 from tests.builders import a_batch, a_marker

@@ -19,7 +19,7 @@ from resnap.replay.scan.plain_scan import plain_pieces
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import Split
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import KEY, MARKER_VALUE
+from resnap.storage.log.record import KEY, MARKER_VALUE
 from resnap.storage.log.record_batch import (
     CONTROL,
     HEADER,
@@ -29,7 +29,7 @@ from resnap.storage.log.record_batch import (
     read_header,
     seal,
 )
-from resnap.storage.messages.varint import write_varint
+from resnap.storage.messages.wire import write_varint
 from resnap.storage.readers import BytesReader, open_reader
 from tests.builders import a_batch, a_marker
 from tests.cases import each, mostly_slow

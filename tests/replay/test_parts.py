@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits, scan_part, whole, whole_segment
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.scan.cuts import index_locator
 from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import index_locator
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition

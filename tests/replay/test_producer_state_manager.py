@@ -11,14 +11,19 @@ import pytest
 from hypothesis import given
 
 from resnap.replay.leader.append_validation import (
+    RULES_2_5,
+    RULES_3_6,
+    RULES_4_0,
+    RULES_4_1,
+    RULES_4_5,
     AppendOrigin,
     CompletedTransaction,
     EmptiedControl,
     KnownProducer,
     ProducerAppend,
+    rules_of,
 )
 from resnap.replay.leader.known_snapshots import SnapshotFiles
-from resnap.replay.leader.validation_rules import RULES_2_5, RULES_3_6, RULES_4_0, RULES_4_1, RULES_4_5, rules_of
 from resnap.replay.producer_state import DataBatch, Expiry, Marker, ProducerStates, ServerTime
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.names import segment_name

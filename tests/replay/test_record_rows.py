@@ -12,13 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan
 
-from resnap.replay.spark.header_rows import read_header_rows
-from resnap.replay.spark.pruning import EVERYTHING, Pruning
-from resnap.replay.spark.record_rows import read_record_rows
-from resnap.replay.spark.source import KafkaLogSource, find_segments
+from resnap.replay.spark.header_rows import read_header_rows, read_record_rows
+from resnap.replay.spark.source import EVERYTHING, KafkaLogSource, Pruning, find_segments
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.record_batch import LOG_APPEND_TIME, RecordBatchHeader, seal
-from resnap.storage.messages.varint import write_varint
+from resnap.storage.messages.wire import write_varint
 from tests.scheduler.files import flip
 
 if TYPE_CHECKING:

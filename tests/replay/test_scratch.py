@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from resnap.replay.scratch import scratch_directory
 from resnap.replay.spark.settings import PROJECT_ROOT
+from resnap.replay.staging import scratch_directory
 
 HOLDS_ONE = """
 import sys, time
-from resnap.replay.scratch import scratch_directory
+from resnap.replay.staging import scratch_directory
 with scratch_directory("spark") as directory:
     (directory / "blocks").mkdir()
     print(directory, flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.replay.leader.validation_rules import rules_of
+from resnap.replay.leader.append_validation import rules_of
 from resnap.replay.producer_state import Expiry
 from resnap.storage.kafka_errors import KafkaError
 from tests.cases import each

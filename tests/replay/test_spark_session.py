@@ -14,9 +14,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from resnap.replay.spark.context import spark_variables
+from resnap.replay.spark.context import PACKAGES, packages_archive, spark_variables
 from resnap.replay.spark.jvm import JavaRuntime
-from resnap.replay.spark.packages import PACKAGES, packages_archive
 from resnap.replay.spark.settings import AUTHENTICATED, PROJECT_ROOT, SparkSettings
 from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project
 
@@ -92,7 +91,7 @@ print(json.dumps({
 
 CLUSTER = """
 import json, os
-from resnap.replay.spark.packages import ship_packages
+from resnap.replay.spark.context import ship_packages
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 

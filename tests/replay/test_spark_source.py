@@ -16,10 +16,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import LogSegment, read_header_rows
 from resnap.replay.spark.jvm import find_java
-from resnap.replay.spark.pruning import Pruning
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
-from resnap.replay.spark.source import KafkaLogSource, find_segments, pack, paths_of, register_kafka_log
+from resnap.replay.spark.source import KafkaLogSource, Pruning, find_segments, pack, paths_of, register_kafka_log
 from resnap.scheduler.cli import run as scheduler_run
 from resnap.storage.errors import ConfigurationError, FormatError, StoreAccessError, UsageError
 from tests.builders import a_batch, a_partition

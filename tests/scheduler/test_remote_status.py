@@ -14,7 +14,7 @@ from resnap.scheduler.verbs.remote_status import read_status
 from resnap.storage.layouts.local_tiered.keys import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.messages.varint import write_unsigned_varint, write_varint
+from resnap.storage.messages.wire import write_unsigned_varint, write_varint
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap

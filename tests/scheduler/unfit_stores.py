@@ -109,7 +109,7 @@ class Plugins(Files):
         if self.private is None:
             aiven_files.put_index(path, self.NAMES[kind], body)
             return
-        from resnap.storage.layouts.aiven.repaired import with_indexes  # noqa: PLC0415
+        from resnap.storage.layouts.aiven.layout import with_indexes  # noqa: PLC0415
 
         beside = path.with_suffix(".indexes")
         indexes, manifest = with_indexes(path.read_bytes(), beside.read_bytes(), {kind: body}, self._keys())
@@ -122,8 +122,11 @@ class Plugins(Files):
         return read_aiven(self.segments[number].read_bytes())
 
     def _keys(self) -> Any:
-        from resnap.storage.encryption import KeyRing, RsaKey  # noqa: PLC0415
-        from resnap.storage.key_file import KeyFile  # noqa: PLC0415
+        from resnap.storage.encryption import (  # noqa: PLC0415
+            KeyFile,
+            KeyRing,
+            RsaKey,
+        )
 
         assert self.private is not None
         return KeyRing((RsaKey("key1", KeyFile.read(self.private)),))

@@ -12,7 +12,7 @@ import pytest
 
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LockedError, StoreUnavailableError
-from resnap.storage.file_lock import lock_within
+from resnap.storage.processes import lock_within
 from resnap.storage.stores import local
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.quota import user_quotas

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from resnap.storage.once import made_once
+from resnap.storage.threads import made_once
 
 
 def test_threads_that_ask_at_once_get_one_value_for_the_same_arguments() -> None:

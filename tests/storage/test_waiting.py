@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from resnap.storage.waiting import end_pauses, pause
+from resnap.storage.threads import end_pauses, pause
 
 
 def test_a_forked_process_is_asked_to_end_and_its_parent_is_not() -> None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import PartitionResult
     from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory

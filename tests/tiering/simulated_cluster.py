@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.cluster.live_replicas import BrokerTimes
+from resnap.tiering.cluster.live_replicas import BrokerTimes, ReplicaCheck
 from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers
-from resnap.tiering.cluster.replica_check import ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
 
 if TYPE_CHECKING:

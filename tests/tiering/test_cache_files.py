@@ -19,8 +19,7 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.cache_files import FILE, CacheFiles, decoded, encoded
-from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
-from resnap.tiering.run_cache.segment_marks import SegmentMark
+from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.tiering.cluster.connecting import client_settings, setup_timeout_s
-from resnap.tiering.cluster.tls import check_stores
+from resnap.tiering.cluster.connecting import check_stores, client_settings, setup_timeout_s
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from resnap.storage.errors import ClusterError, UsageError
-from resnap.tiering.cluster import tls
+from resnap.tiering.cluster import connecting
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.connecting import connected
 
@@ -74,7 +74,7 @@ def test_a_broker_that_takes_a_connection_and_answers_no_handshake_of_tls_is_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one does whose process is stopped."""
-    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(connecting, "HANDSHAKE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"^cannot connect to {address}: .*no answer within 0.3 s$"):

@@ -12,7 +12,7 @@ from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.log_dir import LogDir
     from tests.fixture_sets import FixtureSet
 
 TOPIC_ID = "qRkflhTtSyCfY_5C8Ka4hg"

@@ -17,8 +17,7 @@ from uuid import uuid4
 import pytest
 
 from resnap.storage.errors import LockedError, StoreUnavailableError
-from resnap.storage.log.work_lock import at_work_on
-from resnap.storage.processes import Process, this_process
+from resnap.storage.processes import Process, at_work_on, this_process
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
 from tests.tiering.stores import ActingStore, PassingStore
@@ -256,7 +255,7 @@ def test_a_release_that_a_store_missed_while_down_keeps_no_later_run_of_the_proc
 
 def test_a_log_dir_has_one_run_at_a_time_and_the_loser_learns_which(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from resnap.storage.log.work_lock import at_work_on\n"
+        "import sys; from pathlib import Path; from resnap.storage.processes import at_work_on\n"
         "with at_work_on(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     before = tmp_path.stat()

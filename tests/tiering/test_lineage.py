@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.flat.log import shipped_log_dir
+from resnap.storage.layouts.flat.listing import shipped_log_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting.retention import Limits, delete_beyond, retention_of

@@ -20,9 +20,8 @@ from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.aiven.members import INDEX_NAMES
-from resnap.storage.layouts.claims import unclaimed
 from resnap.storage.layouts.flat.keys import manifest_place
-from resnap.storage.layouts.manifest import ObjectKind, read_manifest
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest, unclaimed
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.sources.registry import layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore

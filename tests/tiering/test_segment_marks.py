@@ -10,13 +10,13 @@ import pytest
 
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.sources.files import Sources
-from resnap.tiering.run_cache.segment_marks import mark_of, unchanged_up_to
+from resnap.tiering.run_cache.results import mark_of, unchanged_up_to
 from tests.builders import a_partition
 from tests.strategies import START_MS, DataEvent
 
 if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.tiering.run_cache.segment_marks import SegmentMark
+    from resnap.tiering.run_cache.results import SegmentMark
 
 SOURCES = Sources()
 

@@ -16,9 +16,8 @@ from uuid import UUID
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, connected, reach
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, bound_handshakes, connected, reach
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
-from resnap.tiering.cluster.tls import bound_handshakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.survey import PartitionProblem
+from resnap.storage.log.log_dir import PartitionProblem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,23 @@
-"""The requests that ``replica_check`` sends to a running cluster.
+"""Compares the replicas of a running cluster: the requests, and what follows from the answers.
 
 They need only the permissions to describe and to read topics; without the permission to describe settings, Kafka's
 defaults are assumed.
 
 Source: ``MetadataResponse``.
+
+Finds replicas of a running cluster that have lost producer state, by comparing the state that replicas report.
+
+Every replica of every partition is queried once, many partitions per request, all brokers in parallel. Partitions whose
+replicas agree are done. The others are queried again until the difference is gone, or has lasted so long that an
+in-sync replica must have fetched everything that the other one had at first: twice ``replica.lag.time.max.ms``. A
+replica has lost state only if every response shows it, and if it was in sync all the time, under one leader.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import ClusterError
@@ -16,19 +25,34 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.cluster.client import error_name
-from resnap.tiering.cluster.producers import describe_producers
-from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
+from resnap.tiering.cluster.producers import ReplicaProducers, describe_producers
+from resnap.tiering.cluster.replica_comparison import (
+    DeletedRecords,
+    PartitionReplicas,
+    ReplicaState,
+    Tolerance,
+    Watched,
+)
 from resnap.tiering.controller.expiration import EXPIRATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
-    from resnap.tiering.cluster.producers import ReplicaProducers
+    from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
 _LAG: Final = "replica.lag.time.max.ms"
 _DEFAULTS: Final = {_LAG: 30_000, EXPIRATION: 86_400_000}
+PARTITIONS_A_REQUEST: Final = 50
+_PARTITIONS_AT_ONCE: Final = 4_000
+"""Number of partitions whose responses are held in memory."""
+_BROKERS_AT_ONCE: Final = 32
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 5.0
+_SETTLED_LAGS: Final = 2
+"""A replica that does not keep up is out of sync after at most one and a half times ``replica.lag.time.max.ms``."""
+_MOST_SETTLINGS: Final = 3
 
 
 class BrokerTimes(NamedTuple):
@@ -146,3 +170,145 @@ def _is_in_remote(topic: TopicFacts, partition: PartitionFacts) -> bool:
     """
     is_local = partition.local_start_offset is not None and partition.local_start_offset == partition.log_start_offset
     return not topic.settings or (topic.is_tiered and not (is_local and partition.remote_end_offset == 0))
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaCheck:
+    """One check of all replicas.
+
+    Attributes:
+        pause: waits for so many seconds.
+        check: raises an error to end the check.
+        partitions: number of partitions.
+        places: where the replicas of the partitions were at first.
+        names: names of the partitions.
+        alone: number of partitions with a single in-sync replica, which cannot be compared.
+        replicas: number of replicas queried.
+
+    """
+
+    brokers: LiveBrokers
+    now_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    pause: Callable[[float], object]
+    check: Callable[[], object]
+    partitions: int = 0
+    places: Sequence[PartitionReplicas] = ()
+    names: frozenset[TopicPartition] = frozenset()
+    alone: int = 0
+    replicas: int = 0
+    _silent: dict[int, str] = field(default_factory=dict)
+    """Brokers that do not answer at all, and why."""
+
+    def findings(self) -> Iterator[ReplicaFinding]:
+        """Yield the replicas with a problem; partitions without one are omitted.
+
+        Raises:
+            ClusterError: the cluster does not list its replicas.
+
+        """
+        self.places = places = self.brokers.partitions()
+        self.partitions, self.names = len(places), frozenset(place.topic_partition for place in places)
+        self.alone = sum(place.leader is not None and len(place.in_sync) == 1 for place in places)
+        unsettled: list[Watched] = []
+        for begin in range(0, len(places), _PARTITIONS_AT_ONCE):
+            some = places[begin : begin + _PARTITIONS_AT_ONCE]
+            for place in some:
+                yield from place.not_compared()
+            unsettled += self._first_answers(some)
+            self.check()
+        yield from self._settle(unsettled)
+
+    def _first_answers(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
+        """Return the open partitions after two responses, so that active producers cause no third round."""
+        led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
+        watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
+        self.replicas += sum(len(one.brokers) for one in watched)
+        self._ask(watched)
+        differing = [one for one in watched if one.losses and not one.errors]
+        self._ask(differing)
+        return [one for one in watched if one.is_open]
+
+    def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+        """Query again until it is known what is lost, and what was only late."""
+        if not watched:
+            return
+        times = self.brokers.times()
+        deleted: dict[TopicPartition, DeletedRecords] = {}
+        settled_s = _SETTLED_LAGS * times.lag_ms / 1000
+        end_s, pause_s = self.monotonic_s() + _MOST_SETTLINGS * settled_s, _FIRST_PAUSE_S
+        while watched:
+            self.check()
+            self.pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._silent.clear()
+            yield from self._follow_leaders(watched)
+            self._ask([one for one in watched if one.brokers])
+            deleted |= self.brokers.deleted(
+                [name for one in watched if one.losses and (name := one.place.topic_partition) not in deleted]
+            )
+            for one in watched:
+                yield from one.give_up()
+                records = deleted.get(one.place.topic_partition)
+                tolerance = Tolerance(
+                    now_ms=self.now_ms(), expiration_ms=times.expiration_ms, deleted=records or DeletedRecords()
+                )
+                one.drop_allowed(tolerance)
+                if one.losses and records and self.monotonic_s() - one.since_s >= settled_s:
+                    yield from one.lost()
+                    one.losses = {}
+                elif one.is_open and self.monotonic_s() >= end_s:
+                    why = "its leader has changed too often meanwhile" if records else "its topic is not described"
+                    yield one.place.finding(None, ReplicaState.UNKNOWN, why)
+                    one.losses, one.errors = {}, {}
+            watched = [one for one in watched if one.is_open]
+
+    def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+        """Start again if the leader has changed; yield replicas out of sync, which are no longer compared."""
+        topics = frozenset(one.place.topic_partition.topic for one in watched)
+        found = self.brokers.partitions(topics)
+        places = {place.topic_partition: place for place in found}
+        failed = {place.topic_partition.topic: place for place in found if place.error is not None}
+        for one in watched:
+            place = failed.get(one.place.topic_partition.topic) or places.get(one.place.topic_partition)
+            if place is None or place.leader is None:
+                one.brokers, one.losses, one.errors = frozenset(), {}, {}
+                if place is not None:
+                    yield from place._replace(topic_partition=one.place.topic_partition).not_compared()
+                continue
+            for broker_id in sorted(one.brokers - set(place.in_sync)):
+                yield place.finding(broker_id, ReplicaState.LAGGING)
+            one.brokers &= set(place.in_sync)
+            if (place.leader, place.leader_epoch) != (one.place.leader, one.place.leader_epoch):
+                one.first, one.losses = {}, {}
+            one.place = place
+
+    def _ask(self, watched: Sequence[Watched]) -> None:
+        """Query the replicas of all ``watched``."""
+        wanted: dict[int, list[TopicPartition]] = defaultdict(list)
+        for one in watched:
+            for broker_id in one.brokers:
+                wanted[broker_id].append(one.place.topic_partition)
+        requests = [
+            (broker_id, partitions[begin : begin + PARTITIONS_A_REQUEST])
+            for broker_id, partitions in wanted.items()
+            for begin in range(0, len(partitions), PARTITIONS_A_REQUEST)
+        ]
+        answers: dict[TopicPartition, dict[int, ReplicaProducers]] = defaultdict(dict)
+        with ThreadPoolExecutor(_BROKERS_AT_ONCE, thread_name_prefix="resnap-replicas") as threads:
+            for (broker_id, partitions), said in zip(requests, threads.map(self._answer, requests), strict=True):
+                for partition in partitions:
+                    answers[partition][broker_id] = said.get(partition) or ReplicaProducers(error="no answer")
+        now_s = self.monotonic_s()
+        for one in watched:
+            one.take(answers[one.place.topic_partition], now_s)
+
+    def _answer(self, request: tuple[int, Sequence[TopicPartition]]) -> Mapping[TopicPartition, ReplicaProducers]:
+        """Return a broker's response; one that does not answer is queried again only with all others."""
+        broker_id, partitions = request
+        if broker_id not in self._silent:
+            try:
+                return self.brokers.producers(broker_id, partitions)
+            except ClusterError as error:
+                self._silent[broker_id] = str(error)
+        return dict.fromkeys(partitions, ReplicaProducers(error=self._silent[broker_id]))

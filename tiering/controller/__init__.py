@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     )
     from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
     from resnap.tiering.controller.producer_ids.allocation import (
+        AllocateProducerIdsRequest,
+        AllocateProducerIdsResponse,
+        DurableAllocation,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
         ProducerIdAllocation,
         ProducerIdsBlock,
         answer_allocate,
-    )
-    from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds, asks_the_controller
-    from resnap.tiering.controller.producer_ids.durable_allocation import DurableAllocation, open_allocation
-    from resnap.tiering.controller.producer_ids.requests import (
-        AllocateProducerIdsRequest,
-        AllocateProducerIdsResponse,
-        InitProducerIdRequest,
-        InitProducerIdResponse,
+        open_allocation,
         read_body,
         write_body,
     )
+    from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds, asks_the_controller
     from resnap.tiering.controller.producer_ids.zookeeper_blocks import ZooKeeperProducerIds
     from resnap.tiering.controller.transactions.client_errors import (
         CoordinatorRequest,
@@ -99,9 +98,8 @@ __all__ = [
 _MODULES: Final = (
     "metadata.folding", "metadata.image", "metadata.records", "metadata.batches", "metadata.log_files",
     "metadata.writer", "expiration", "producer_ids.allocation",
-    "producer_ids.durable_allocation", "producer_ids.broker_ids", "producer_ids.requests",
-    "producer_ids.zookeeper_blocks", "transactions.client_errors", "transactions.client_sequences",
-    "transactions.coordinator", "transactions.state_log",
+    "producer_ids.broker_ids", "producer_ids.zookeeper_blocks", "transactions.client_errors",
+    "transactions.client_sequences", "transactions.coordinator", "transactions.state_log",
 )  # fmt: skip
 """The modules that are searched for the names, in this order."""
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.controller.metadata.image import MetadataImage, ProducerIdBlock
 

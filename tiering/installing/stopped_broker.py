@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.disk import digest_of_file, dress_of
 from resnap.storage.errors import LogDirError
+from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
 from resnap.storage.log.log_dir_lock import in_use, lock_holder, locked, refuse_root
-from resnap.storage.log.survey import CLEAN_SHUTDOWN
 from resnap.tiering.installing.undo_manifest import ShutdownMark
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.log_dir import PartitionProblem
     from resnap.storage.log.partition_dir import PartitionDir, Place, Segment
-    from resnap.storage.log.survey import PartitionProblem
     from resnap.storage.sources.files import Sources
     from resnap.tiering.judging.inventory import PartitionInventory
 

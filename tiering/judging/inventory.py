@@ -18,18 +18,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.log.survey import PartitionProblem
 from resnap.storage.packed import packed
-from resnap.storage.small_pieces import each
 from resnap.storage.sources.files import GONE, PLAIN
+from resnap.storage.threads import each
 from resnap.tiering.judging.leader_epochs import ALL_KNOWN, known_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.judging.leader_epochs import KnownEpochs
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
-from resnap.storage.small_pieces import each
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     import numpy.typing as npt

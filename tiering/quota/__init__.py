@@ -9,11 +9,12 @@ from resnap.tiering.quota.layers import LifeCycle, life_cycle
 from resnap.tiering.quota.produce_path import Origin, ProduceAnswer, ProduceRequest, handle_produce
 from resnap.tiering.quota.quota_manager import (
     Admission,
+    KafkaMetric,
     ProducerIdQuotaManager,
     QuotaViolation,
     combined_throttle_ms,
+    kafka_metrics,
 )
-from resnap.tiering.quota.quota_metrics import KafkaMetric, kafka_metrics
 from resnap.tiering.quota.stores import ExactStore
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, RequestThrottle, TokenBucket
 

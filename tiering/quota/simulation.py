@@ -20,8 +20,7 @@ from resnap.tiering.quota.stores import ExactStore, WatchedStore
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from resnap.tiering.quota.active_producers import Remembering
-    from resnap.tiering.quota.producer_activity import Uses
+    from resnap.tiering.quota.active_producers import Remembering, Uses
     from resnap.tiering.quota.token_bucket import QuotaConfig
 
 POINTS: Final = 200

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_file
 from resnap.storage.errors import ConfigurationError, LockedError, ResnapError
-from resnap.storage.file_lock import lock_within
+from resnap.storage.processes import lock_within
 from resnap.storage.whole_file import open_for_writing, read_whole
 from resnap.tiering.controller.metadata.folding import fold_files
 from resnap.tiering.controller.metadata.log_files import list_metadata_log

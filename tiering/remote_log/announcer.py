@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
-from resnap.tiering.cluster.broker_releases import local_log_bytes
+from resnap.tiering.cluster.broker_settings import local_log_bytes
 from resnap.tiering.judging.known_faults import LOCAL_LOG_COUNTED_TWICE, Facts, met_fault
 from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
 from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, changed, epochs_of, judge
-from resnap.tiering.remote_log.codec import encode_record, event_of
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
-from resnap.tiering.remote_log.records import METADATA_TOPIC, metadata_partition
+from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, metadata_partition
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.verifying.verification import StoreReader
 

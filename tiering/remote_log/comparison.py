@@ -8,6 +8,13 @@ delete the first one. So if the store was listed between two reads of the metada
 superfluous only if it is so by both.
 
 Objects of partitions that this log dir's metadata do not mention are only counted: another broker may know them.
+
+Finds remote segments that brokers deleted although the topic's retention kept them, by their own metadata.
+
+Up to 4.3 a leader that has copied nothing since its election counts the local log twice (KAFKA-20732), and up to 3.8.0
+copies that failed count, too (KAFKA-17062). The metadata have every deletion with its time, and the size of all
+segments; what was local only at that moment was copied later, or is not copied yet and is not counted here. Retention
+is taken as it is set now. Records deleted on request look the same.
 """
 
 from __future__ import annotations
@@ -19,13 +26,17 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.remote_log.records import SegmentState
 from resnap.tiering.remote_log.waiting import Waiting, waiting_segments
-from resnap.tiering.remote_log.within_retention import deleted_within_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache, RemoteSegment
+    from resnap.tiering.remote_log.metadata_cache import (
+        Deletion,
+        RemoteLogMetadata,
+        RemoteLogMetadataCache,
+        RemoteSegment,
+    )
     from resnap.tiering.remote_log.records import TopicIdPartition
     from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
 
@@ -61,6 +72,8 @@ HARMFUL: Final = frozenset(
     }
 )
 """Those that lose records, or stop tiering."""
+
+
 _HINTS: Final = {
     FindingKind.POISON: "stop what writes there; `kafka-delete-records.sh` up to and with the record, and a restart,"
     " let brokers read on, but they forget all records before it",
@@ -72,8 +85,12 @@ _HINTS: Final = {
     FindingKind.CONTRADICTED: "brokers read log and indexes at the key in the metadata: bring the objects back from"
     " a backup, under that key; `resnap verify URL` names the damaged ones",
 }
+
+
 _NAMED: Final = 5
 """Segments that a finding names: of a store that is another one all are amiss."""
+
+
 _OF_OBJECTS: Final = frozenset(
     {FindingKind.MISSING_OBJECTS, FindingKind.CONTRADICTED, FindingKind.UNREFERENCED_OBJECTS}
 )
@@ -313,3 +330,23 @@ def compare(
     )
     others = sum(map(len, by_partition.values()))
     return Comparison(partitions=tuple(partitions), poison=tuple(poison), other_objects=others)
+
+
+def deleted_within_retention(
+    deletions: tuple[Deletion, ...], cache: RemoteLogMetadataCache, settings: Mapping[str, str]
+) -> Iterator[Deletion]:
+    """Yield the deletions that neither size nor time called for, of a topic with ``retention.bytes``."""
+    limit, keeps_ms = int(settings.get("retention.bytes", "-1")), int(settings.get("retention.ms", "-1"))
+    if limit < 0 or cache.delete_state is not None:
+        return
+    later = [one for one in cache.segments if one.id in cache.readable_ids]
+    later += [one.segment for one in deletions]
+    for one in deletions:
+        local_only = sum(
+            each.size_bytes
+            for each in later
+            if each.begun_at > one.last_begun_at and each.max_timestamp_ms <= one.at_ms
+        )
+        has_expired = 0 <= keeps_ms <= one.at_ms - one.segment.max_timestamp_ms
+        if not has_expired and one.remote_bytes + local_only <= limit:
+            yield one

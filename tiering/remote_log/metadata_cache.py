@@ -33,7 +33,7 @@ from resnap.tiering.verifying.chains import Gap
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from resnap.tiering.remote_log.codec import Event
+    from resnap.tiering.remote_log.records import Event
 
 _STARTED, _FINISHED, _DELETING, _DELETED = SegmentState
 _NEXT: Final = {

@@ -5,7 +5,7 @@ is read back, since a store may report success and keep something else.
 
 A run may be stopped or killed before any request, and the request may come late, when another run has done all of its
 work. So whoever changes a segment, to repair it or to put it back, first takes its manifest by a claim
-(``storage.layouts.claims``), and then makes sure that the record is still there and valid. Only then it touches
+(``storage.layouts.manifest``), and then makes sure that the record is still there and valid. Only then it touches
 objects, and at the end it replaces its claim by the manifest. A claimed manifest is taken only to put back what its
 record names. New objects have keys or bytes that no other attempt has. So of what comes late, a claim says what the
 manifest says, a manifest is refused, and an object is one that nothing names.
@@ -30,8 +30,7 @@ from resnap.storage.errors import (
     StoreAccessError,
     VerificationError,
 )
-from resnap.storage.layouts.claims import claimed, is_manifest, unclaimed
-from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.layouts.manifest import TOMBSTONE, claimed, is_manifest, unclaimed
 from resnap.tiering.repairing.originals import (
     DONE,
     RECORD,

@@ -17,9 +17,8 @@ from uuid import uuid4
 from resnap.storage.disk import TEMPORARY, Disk, write_new_file
 from resnap.storage.errors import CancelledError, FormatError, VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.once import made_once
 from resnap.storage.sources.files import GONE
-from resnap.storage.stores.throttle import Throttle
+from resnap.storage.threads import Throttle, made_once
 from resnap.tiering.restoring.restoration import HINT
 from resnap.tiering.shipping.side_by_side import side_by_side
 

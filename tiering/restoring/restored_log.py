@@ -24,7 +24,7 @@ from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.log.record_batch import LOG_OVERHEAD, MAGIC_V2
-from resnap.storage.small_pieces import each
+from resnap.storage.threads import each
 from resnap.storage.whole_file import open_regular
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from resnap.storage.disk import (
     write_new_file,
 )
 from resnap.storage.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from resnap.storage.log.log_dir import LOG_START_OFFSETS
 from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small
 from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
-from resnap.storage.log.survey import LOG_START_OFFSETS
 from resnap.tiering.restoring.file_copies import Copier, amount, write_apart, write_files
 
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Final, Self
 from resnap.storage.disk import is_there, readable
 from resnap.storage.errors import UsageError
 from resnap.storage.log.checkpoints import read_offset_checkpoint
-from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, load_log_dir
 from resnap.storage.log.partition_dir import read_small
-from resnap.storage.log.survey import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.survey import LogDir
     from resnap.tiering.restoring.restoration import Restoration
 
 _OF_A_START: Final = (CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS)

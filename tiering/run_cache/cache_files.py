@@ -22,8 +22,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import read_whole, write_whole
 from resnap.tiering.judging.refusal import Reason, Refusal
-from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults
-from resnap.tiering.run_cache.segment_marks import SegmentMark
+from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

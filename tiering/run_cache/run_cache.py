@@ -23,10 +23,11 @@ from resnap.tiering.run_cache.results import (
     CachedResults,
     cached_boundary,
     directory_key,
+    mark_of,
     nearest_and_farther,
     rules_key,
+    unchanged_up_to,
 )
-from resnap.tiering.run_cache.segment_marks import mark_of, unchanged_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.run_cache.cache_files import CacheFiles
-    from resnap.tiering.run_cache.results import CachedBoundary
-    from resnap.tiering.run_cache.segment_marks import SegmentMark
+    from resnap.tiering.run_cache.results import CachedBoundary, SegmentMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from resnap.storage.errors import (
 )
 from resnap.storage.stores.probe import copy_problem, upload_checks
 from resnap.storage.stores.protocol import CopyingStore, StoredBody
-from resnap.storage.stores.throttle import Throttle
+from resnap.storage.threads import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

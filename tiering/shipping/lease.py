@@ -26,8 +26,8 @@ from uuid import uuid4
 
 from resnap.storage.errors import LockedError, ObjectExistsError, ObjectNotFoundError, StoreError
 from resnap.storage.processes import Process, this_process, uptime_ms
-from resnap.storage.stores.key_part import key_part
 from resnap.storage.stores.probe import store_clock_ms
+from resnap.storage.stores.protocol import key_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

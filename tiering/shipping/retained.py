@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ObjectNotFoundError
-from resnap.storage.stores.key_part import key_part
+from resnap.storage.stores.protocol import key_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

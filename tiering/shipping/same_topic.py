@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from resnap.storage.layouts.same_log import Piece, shared_batch, stored_piece
+from resnap.storage.layouts.lineage import Piece, shared_batch, stored_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -31,9 +31,9 @@ from resnap.storage.log.checkpoints import (
     read_offset_checkpoint,
     write_leader_epochs,
 )
+from resnap.storage.log.log_dir import LOG_START_OFFSETS
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.log.survey import LOG_START_OFFSETS
 from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.stores.urls import is_store_url

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, VerificationError
 from resnap.storage.layouts.segments import NewSegment
-from resnap.storage.once import made_once
-from resnap.storage.stores.throttle import Throttle
+from resnap.storage.threads import Throttle, made_once
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_bundle import make_bundle
 from resnap.tiering.shipping.snapshot_choice import choose_snapshot

@@ -13,12 +13,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.brokers_own import BrokersFolders
-from resnap.storage.layouts.origin_object import read_origin
-from resnap.storage.layouts.segments import ShippedSegment
+from resnap.storage.layouts.local_tiered.keys import BrokersFolders
+from resnap.storage.layouts.segments import ShippedSegment, read_origin
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.small_pieces import each
 from resnap.storage.stores.protocol import length_of
+from resnap.storage.threads import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ObjectNotFoundError, UsageError
 from resnap.storage.log.names import MAX_PARTITION
-from resnap.storage.stores.key_part import key_part
+from resnap.storage.stores.protocol import key_part
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 

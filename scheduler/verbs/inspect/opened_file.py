@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.verbs.inspect.file_kinds import leading_offset
 from resnap.storage.disk import readable
 from resnap.storage.errors import UsageError
-from resnap.storage.layouts.inner_files import MARK, meant_inner, stem_of
+from resnap.storage.layouts.aiven.members import MARK, stem_of
+from resnap.storage.layouts.aiven.opening import member_meant
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.readers import RangeReader, open_reader
 from resnap.storage.sources.files import PLAIN, Sources
@@ -81,10 +82,10 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
 
     """
     locator = _locator(file)
-    stem, inner = stem_of(locator), meant_inner(sources, locator)
-    if inner is not None:
-        with sources.open(inner) as reader:
-            name = inner.rpartition("/")[2]
+    stem, member = stem_of(locator), member_meant(sources, locator)
+    if member is not None:
+        with sources.open(member.locator) as reader:
+            name = member.locator.rpartition("/")[2]
             yield OpenedFile(reader=reader, name=name, verify_crc=verify_crc, sources=sources)
         return
     if is_store_url(file):

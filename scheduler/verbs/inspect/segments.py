@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import (
+from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
+from resnap.storage.log.record import (
     ABORT,
     COMMIT,
     KRAFT_VERSION,
@@ -21,7 +22,6 @@ from resnap.storage.log.control_record import (
     SNAPSHOT_HEADER,
     read_control_record,
 )
-from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
 from resnap.storage.log.record_batch import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,

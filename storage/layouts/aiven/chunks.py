@@ -16,12 +16,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
+from resnap.storage.json_values import INT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-INT_MAX: Final = 2**31 - 1
-"""Sizes and positions are Java's ``int``."""
 MAX_SIZES_BYTES: Final = 10 << 20
 """Longest list of sizes in its binary form; the plugin reads no longer one."""
 

@@ -7,6 +7,13 @@ them, one after the other) and ``rsm-manifest``, which is written last. Ids are 
 characters that may be dashes. A key prefix is put before the topic as it is, without a slash of its own.
 
 Source: ``ObjectKeyFactory`` of Aiven's tiered-storage-for-apache-kafka, 1.0.0.
+
+The origin of a snapshot that Resnap shipped is an object of its own, beside the leases:
+
+    <key prefix, up to its last slash>.resnap/origin/<topic>-<topic id>/<partition>/<base offset>-<segment id>.json
+
+The plugin's manifest has no field for it, and brokers never read this object (its form: ``write_origin``). It is
+written before the manifest, so that every segment that Resnap shipped has one.
 """
 
 from __future__ import annotations
@@ -31,7 +38,6 @@ INDEXES: Final = "indexes"
 MANIFEST: Final = "rsm-manifest"
 SEGMENT_ID_NAMESPACE: Final = UUID("9e73fb0f-3c97-461d-a12d-c3045cc48ddb")
 """Namespace of the UUIDv5 that our segment ids are; drawn once, and must never change."""
-
 TOPIC_PART: Final = re.compile(r"[A-Za-z0-9._-]*")
 """What a topic, and the end of a key prefix in front of it, may consist of."""
 _ID: Final = r"[A-Za-z0-9_-]{22}"
@@ -39,6 +45,8 @@ _KEY = re.compile(
     rf"(?P<prefix>(?:.*/)?)(?P<topic>[A-Za-z0-9._-]{{1,249}})-(?P<topic_id>{_ID})/(?P<partition>0|[1-9][0-9]{{0,9}})"
     rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment_id>{_ID})\.(?P<suffix>{LOG}|{INDEXES}|{MANIFEST})"
 )
+ORIGINS: Final = ".resnap/origin/"
+_EXTENSION: Final = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +130,19 @@ def segment_id(identity: Mapping[str, object]) -> str:
         if not text.startswith("-"):
             return text
     raise AssertionError("count() has no end")
+
+
+def origin_key(key: str) -> str:
+    """Return the key of the origin of the segment that has an object at ``key``."""
+    place = place_of(key)
+    return f"{place.prefix}{ORIGINS}{place.beside(_EXTENSION).removeprefix(place.prefix)}"
+
+
+def place_of_origin(key: str) -> AivenKey | None:
+    """Return the place of the segment whose origin is at ``key``; None for any other key."""
+    prefix, folder, rest = key.partition(ORIGINS)
+    stem, _, extension = rest.rpartition(".")
+    if not folder or extension != _EXTENSION or (prefix and not prefix.endswith("/")):
+        return None
+    place = parse_key(f"{prefix}{stem}.{MANIFEST}")
+    return place if place is not None and origin_key(place.key) == key else None

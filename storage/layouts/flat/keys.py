@@ -20,8 +20,7 @@ from uuid import UUID, uuid5
 
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
-from resnap.storage.stores.key_part import UNKNOWN, key_part
-from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
+from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES, UNKNOWN, key_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,8 +16,7 @@ from uuid import uuid5
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat import keys
-from resnap.storage.layouts.flat.listing import list_shipped, unnamed_objects, vouched_by_manifests
-from resnap.storage.layouts.flat.log import shipped_log_dir
+from resnap.storage.layouts.flat.listing import list_shipped, shipped_log_dir, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.topics import listing_prefix
 from resnap.storage.layouts.local_tiered.keys import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.keys import NEEDED
@@ -43,8 +42,7 @@ from resnap.storage.layouts.segments import (
 )
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
-from resnap.storage.stores.key_part import UNKNOWN
-from resnap.storage.stores.protocol import length_of
+from resnap.storage.stores.protocol import UNKNOWN, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,9 +50,9 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.flat.listing import FlatListing
-    from resnap.storage.layouts.segments import NewSegment, RightParts, StoredManifest, Unnamed, Vouched
+    from resnap.storage.layouts.segments import BrokersObject, NewSegment, RightParts, StoredManifest, Unnamed, Vouched
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 _MANIFEST_IN_THE_WAY: Final = "see it with `resnap inspect`; delete it to ship the segment again"
@@ -83,6 +81,8 @@ class Flat:
     """Gives the key of an object that a manifest names."""
     key_prefix: str = ""
     folders: int = 4
+    needed_parts: frozenset[str] = frozenset()
+    """None: what brokers read of it they find as in ``LocalTiered``."""
     is_plain_copy: bool = False
     may_overlap: bool = True
     """Readers take one chain."""
@@ -238,6 +238,10 @@ class Flat:
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
         """Return the objects that no manifest names."""
         return unnamed_objects(store, listed)
+
+    def brokers_object(self, key: str) -> BrokersObject | None:  # noqa: ARG002
+        """Return None: brokers do not read these keys."""
+        return None
 
     def deletion_of(self, key: str) -> Deletion | None:
         """Return how an object is deleted: a manifest beside it may name it, and none may name it later."""

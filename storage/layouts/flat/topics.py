@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, parse_key
+from resnap.storage.layouts.lineage import shared_batch, stored_piece
 from resnap.storage.layouts.manifest import read_manifest
-from resnap.storage.layouts.same_log import shared_batch, stored_piece
-from resnap.storage.stores.key_part import UNKNOWN
+from resnap.storage.stores.protocol import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
-    from resnap.storage.layouts.same_log import Piece, SharedBatch
+    from resnap.storage.layouts.lineage import Piece, SharedBatch
     from resnap.storage.stores.protocol import ObjectStore
 
 _TOPIC_FOLDERS: Final = 2

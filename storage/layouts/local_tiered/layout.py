@@ -25,8 +25,8 @@ from resnap.storage.layouts.segments import (
     known_topic_id,
 )
 from resnap.storage.layouts.stored_log import stored_log_dir
-from resnap.storage.log.store_path import StorePath
-from resnap.storage.small_pieces import each
+from resnap.storage.log.names import StorePath
+from resnap.storage.threads import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.segments import NewSegment, RightParts
+    from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import Incomplete, LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 REMEDY: Final = (

@@ -25,10 +25,9 @@ from resnap.storage.layouts.stored_log import (
 )
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.log_dir import Incomplete
+from resnap.storage.log.names import StorePath, TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
-from resnap.storage.log.store_path import StorePath
-from resnap.storage.log.survey import Incomplete
 from resnap.storage.stores.ranged_reader import ranged_reader
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE
-from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.quota_manager import series
 from resnap.tiering.quota.user_quotas import QuotaFile
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.scheduler.telemetry.series import MISMATCHES, UPLOAD_FAILURES
 from resnap.storage import errors
 from resnap.storage.version import resnap_revision, resnap_version
-from resnap.tiering.quota.quota_metrics import series
+from resnap.tiering.quota.quota_manager import series
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, manager, sequential
 

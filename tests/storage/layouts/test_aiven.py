@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.encryption import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
+from resnap.storage.encryption import OVERHEAD_BYTES, KeyFile, KeyRing, RsaKey, WrappedKey, new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError
-from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.chunks import (
     INT_MAX,
     ChunkIndex,
@@ -26,10 +25,10 @@ from resnap.storage.layouts.aiven.manifest import (
     Encryption,
     IndexRange,
     IndexRanges,
+    SegmentMetadata,
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.metadata import SegmentMetadata
 from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size, stored_piece
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition

@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.encryption import KeyRing, RsaKey, new_cipher
+from resnap.storage.encryption import KeyFile, KeyRing, RsaKey, new_cipher
 from resnap.storage.errors import VerificationError
-from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.aiven.body import is_compressed_already, stored_log
-from resnap.storage.layouts.aiven.pieces import original_piece
+from resnap.storage.layouts.aiven.pieces import is_compressed_already, original_piece, stored_log
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFile
 from tests.builders import a_batch

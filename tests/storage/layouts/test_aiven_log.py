@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.encryption import KeyRing, RsaKey
+from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
-from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.members import ChunkedReader, Member, member_of
 from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.log_dir import load_partition_dir
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.log.survey import LogDir
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, parse_key
-from resnap.storage.layouts.aiven.origin import origin_key, place_of_origin
+from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, origin_key, parse_key, place_of_origin
 from resnap.storage.layouts.manifest import LeftOutProducer, origin_record
-from resnap.storage.layouts.origin_object import _checksum, read_origin, write_origin
+from resnap.storage.layouts.segments import _checksum, read_origin, write_origin
 from tests.storage.layouts.manifests import a_manifest
 
 ORIGIN = replace(a_manifest().snapshot_origin, left_out=(LeftOutProducer(producer_id=7, reason="unexplained-batch"),))

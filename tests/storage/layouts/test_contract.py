@@ -16,8 +16,8 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.layout import Aiven
-from resnap.storage.layouts.brokers_own import BrokersFolders
 from resnap.storage.layouts.flat.layout import Flat
+from resnap.storage.layouts.local_tiered.keys import BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segment_form import SegmentForm
@@ -31,7 +31,7 @@ from resnap.storage.layouts.segments import (
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.registry import READ_BY_BROKERS, READABLE, brokers_layout, layout_in, layout_named
+from resnap.storage.sources.registry import READABLE, TIERED, brokers_layout, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import length_of
 from resnap.tiering.shipping.shipped import ShippedTopic
@@ -40,10 +40,10 @@ from tests.storage.layouts.manifests import a_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.layouts.protocol import Layout, ReadByBrokers, Stored
+    from resnap.storage.layouts.protocol import Layout, Tiered
     from resnap.storage.layouts.segments import SegmentObjects
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
     from resnap.storage.stores.protocol import ObjectStore
 
 LAYOUTS: Final[dict[str, Layout]] = {
@@ -131,11 +131,11 @@ def ship(layout: Layout, segment: NewSegment, store: ObjectStore, *, most: int |
     return objects
 
 
-def read(layout: Stored, store: ObjectStore) -> LogDir:
+def read(layout: Tiered | Mirror, store: ObjectStore) -> LogDir:
     return layout.log_dir(store, store.list(), None)
 
 
-def visible(layout: Stored, store: ObjectStore) -> list[tuple[int, int | None]]:
+def visible(layout: Tiered | Mirror, store: ObjectStore) -> list[tuple[int, int | None]]:
     """Return the offsets of all segments that a reader sees; nothing may be wrong with any of them."""
     log_dir = read(layout, store)
     assert log_dir.problems == ()
@@ -354,7 +354,7 @@ def test_a_manifest_that_names_what_is_gone_gives_way(name: str, store: ObjectSt
 
 @pytest.mark.parametrize("name", ["flat", "aiven", "mirror"])
 def test_a_layout_knows_its_own_keys_alone(name: str, store: ObjectStore) -> None:
-    known: dict[str, Stored] = {"flat": Flat(), "aiven": Aiven(), "mirror": Mirror()}
+    known: dict[str, Tiered | Mirror] = {"flat": Flat(), "aiven": Aiven(), "mirror": Mirror()}
     keys = {
         "flat": [key for key, _ in writes_of(Flat().objects_of(a_segment(0, 10), store))],
         "aiven": [one.key for one in Aiven().objects_of(a_segment(0, 10), store).files],
@@ -439,8 +439,8 @@ def test_digests_vouch_for_all_files_of_a_partition_or_for_none(layout: Layout, 
     assert snapshots <= vouched.digests.keys() if layout.tells_digests else not vouched.digests
 
 
-@pytest.mark.parametrize("layout", READ_BY_BROKERS, ids=lambda one: one.name)
-def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: ReadByBrokers, store: ObjectStore) -> None:
+@pytest.mark.parametrize("layout", [one for one in TIERED if one.needed_parts], ids=lambda one: one.name)
+def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: Tiered, store: ObjectStore) -> None:
     """Brokers name their segments in the same way: keys alone show what is whole."""
     ship(LAYOUTS[layout.name], a_segment(0, 10), store)
     found = [one for info in store.list() if (one := layout.brokers_object(info.key)) is not None]

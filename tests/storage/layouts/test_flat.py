@@ -15,8 +15,7 @@ from resnap.storage.layouts.flat.keys import (
     segment_ids,
     topic_prefix,
 )
-from resnap.storage.stores.key_part import key_part
-from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key
+from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key, key_part
 from tests.cases import each
 from tests.storage.layouts.manifests import topics
 

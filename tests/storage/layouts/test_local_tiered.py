@@ -21,7 +21,7 @@ from resnap.storage.stores.memory import MemoryObjectStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.log_dir import LogDir
     from tests.fixture_sets import FixtureSet
 
 IDS = st.binary(min_size=16, max_size=16).map(uuid_text)

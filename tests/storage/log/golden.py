@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from resnap.storage.log.control_record import ControlRecord
 from resnap.storage.log.indexes import AbortedTxn, OffsetIndexEntry, TimeIndexEntry
 from resnap.storage.log.message_set import LegacyMessage
 from resnap.storage.log.producer_snapshot import ProducerEntry
+from resnap.storage.log.record import ControlRecord
 from resnap.storage.log.record_batch import RecordBatchHeader
 
 NOON: Final = 1_700_000_000_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import (
+from resnap.storage.log.record import (
     ABORT,
     COMMIT,
     LEADER_CHANGE,
@@ -27,7 +27,7 @@ from resnap.storage.log.record_batch import (
     seal,
     write_header,
 )
-from resnap.storage.messages.varint import write_varint
+from resnap.storage.messages.wire import write_varint
 from tests.cases import each
 from tests.storage.log import golden
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
-from resnap.storage.log.log_dir import load_log_dir, load_partition_dir, open_log_dir_or_partition
+from resnap.storage.log.log_dir import SetAsideDir, load_log_dir, load_partition_dir, open_log_dir_or_partition
 from resnap.storage.log.names import DirKind, TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
-from resnap.storage.log.survey import SetAsideDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.control_record import (
+from resnap.storage.log.record import (
     ABORT,
     COMMIT,
     KEY,
@@ -14,8 +14,8 @@ from resnap.storage.log.control_record import (
     MARKER_VALUE,
     read_control_record,
     write_marker_batch,
+    write_record,
 )
-from resnap.storage.log.record import write_record
 from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header, seal
 from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 from tests.storage.log import golden

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.messages.varint import read_varint, read_varlong, write_varint
+from resnap.storage.messages.wire import read_varint, read_varlong, write_varint
 
 KNOWN = [
     (0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (-65, "8101"), (8191, "fe7f"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from resnap.replay.leader.validation_rules import RULES_3_6
+from resnap.replay.leader.append_validation import RULES_3_6
 from resnap.replay.producer_state import Expiry
 from resnap.tiering.controller.expiration import (
     CHECK_INTERVAL,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.storage.log.survey import LogDir
+    from resnap.storage.log.log_dir import LogDir
     from tests.fixture_sets import FixtureSet
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from resnap.tiering.quota.produce_path import FIRST_STRICT_VERSION, Origin, ProduceRequest, handle_produce
-from resnap.tiering.quota.quota_manager import THROTTLING_QUOTA_EXCEEDED, ProducerIdQuotaManager, QuotaViolation
-from resnap.tiering.quota.quota_metrics import GROUP, KafkaMetric, kafka_metrics, sanitized, series
+from resnap.tiering.quota.quota_manager import (
+    GROUP,
+    THROTTLING_QUOTA_EXCEEDED,
+    KafkaMetric,
+    ProducerIdQuotaManager,
+    QuotaViolation,
+    kafka_metrics,
+    sanitized,
+    series,
+)
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential
 
 ODD = "User:a b*c~"

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.tiering.quota.client_quotas import UserRates
-from resnap.tiering.quota.quota_manager import SEEN, ForwardClock, combined_throttle_ms
-from resnap.tiering.quota.quota_metrics import kafka_metrics, series
+from resnap.tiering.quota.quota_manager import SEEN, ForwardClock, combined_throttle_ms, kafka_metrics, series
 from resnap.tiering.quota.token_bucket import (
     MAX_THROTTLE_MS,
     QuotaConfig,

@@ -18,8 +18,8 @@ from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
 from resnap.tiering.remote_log.announceable import announceable, records_of
 from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, Stop, StopReason, changed, epochs_of, judge
-from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
+from resnap.tiering.remote_log.records import decode_record, encode_record
 from tests.storage.layouts.manifests import a_manifest, stored
 from tests.tiering.remote_log.written_records import PARTITION, copied, events
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.tiering.remote_log.codec import decode_record, encode_record
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogRecord,
@@ -19,6 +18,8 @@ from resnap.tiering.remote_log.records import (
     SegmentLeaderEpoch,
     SegmentState,
     TopicIdPartition,
+    decode_record,
+    encode_record,
 )
 from tests.cases import each
 from tests.tiering.controller.metadata.record_strategies import messages

@@ -9,15 +9,16 @@ import pytest
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.tiering.remote_log.codec import Event, read_events
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import (
     METADATA_TOPIC,
+    Event,
     RemoteLogRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
     metadata_partition,
+    read_events,
 )
 from tests.tiering.remote_log.written_records import PARTITION, copied, write_metadata_partition
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.log.record import write_record
 from resnap.storage.log.record_batch import RecordBatchHeader, seal
-from resnap.tiering.remote_log.codec import Event, encode_record
 from resnap.tiering.remote_log.records import (
+    Event,
     RemoteLogRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
@@ -15,6 +15,7 @@ from resnap.tiering.remote_log.records import (
     SegmentLeaderEpoch,
     SegmentState,
     TopicIdPartition,
+    encode_record,
 )
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import dress_of, is_there, legible, write_file
 from resnap.storage.errors import UsageError
-from resnap.storage.log.control_record import SNAPSHOT_FOOTER
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.record import write_data_batch
-from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, encode_record
+from resnap.storage.log.record import SNAPSHOT_FOOTER, write_data_batch
+from resnap.tiering.controller.metadata.batches import SnapshotFooterRecord, encode_record
 from resnap.tiering.controller.metadata.image import METADATA_VERSION
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION, read_checkpoint
 from resnap.tiering.controller.metadata.records import (

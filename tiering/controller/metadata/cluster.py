@@ -22,8 +22,8 @@ from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
-    from resnap.storage.log.survey import LogDir
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 CLEANUP_POLICY: Final = "cleanup.policy"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
 from resnap.tiering.controller.metadata import fold_cluster, fold_topics
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.codec import SnapshotHeaderRecord
+from resnap.tiering.controller.metadata.batches import MetadataBatch, SnapshotHeaderRecord, TornTail
 from resnap.tiering.controller.metadata.fold_state import FoldState, Place
 from resnap.tiering.controller.metadata.image import (
     METADATA_VERSION,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-    from resnap.tiering.controller.metadata.codec import LoggedRecord, Message
+    from resnap.tiering.controller.metadata.batches import LoggedRecord, Message
 
 HANDLERS: Final = fold_cluster.HANDLERS | fold_topics.HANDLERS
 READ_ATTEMPTS: Final = 5

@@ -21,8 +21,13 @@ from resnap.storage.disk import legible
 from resnap.storage.errors import MetadataLogError, UsageError
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, SnapshotHeaderRecord
+from resnap.tiering.controller.metadata.batches import (
+    MetadataBatch,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    TornTail,
+    read_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

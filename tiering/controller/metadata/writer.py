@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_all
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.control_record import KEY, LEADER_CHANGE
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.record import write_data_batch, write_record
+from resnap.storage.log.record import KEY, LEADER_CHANGE, write_data_batch, write_record
 from resnap.storage.log.record_batch import (
     CONTROL,
     MAGIC_V2,
@@ -31,10 +30,10 @@ from resnap.storage.log.record_batch import (
     seal,
 )
 from resnap.storage.messages.schema import write_message
-from resnap.tiering.controller.metadata.batches import TornTail
-from resnap.tiering.controller.metadata.codec import (
+from resnap.tiering.controller.metadata.batches import (
     ControlMessage,
     LeaderChangeMessage,
+    TornTail,
     Voter,
     encode_record,
 )
@@ -197,7 +196,7 @@ def open_metadata_log(
 
 
 def control_batch(kind: int, message: ControlMessage, offset: int, timestamp: int, *, leader_epoch: int) -> bytes:
-    """Return a control batch of one record; ``kind`` is its type, as of ``storage.log.control_record``."""
+    """Return a control batch of one record; ``kind`` is its type, as of ``storage.log.record``."""
     header = RecordBatchHeader(
         base_offset=offset, batch_length=0, partition_leader_epoch=leader_epoch, magic=MAGIC_V2, crc=0,
         attributes=CONTROL, last_offset_delta=0, base_timestamp=timestamp, max_timestamp=timestamp,

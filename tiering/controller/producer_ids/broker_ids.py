@@ -25,7 +25,7 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.tiering.controller.producer_ids.allocation import EMPTY, MAX_PRODUCER_ID, ClaimedBlock, ProducerIdsBlock
 
 if TYPE_CHECKING:
-    from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
+    from resnap.tiering.controller.producer_ids.allocation import AllocateProducerIdsResponse
 
 PREFETCH_PERCENT: Final = 90
 RETRY_BACKOFF_MS: Final = 50

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from resnap.tiering.controller.producer_ids.requests import InitProducerIdResponse
+from resnap.tiering.controller.producer_ids.allocation import InitProducerIdResponse
 from resnap.tiering.controller.transactions.metadata import (
     DONE,
     PREPARED,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
+    from resnap.tiering.controller.producer_ids.allocation import InitProducerIdRequest
 
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 """Default of ``transaction.max.timeout.ms``."""

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from resnap.storage.errors import FormatError
 from resnap.storage.log.record import write_record
 from resnap.storage.log.record_batch import HEADER, read_header, seal
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from resnap.tiering.controller.metadata.codec import SnapshotFooterRecord, encode_record
+from resnap.tiering.controller.metadata.batches import (
+    MetadataBatch,
+    SnapshotFooterRecord,
+    TornTail,
+    encode_record,
+    read_batches,
+)
 from resnap.tiering.controller.metadata.records import FeatureLevelRecord, UnknownRecord
 from resnap.tiering.controller.metadata.writer import control_batch
 from tests.logs.batch_builder import write_data_batch

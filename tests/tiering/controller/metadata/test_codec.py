@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.messages.varint import write_unsigned_varint
-from resnap.tiering.controller.metadata.codec import LoggedRecord, decode_record, encode_record
+from resnap.storage.messages.wire import write_unsigned_varint
+from resnap.tiering.controller.metadata.batches import LoggedRecord, decode_record, encode_record
 from resnap.tiering.controller.metadata.records import (
     TYPES_BY_KEY,
     BrokerRegistrationChangeRecord,

@@ -8,9 +8,8 @@ import pytest
 from resnap.storage.errors import MetadataLogError, MetadataVersionError
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.messages.varint import write_unsigned_varint
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, read_batches
-from resnap.tiering.controller.metadata.codec import encode_record
+from resnap.storage.messages.wire import write_unsigned_varint
+from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, encode_record, read_batches
 from resnap.tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image
 from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,

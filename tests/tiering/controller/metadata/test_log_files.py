@@ -7,8 +7,7 @@ import pytest
 
 from resnap.storage.errors import FormatError, MetadataLogError, UsageError
 from resnap.storage.messages.schema import message_json
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.codec import LeaderChangeMessage
+from resnap.tiering.controller.metadata.batches import LeaderChangeMessage, MetadataBatch, TornTail
 from resnap.tiering.controller.metadata.log_files import (
     MetadataLogFiles,
     list_metadata_log,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.disk import Disk
 from resnap.storage.errors import FormatError, LogDirError
-from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail
-from resnap.tiering.controller.metadata.codec import LeaderChangeMessage
+from resnap.tiering.controller.metadata.batches import LeaderChangeMessage, MetadataBatch, TornTail
 from resnap.tiering.controller.metadata.log_files import list_metadata_log, read_checkpoint, read_metadata_log
 from resnap.tiering.controller.metadata.records import MetadataRecord, ProducerIdsRecord, TopicRecord
 from resnap.tiering.controller.metadata.writer import open_metadata_log

@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import LogDirInUseError
-from resnap.tiering.controller.producer_ids.durable_allocation import open_allocation
+from resnap.tiering.controller.producer_ids.allocation import open_allocation
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

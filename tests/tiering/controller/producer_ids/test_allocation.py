@@ -12,12 +12,13 @@ from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 from resnap.tiering.controller.producer_ids.allocation import (
     EMPTY,
     MAX_PRODUCER_ID,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     ClaimedBlock,
     ProducerIdAllocation,
     ProducerIdsBlock,
     answer_allocate,
 )
-from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 EPOCHS = dict.fromkeys(range(4), 100)
 

@@ -9,14 +9,13 @@ from threading import Lock
 import pytest
 
 from resnap.storage.kafka_errors import KafkaError
-from resnap.tiering.controller.producer_ids.allocation import MAX_PRODUCER_ID
+from resnap.tiering.controller.producer_ids.allocation import MAX_PRODUCER_ID, AllocateProducerIdsResponse
 from resnap.tiering.controller.producer_ids.broker_ids import (
     RETRY_BACKOFF_MS,
     BrokerProducerIds,
     Generated,
     asks_the_controller,
 )
-from resnap.tiering.controller.producer_ids.requests import AllocateProducerIdsResponse
 
 NOTHING = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -25,15 +25,15 @@ from resnap.tiering.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from resnap.tiering.controller.metadata.writer import MetadataLogWriter, open_metadata_log
-from resnap.tiering.controller.producer_ids.allocation import answer_allocate
-from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds
-from resnap.tiering.controller.producer_ids.durable_allocation import open_allocation
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
+    answer_allocate,
+    open_allocation,
     read_body,
     write_body,
 )
+from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds
 from resnap.tiering.quota import token_bucket
 from resnap.tiering.quota.token_bucket import RequestThrottle
 from tests.tiering.controller.producer_ids.lives import EPOCH, NOW, START, give_away_for_ever, open_in_vain

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
 from resnap.storage.kafka_errors import KafkaError
-from resnap.tiering.controller.producer_ids.requests import (
+from resnap.tiering.controller.producer_ids.allocation import (
     INIT_PRODUCER_ID_VERSIONS,
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

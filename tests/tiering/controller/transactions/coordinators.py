@@ -6,7 +6,7 @@ from itertools import count
 
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest, InitProducerIdResponse
+from resnap.tiering.controller.producer_ids.allocation import InitProducerIdRequest, InitProducerIdResponse
 from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator
 from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
 

@@ -9,12 +9,11 @@ import pytest
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import MAX_SEQUENCE, NO_SEQUENCE
-from resnap.tiering.controller.transactions.client_batches import NO_PRODUCERS
 from resnap.tiering.controller.transactions.client_errors import BatchOutcome, ClientState, CoordinatorRequest
-from resnap.tiering.controller.transactions.client_sequences import ClientSequences
+from resnap.tiering.controller.transactions.client_sequences import NO_PRODUCERS, ClientSequences
 
 if TYPE_CHECKING:
-    from resnap.tiering.controller.transactions.client_batches import ClientBatch, PartitionSequences
+    from resnap.tiering.controller.transactions.client_sequences import ClientBatch, PartitionSequences
 
 TP0, TP1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 ID: Final = 13_131

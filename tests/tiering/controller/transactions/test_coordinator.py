@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.tiering.controller.producer_ids.requests import InitProducerIdRequest
+from resnap.tiering.controller.producer_ids.allocation import InitProducerIdRequest
 from resnap.tiering.controller.transactions.coordinator import PendingAppend, TransactionCoordinator, error_of_append
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.state_log import read_transaction_states
