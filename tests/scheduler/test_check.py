@@ -277,8 +277,8 @@ def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(comma
     checkpoint = ready_log / "payments-0" / "leader-epoch-checkpoint"
     checkpoint.write_text("garbage\n")
     [row] = command("check", ready_log, "--output", "json").document["topics"]
-    [blocker] = row["blockers"]
-    assert blocker["reason"] == "leader-epochs-unknown"
+    start, blocker = row["blockers"]
+    assert (start["reason"], blocker["reason"]) == ("no-start", "leader-epochs-unknown")
     assert "is damaged" in blocker["detail"]
     assert str(checkpoint) in blocker["detail"]
     checkpoint.unlink()
