@@ -147,7 +147,7 @@ def _make(root: Path, options: LogOptions) -> None:
         batches += writer.batches
         newest_ms = max(newest_ms, writer.last_timestamp)
         ends[TopicPartition(TOPIC, number)] = writer.next_offset
-    meta = MetaProperties(version=1, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
+    meta = MetaProperties(version=0, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
     write_log_dir_files(root / "data", meta=meta, high_watermarks=ends)
     facts = {"size_bytes": sizes, "batches": batches, "end_ms": newest_ms}
     (root / DONE).write_text(json.dumps(facts), encoding="utf-8")

@@ -101,7 +101,7 @@ def linked(log: Log, log_dir: Path, partitions: int) -> Path:
             os.link(path, to / path.name)
         newest = max(source.glob("*.log"))
         ends[TopicPartition(TOPIC, number)] = int(newest.stem)
-    meta = MetaProperties(version=1, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
+    meta = MetaProperties(version=0, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
     write_log_dir_files(log_dir, meta=meta, high_watermarks=ends)
     return log_dir
 

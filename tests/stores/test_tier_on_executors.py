@@ -83,7 +83,7 @@ def a_log(log_dir: Path, segment_bytes: int) -> Path:
                 for turn in range(segment_bytes // batch_bytes):
                     writer.append_data(timestamps=START_MS + segment * 1000 + turn, payload_bytes=batch_bytes)
             ends[TopicPartition("payments", number)] = writer.next_offset
-    meta = MetaProperties(version=1, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
+    meta = MetaProperties(version=0, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
     write_log_dir_files(log_dir, meta=meta, high_watermarks=ends)
     return log_dir
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LENGTH = 24
 PARTITION = TopicPartition("payments", 0)
-META = MetaProperties(version=1, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
+META = MetaProperties(version=0, cluster_id="AAAAAAAAQACAAAAAAAAAAQ", node_id=1, directory_id=None)
 
 
 class Replica:
