@@ -24,7 +24,7 @@ from resnap.scheduler.verbs.census_count import Counted, ProducerCounter
 from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import UsageError
-from resnap.storage.words import bytes_text, human_bytes, human_count, instant, some
+from resnap.storage.words import bytes_text, human_bytes, human_count, instant, some, span
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 from resnap.tiering.selection import warn_unmatched
 
@@ -194,6 +194,12 @@ class CensusView(View["Counted | Unread"]):
             "producerIdExpirationFrom": settings.expiration_origin,
             "bytesPerEntry": HEAP_BYTES,
         }
+
+    def table_head(self) -> Row:
+        """Return the same in words."""
+        settings = self._context.settings
+        expiry = f"{span(settings.expiration_ms)} ({settings.expiration_origin})"
+        return {"as of": instant(self._now_ms), "producers expire after": expiry}
 
     def totals(self) -> Row:
         """Return what was counted in all, and what expires when."""

@@ -243,7 +243,8 @@ class RetainView(View[Retained | Unread]):
         deleted = f"{some(self._totals['deleted'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         kept = human_count(self._totals["kept"])
         if self._totals["dryRun"]:
-            yield f"beyond retention: {deleted}; not beyond it: {kept}. Nothing was deleted: give --delete."
+            to_do = "Nothing was deleted: give --delete" if self._totals["deleted"] else "Nothing is to be deleted"
+            yield f"beyond retention: {deleted}; not beyond it: {kept}. {to_do}."
         else:
             yield f"{deleted} deleted, {kept} kept."
 

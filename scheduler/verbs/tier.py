@@ -401,6 +401,9 @@ class DryTierView(DryRunView):
 
     def closing(self) -> Iterator[str]:
         """Yield what would be shipped."""
+        if self._topics and not self._segments:
+            yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
+            return
         what = f"up to {some(len(self._segments), 'segment')} ({human_bytes(sum(self._segments))})"
         yield f"would write {what} into {self._to}. Nothing was written."
         yield AND_DO_IT

@@ -157,7 +157,9 @@ def test_transactional_ids_are_named_and_lead_to_principals_where_the_log_dir_ha
 
 def test_times_after_now_are_said_and_counted_as_young(command: Resnap, tmp_path: Path) -> None:
     a_snapshot(tmp_path, "ahead", [-5, 1])
-    assert "1 producer with a time after 2025-" in command("producer", "census", tmp_path, *AT).out
+    told = command("producer", "census", tmp_path, *AT).out
+    assert "1 producer with a time after 2025-" in told
+    assert told.splitlines()[1] == "producers expire after  7 days (assumed)"
 
 
 def test_what_was_shipped_is_counted_in_its_store(

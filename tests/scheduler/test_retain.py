@@ -61,6 +61,8 @@ def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path
     ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", *JSON)
     assert (ran.code, ran.document["summary"]["dryRun"]) == (0, True)
     assert ran.document["summary"]["deleted"] > 2
+    assert command("retain", store.as_uri(), "--retention-bytes", "20KiB").out.endswith("give --delete.\n")
+    assert command("retain", store.as_uri(), "--retention-bytes", "1GiB").out.endswith("Nothing is to be deleted.\n")
     assert tree(store) == before
 
 

@@ -257,6 +257,16 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     assert tree(tmp_path) == before
 
 
+def test_a_dry_run_of_what_is_there_already_has_nothing_to_ship(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    arguments = ("tier", broker_log, "--topic", "orders", "--to", store, *ROLL)
+    assert command(*arguments).code == 0
+    told = command(*arguments, "--dry-run").out
+    assert told.splitlines()[-1] == f"Nothing to ship: no segment is eligible that is not in {store} already."
+
+
 def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
     (tmp_path / ".resnap").touch()
     ran = command("tier", broker_log, "--to", tmp_path.as_uri(), *ROLL)
