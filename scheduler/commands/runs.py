@@ -38,7 +38,7 @@ def _seconds(value: object) -> str:
 _COLUMNS = [
     Column(key="id", title="RUN"),
     Column(key="kind", title="KIND"),
-    Column(key="state", title="STATE"),
+    Column(key="state", title="STATE", is_state=True),
     Column(key="origin", title="ORIGIN", extra=True),
     Column(key="principal", title="BY", extra=True),
     Column(key="created", title="ASKED FOR"),
@@ -49,7 +49,7 @@ _COLUMNS = [
 _PARTITION_COLUMNS = [
     Column(key="topic", title="TOPIC"),
     Column(key="partition", title="PARTITION", right=True),
-    Column(key="state", title="STATE"),
+    Column(key="state", title="STATE", is_state=True),
 ]
 
 

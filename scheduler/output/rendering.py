@@ -47,14 +47,14 @@ def harmless(text: str) -> str:
 
 
 _LEAST_FOLDED: Final = 12
-"""Narrower than that, a last column is not folded."""
+"""Narrower than that, a column is not folded."""
 _COLOURS: Final = {
     **dict.fromkeys(("ready", "succeeded", "done", "ok"), "green"),
     **dict.fromkeys(("unknown", "partially_failed", "warning"), "yellow"),
     **dict.fromkeys(("blocked", "failed"), "red"),
     **dict.fromkeys(("running", "cancelling"), "blue"),
 }
-"""Of states, on a terminal; rich shows none with NO_COLOR, and the words say it all."""
+"""Of values of columns of states, on a terminal; rich shows none with NO_COLOR, and the words say it all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,8 @@ class Column:
     """Makes the value of the whole row, where no single key has it."""
     extra: bool = False
     """Left out on a terminal that is too narrow for the whole table."""
+    is_state: bool = False
+    """Its values are states, which have colours on a terminal."""
 
     @property
     def heading(self) -> str:
@@ -211,7 +213,7 @@ class Output:
     def _write_rich(self, columns: Sequence[Column], rows: Sequence[Row]) -> bool:
         """Print a table, without its extra columns if need be, unless it is wider than the terminal even so.
 
-        The last column may be folded; others, wrapped, would be unreadable.
+        Columns of text may be folded but for the first, which names the row, unless it is the only one.
         """
         # Most commands print no table to a terminal, and need not wait for rich.
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415
@@ -229,22 +231,26 @@ class Output:
                     Text(column.heading),
                     justify="right" if column.right else "left",
                     overflow="fold",
-                    no_wrap=column is not shown[-1],
+                    no_wrap=column not in foldable,
                 )
             for texts in zip(*(cells[column.heading] for column in shown), strict=True):
-                table.add_row(*(Text(text, _COLOURS.get(text, "")) for text in texts))
+                colours = (
+                    _COLOURS.get(text, "") if one.is_state else "" for one, text in zip(shown, texts, strict=True)
+                )
+                table.add_row(*map(Text, texts, colours))
             return table
 
         def width_of(table: Table) -> int:
             return console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum
 
+        foldable = [column for column in columns[1:] or columns if not column.right]
         shown, left_out = list(columns), [column for column in columns if column.extra]
         table = table_of(shown)
         while (too_wide := width_of(table) - console.width) > 0 and left_out:
             shown.remove(left_out.pop())
             table = table_of(shown)
-        last = max(map(len, (shown[-1].heading, *cells[shown[-1].heading])))
-        if too_wide > 0 and (shown[-1].right or last - too_wide < _LEAST_FOLDED):
+        spare = (max(map(len, (one.heading, *cells[one.heading]))) - _LEAST_FOLDED for one in shown if one in foldable)
+        if too_wide > sum(max(0, one) for one in spare):
             return False
         with _own_errors():
             console.print(table)

@@ -341,7 +341,7 @@ def _size(value: object) -> str:
 
 @dataclass(slots=True)
 class CheckView(View[Result]):
-    """A row per topic."""
+    """A row per topic; people see what is blocked first."""
 
     scope: Scope
     settings: Settings
@@ -350,12 +350,12 @@ class CheckView(View[Result]):
     kind = "topic"
     columns = (
         Column(key="topic", title="TOPIC"),
-        Column(key="verdict", title="VERDICT"),
+        Column(key="verdict", title="VERDICT", is_state=True),
         Column(key="partitions", title="PARTITIONS", right=True, extra=True),
         Column(key="tierableBytes", title="TIERABLE", right=True, show=_size, extra=True),
         Column(key="blockedBytes", title="BLOCKED", right=True, show=_size),
         Column(key="shippedBytes", title="SHIPPED", right=True, show=_size, extra=True),
-        Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size),
+        Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size, extra=True),
         Column(key="blockers", title="WHY", show=_reasons),
     )
 
@@ -372,6 +372,7 @@ class CheckView(View[Result]):
     _is_unread: bool = False
     _off: list[str] = field(default_factory=list)
     """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
+    _held: list[Row] = field(default_factory=list)
     _stored: list[str] = field(default_factory=list)
 
     def row(self, result: Result) -> Row | None:
@@ -396,6 +397,15 @@ class CheckView(View[Result]):
             is_stored = result.is_stored and row["remoteStorageEnable"] is None
             (self._stored if is_stored else self._off).append(row["topic"])
         return row
+
+    def table_rows(self, result: Result) -> Iterable[Row]:
+        """Keep back the row of a topic."""
+        self._held += self.rows(result)
+        return ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield the topics, by verdict, then name."""
+        yield from sorted(self._held, key=lambda row: Verdict(str(row["verdict"])).rank)
 
     @property
     def verdict(self) -> Verdict:

@@ -84,7 +84,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
     kind = "topic"
     columns = (
         Column(key="topic", title="TOPIC"),
-        Column(key="verdict", title="VERDICT"),
+        Column(key="verdict", title="VERDICT", is_state=True),
         Column(key="partitions", title="PARTITIONS", right=True),
         Column(key="replicas", title="REPLICAS", right=True),
         Column(key="missing", title="MISSING", right=True),

@@ -323,9 +323,9 @@ class StoreView(View[Result]):
     name = "segments"
     kind = "segment"
     columns = (
-        Column(key="manifest", title="MANIFEST"),
+        Column(key="result", title="RESULT", is_state=True),
         BYTES,
-        Column(key="result", title="RESULT"),
+        Column(key="manifest", title="MANIFEST"),
     )
 
     def __init__(self) -> None:

@@ -206,6 +206,8 @@ def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
 ) -> None:
     ran = command("check", broker_log)
     assert ran.out.splitlines()[0].split()[:2] == ["TOPIC", "VERDICT"]
+    order = [line.split()[0] for line in ran.out.splitlines()[1:6]]
+    assert order == ["dash-ed.topic_1", "legacy", "payments", "orders", "compacted"], "the worst first"
     assert "missing-snapshot: " in ran.out
     assert "Not checked: broker-settings" in ran.out
     assert "1 of 5 topics can be turned on now: orders.\n3 blocked: dash-ed.topic_1, legacy, payments.\n1" in ran.out

@@ -105,9 +105,21 @@ def test_a_narrow_terminal_gets_no_extra_columns_and_folds_the_last_one(monkeypa
     assert "1000000000000" in rendered("table", answer), "programs get everything"
 
 
+def test_a_narrow_terminal_folds_each_column_of_text_but_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (Column(key="topic"), Column(key="one"), Column(key="other"))
+    answer = Answer(
+        name="rows", columns=columns, rows=[{"topic": "t" * 20, "one": "some why " * 3, "other": "why " * 6}]
+    )
+    monkeypatch.setenv("COLUMNS", "60")
+    text = rendered("table", answer, is_terminal=True)
+    assert "t" * 20 in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert (text.count("some"), text.count("why")) == (3, 9)
+
+
 def test_states_have_colours_on_a_terminal_unless_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = (Column(key="topic"), Column(key="verdict"))
-    answer = Answer(name="rows", columns=columns, rows=[{"topic": "t", "verdict": "blocked"}])
+    columns = (Column(key="topic"), Column(key="verdict", is_state=True))
+    answer = Answer(name="rows", columns=columns, rows=[{"topic": "ready", "verdict": "blocked"}])
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -118,6 +130,7 @@ def test_states_have_colours_on_a_terminal_unless_none_are_wanted(monkeypatch: p
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[31mblocked" in shown(is_terminal=True)
+    assert "\x1b[32m" not in shown(is_terminal=True), "the name of a topic is no state"
     assert "\x1b" not in shown(is_terminal=False)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[31m" not in shown(is_terminal=True)

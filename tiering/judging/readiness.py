@@ -48,6 +48,11 @@ class Verdict(StrEnum):
         """Return the verdict on a topic, or a cluster, from those on its parts; without any it is ready."""
         return next((one for one in _WORST_FIRST if one in verdicts), cls.READY)
 
+    @property
+    def rank(self) -> int:
+        """Its place among all of them, the worst first."""
+        return _WORST_FIRST.index(self)
+
 
 _WORST_FIRST: Final = (Verdict.BLOCKED, Verdict.UNKNOWN, Verdict.READY, Verdict.NEVER)
 
