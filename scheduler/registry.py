@@ -7,7 +7,7 @@ A verb is one file, ``scheduler/verbs/<verb>.py``, and its row here. Its file de
 (``scheduler.job.contract``) with what is asked, its run, its view, and how the service does it. From these are made
 
 - the shell: its flags are those settings that the verb takes and the fields of its request, its help is the docstring
-  of the request (``cli.options.command_of``);
+  of the request (``cli.asking.command_of``);
 - the API: the address that makes a run of it, and the body, if the verb has a ``Door`` (``api.runs``); the rows of its
   partitions in OpenAPI;
 - schedules: what they may give to it (``runs.configuration``); the lane in which it waits (``runs.worker``);

@@ -267,16 +267,20 @@ class Output:
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
         self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
         comma = ""
-        while (row := (yield)) is not None:
-            self._print(f"{comma}\n  {_json(row)}", end="")
-            comma = ","
-        tail = answer.tail()
-        self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
+        try:
+            while (row := (yield)) is not None:
+                self._print(f"{comma}\n  {_json(row)}", end="")
+                comma = ","
+        finally:  # also where an interrupt comes while a row is printed, as to a reader that pauses
+            tail = answer.tail()
+            self._print(f"], {_member(SUMMARY, tail)}}}" if tail else "]}")
 
     def _lines(self, answer: Answer) -> Rows:
-        while (row := (yield)) is not None:
-            self._print(_json({"type": answer.kind, **row}))
-        self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
+        try:
+            while (row := (yield)) is not None:
+                self._print(_json({"type": answer.kind, **row}))
+        finally:
+            self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
 
 
 def aligned(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:

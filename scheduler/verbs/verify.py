@@ -1,7 +1,7 @@
 """The job ``verify``: compares snapshots with a replay, or reads a store back; any difference is an error.
 
 In a store every object is compared with its manifest, the chains of segments are checked, and every snapshot is
-compared with a replay of the stored segments (``job.store_check``).
+compared with a replay of the stored segments (``tiering.store_check``).
 """
 
 from __future__ import annotations

@@ -189,6 +189,32 @@ def test_what_came_before_an_error_is_printed_whole(form: Form) -> None:
         assert "partitions_seen" in text
 
 
+@pytest.mark.parametrize("form", ["table", "json", "ndjson"])
+def test_an_interrupt_while_a_row_is_printed_leaves_a_whole_answer(form: Form) -> None:
+    """As Ctrl-C does where the reader, such as a pager, pauses: most of the time is spent in that write."""
+
+    class Slow(io.StringIO):
+        is_interrupted = False
+
+        def write(self, text: str) -> int:
+            written = super().write(text)
+            if "payments" in text and not self.is_interrupted:
+                self.is_interrupted = True
+                raise KeyboardInterrupt
+            return written
+
+    stream = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        Output(form, stream, is_terminal=False).write(an_answer())
+    text = stream.getvalue()
+    if form == "json":
+        assert json.loads(text)["summary"] == {"partitions_seen": 2}
+    elif form == "ndjson":
+        assert [json.loads(line)["type"] for line in text.splitlines() if line] == ["partition", "summary"]
+    else:
+        assert text.endswith("partitions_seen  2\n")
+
+
 def test_prose_is_for_tables_only() -> None:
     assert rendered("table", an_answer(closing=lambda: ["2 in all"])).endswith("2 in all\n")
     assert "2 in all" not in rendered("json", an_answer(closing=lambda: ["2 in all"]))
