@@ -49,7 +49,8 @@ def data(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(release: Callable[[str], Release], data: Path) -> Broker:
-    return Broker(release("3.9.1"), [data])
+    # By default it looks for segments to delete 30 s after its start, and then every five minutes.
+    return Broker(release("3.9.1"), [data], {"log.retention.check.interval.ms": 500})
 
 
 def snapshots(data: Path, name: str) -> dict[int, bytes]:
