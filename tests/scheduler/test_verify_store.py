@@ -403,7 +403,7 @@ def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap,
     next(store.rglob(f"{wrong.stem.partition('-')[0]}*.log")).write_bytes(b"")
     ran = command(*flags)
     assert ran.code == 13
-    assert [line.split()[-1] for line in ran.out.splitlines() if ".manifest" in line] == ["different"]
+    assert [line.split()[0] for line in ran.out.splitlines() if ".manifest" in line] == ["different"]
 
 
 def test_a_remote_part_does_not_concern_reading_a_store_back(verify: Callable[..., Ran], store: Path) -> None:
