@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from resnap.replay.explain import batches_of
 from resnap.replay.largest_timestamp import largest_timestamps
 from resnap.replay.producer_state import no_entry
 from resnap.replay.window import SegmentSpan
@@ -228,8 +229,6 @@ def _markers(partition: PartitionDir, aborted: Sequence[AbortedTxn], sources: So
     """Return the markers of the transactions ``aborted``, as far as their segments can be read."""
     if not aborted:
         return {}
-    from resnap.replay.explain import batches_of  # noqa: PLC0415 - loads numba, and hardly ever is one needed
-
     at = {txn.last_offset: txn for txn in aborted}
     in_segment: dict[int, set[int]] = {}
     for txn in aborted:

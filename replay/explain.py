@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
-from resnap.replay.scan.producer_fold import scan
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
@@ -164,6 +163,8 @@ def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:
 
 
 def _blocks(segment: SegmentSpan, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
+    from resnap.replay.scan.producer_fold import scan  # noqa: PLC0415 - imports numba
+
     whole = SegmentRange(
         locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 EXPECTED_RELEASE: Final = "expected a release such as 3.9.1"
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+|x))?(?:\.(\d+))?([-.+].+)?", re.ASCII)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+|x))?(?:\.(\d+))?((?:[-+]|\.(?=[A-Za-z]))[\w.+-]+)?", re.ASCII)
 _LAST_MINORS: Final = {0: 11, 1: 1, 2: 8, 3: 9}
 """The last line of each major release that is complete."""
 _NEWEST_MAJOR: Final = 4

@@ -192,8 +192,25 @@ class Selection:
     """Those that can be read, also where nothing in them is in scope."""
 
     def starts(self, sources: Sources) -> dict[Place, BrokerStart]:
-        """Return what a broker finds wrong with each partition when it starts, by their paths."""
-        return broker_starts([one.inventory for one in self.partitions], self.problems, sources)
+        """Return what a broker finds wrong with each partition when it starts, by their paths.
+
+        A file of another partition in its log dirs that ends the start counts, too, also where that is not in scope.
+        """
+        starts: dict[Place, BrokerStart] = {}
+        selected = {one.inventory.partition.path for one in self.partitions}
+        brokers: dict[object, list[LogDir]] = {}
+        for log_dir in self.log_dirs:
+            broker = (log_dir.cluster_id, log_dir.broker_id)
+            brokers.setdefault(log_dir.path if None in broker else broker, []).append(log_dir)
+        for log_dirs in brokers.values():
+            paths = {one.path for one in log_dirs}
+            starts |= broker_starts(
+                [one.inventory for one in self.partitions if one.log_dir.path in paths],
+                [one for one in self.problems if one.path.parent in paths],
+                {path for one in log_dirs for path in one.unwanted} - selected,
+                sources,
+            )
+        return starts
 
     @property
     def most_log_dirs(self) -> int:

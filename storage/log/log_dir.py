@@ -12,6 +12,7 @@ Source: ``LogManager.loadLogs``.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,6 +99,8 @@ class LogDir:
     """By topic, then partition."""
     set_aside: tuple[SetAsideDir, ...]
     """By name."""
+    unwanted: tuple[Path, ...] = ()
+    """Directories of a broker's other partitions, which were not asked for and are not read."""
     clean_shutdown: bool
     """Whether the broker that was here was shut down cleanly; false while one runs."""
     problems: tuple[PartitionProblem, ...]
@@ -120,6 +123,7 @@ class Survey:
     """Gives the content of a file of the log dir by its name; None where there is none."""
     partitions: list[PartitionDir] = field(default_factory=list)
     set_aside: list[SetAsideDir] = field(default_factory=list)
+    unwanted: list[Path] = field(default_factory=list)
     problems: list[PartitionProblem] = field(default_factory=list)
 
     def read(self, name: str, read: Callable[[bytes], _T]) -> _T | None:
@@ -171,6 +175,7 @@ class Survey:
             broker_id=meta.node_id if meta else None,
             partitions=tuple(sorted(self.partitions, key=lambda partition: partition.topic_partition)),
             set_aside=tuple(self.set_aside),
+            unwanted=tuple(self.unwanted) if meta else (),
             clean_shutdown=clean_shutdown,
             problems=tuple(self.problems),
             is_kraft=meta is not None and meta.version > 0,
@@ -251,12 +256,13 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
         listed = {entry.name: _is_dir(entry) for entry in entries}
     checkpoints = survey.read_checkpoints()
     for entry_name in sorted(name for name, is_dir in listed.items() if is_dir):
-        name = parse_partition_dir_name(entry_name)
+        name, directory = parse_partition_dir_name(entry_name), path / entry_name
         kind = dir_kind(name)
         if name is None or kind is not DirKind.LIVE:
-            survey.set_aside.append(SetAsideDir(path=path / entry_name, kind=kind))
-        elif topics is None or topics(name.topic_partition):
-            directory = path / entry_name
+            survey.set_aside.append(SetAsideDir(path=directory, kind=kind))
+        elif topics is not None and not topics(name.topic_partition):
+            survey.unwanted.append(directory)
+        else:
             survey.add_partition(directory, partial(load_partition_dir, directory, checkpoints=checkpoints))
     return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
 
@@ -279,6 +285,9 @@ def load_partition_dir(path: Path, *, checkpoints: Checkpoints | None = None) ->
 def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | None) -> LogDir:
     topic_partition = live_partition(path)
     survey = Survey(path=path.parent, fetch=partial(_content, path.parent))
+    with suppress(LogDirError):  # its broker may read the directory above, and we the partition alone
+        names = {one: parse_partition_dir_name(one) for one in sorted(_names(path.parent)) if one != path.name}
+        survey.unwanted += [path.parent / one for one, name in names.items() if dir_kind(name) is DirKind.LIVE]
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()
         survey.add_partition(path, partial(load_partition_dir, path, checkpoints=checkpoints))

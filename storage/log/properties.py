@@ -4,7 +4,7 @@
 ``#`` or ``!``, ``=`` or ``:`` or white space between key and value, a backslash that escapes or, at the end of a line,
 continues it. ``partition.metadata`` only looks similar: it has two lines in a form of its own.
 
-Source: ``java.util.Properties.load`` and ``store``; ``MetaProperties``; ``PartitionMetadataFile``.
+Source: ``java.util.Properties.load``; ``MetaProperties``; ``PartitionMetadataFile``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, hinted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 META_PROPERTIES_VERSIONS: Final = ("0", "1")
 """0: ZooKeeper, where only the version is certain to be there; 1: KRaft, where node and cluster are too."""
@@ -28,8 +28,6 @@ _WHITE_SPACE = " \t\f"
 _ENTRY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _CONTROL_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED_ON_WRITE = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f",
-                     "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}  # fmt: skip
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 _ZERO_UUID = bytes(16)
@@ -73,12 +71,6 @@ def read_properties(text: bytes) -> dict[str, str]:
 
     """
     return {entry.key: entry.value for entry in _properties(text)}
-
-
-def write_properties(properties: Mapping[str, str]) -> bytes:
-    """Return ASCII text that Java reads as ``properties``, one per line, in order, without Java's date line."""
-    lines = (f"{_escaped(key, spaces=True)}={_escaped(value, spaces=False)}\n" for key, value in properties.items())
-    return "".join(lines).encode("ascii")
 
 
 @hinted("brokers do not start with it: copy it from another log dir of the same broker")
@@ -185,21 +177,6 @@ def _unescaped(text: str, position: int) -> str:
 
     # Java's characters are UTF-16 units: two escapes in a row can be the halves of one character.
     return _ESCAPE.sub(one, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _escaped(text: str, *, spaces: bool) -> str:
-    """Escape as ``Properties.store`` does: in a value, only a space at the front."""
-    return "".join(
-        "\\ " if char == " " and (spaces or index == 0) else _ESCAPED_ON_WRITE.get(char) or _in_ascii(char)
-        for index, char in enumerate(text)
-    )
-
-
-def _in_ascii(char: str) -> str:
-    if char.isascii() and char.isprintable():
-        return char
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
 
 
 def _metadata_line(text: bytes, position: int) -> tuple[_Property, int]:

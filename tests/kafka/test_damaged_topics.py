@@ -7,6 +7,7 @@ tiering is turned on, and what comes to remote storage is compared with the segm
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import time
@@ -22,11 +23,13 @@ from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.releases import PATIENCE_S
 from tests.kafka.test_check import configure, produce, tiered
 from tests.scheduler.files import bases, file_at
+from tests.scheduler.installed import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
     from tests.scheduler.conftest import Resnap
 
@@ -246,3 +249,43 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
         assert process.wait(PATIENCE_S) != 0, f"a broker starts with a damaged {path.name}"
         assert said in broker.printed()[since:]
         path.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ends_all"),
+    [
+        ("txnindex", aborted(13, version=0x7F00), True),
+        ("partition.metadata", b"version: 0\n", True),
+        ("partition.metadata", b"", True),
+        ("partition.metadata", b"version: 0\ngarbage", False),
+        ("leader-epoch-checkpoint", b"garbage", False),
+    ],
+)
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
+def test_a_damaged_file_on_one_of_two_disks_stops_what_check_says(  # noqa: PLR0917
+    command: Resnap, release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], tmp_path: Path,
+    version: str, name: str, content: bytes, ends_all: bool,
+) -> None:  # fmt: skip
+    one, two = copied(fixture_set(f"kafka-{version}-kraft").data, tmp_path / "one"), tmp_path / "two"
+    two.mkdir()
+    shutil.move(one / "payments-1", two)
+    shutil.copytree(two / "payments-1", two / "beside-0")
+    properties = (one / "meta.properties").read_text()
+    (two / "meta.properties").write_text(re.sub("directory.id=.*", "directory.id=AAAAAAAAQACAAAAAAAAAAg", properties))
+    damaged = two / "payments-1"
+    file = file_at(damaged, bases(damaged)[1], name) if name == "txnindex" else damaged / name
+    file.write_bytes(content)
+    arguments = ("--partition", "payments-0", "--partition", "beside-0", "--output", "json")
+    scanned = command("scan", one, two, *arguments).document["partitions"]
+    stops = {row["topic"]: (row["brokerStops"] or {}).get("reason") for row in scanned}
+    shutil.rmtree(two / "beside-0")
+    assert (stops["beside"], stops["payments"] == "no-start") == ("no-start", ends_all)
+    broker = Broker(release(version), [one, two])
+    process = broker.start()
+    if ends_all:
+        assert process.wait(PATIENCE_S) != 0
+    else:
+        broker.await_start()
+        eventually(lambda: f"Stopping serving logs in dir {two}" in broker.printed(), "the log dir is not offline")
+        assert broker.drive("read", "payments", 0)
+        broker.stop()

@@ -429,7 +429,7 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
 
 
 @pytest.mark.parametrize("name", ["txnindex", "partition.metadata", "leader-epoch-checkpoint"])
-def test_what_ends_the_start_of_a_broker_blocks_all_of_its_log_dir(
+def test_what_ends_the_start_of_a_broker_blocks_all_that_it_ends_whatever_is_in_scope(
     command: Resnap, ready_log: Path, tmp_path: Path, name: str
 ) -> None:
     zebra = shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
@@ -446,7 +446,12 @@ def test_what_ends_the_start_of_a_broker_blocks_all_of_its_log_dir(
     [blocker] = rows["payments"]["blockers"]
     assert (blocker["reason"], str(damaged) in blocker["detail"]) == ("no-start", True)
     assert "another replica" in blocker["hint"]
-    assert "no-start" not in {one["reason"] for one in rows["lion"]["blockers"]}
+    # A damaged checkpoint takes its log dir offline; a file of one line in place of two, or a bad index, ends all.
+    assert ("no-start" in {one["reason"] for one in rows["lion"]["blockers"]}) == (name != "leader-epoch-checkpoint")
+    others = (ready_log, "--topic", "payments"), (ready_log, "--exclude-topic", "zebra"), (ready_log / "payments-0",)
+    for scope in others:
+        [row] = command("check", *scope, "--output", "json").document["topics"]
+        assert row["blockers"] == [blocker]
     scanned = command("scan", ready_log, "--output", "json").document["partitions"]
     stops = {row["topic"]: row["brokerStops"] for row in scanned}
     assert (stops["payments"]["reason"], stops["payments"]["detail"]) == ("no-start", blocker["detail"])

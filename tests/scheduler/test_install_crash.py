@@ -250,10 +250,13 @@ def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [50, pytest.param(500, marks=pytest.mark.heavy)])
-def test_a_kill_at_any_instant_leaves_old_and_new_files_only(place: Place, kills: int) -> None:
+def test_a_kill_at_any_instant_leaves_old_and_new_files_only(
+    original: Place, place: Place, quick: Path, kills: int
+) -> None:
     draw, before, states = random.Random(kills), look(place.data), set()
+    steps = steps_of(original, quick / "count")
     for number in range(kills):
-        kill_on_a_disk(place.take_back if number % 3 == 2 else place.install, draw, steps=90)
+        kill_on_a_disk(place.take_back if number % 3 == 2 else place.install, draw, steps)
         made = check_install(place.data, before, place.staged, killed=True)
         check_tail(place)
         states.add(len(made))

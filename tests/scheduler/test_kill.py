@@ -221,7 +221,7 @@ def test_a_store_that_does_not_answer_delays_no_end(
                 process.send_signal(one)
             _, err = process.communicate(timeout=PATIENCE_S)
         over.set()
-    assert process.returncode == 128 + told[0]
+    assert process.returncode in {128 + one for one in told}  # of two at once either can be heard first
     assert err.splitlines()[-1] == "interrupted, without an orderly end"
     assert "Traceback" not in err
 

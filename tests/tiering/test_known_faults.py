@@ -78,6 +78,7 @@ def test_a_release_has_what_was_seen_in_it(version: str, local_log_twice: str, t
         *("", "x", "garbage"),
         *("3.6.0.1", "3.7.x.kraft", "2.8.2.tiered", "3.6.0-amzn-1", "3.8.x-msk", "7.9.1-ce", "7.10.0-ccs", "9.0.0-ccs"),
         *("4.5.0-SNAPSHOT", "4.4.0-rc1", "9.9.9", "3.10.0", "0.45.0-kafka-3.9.0", "3.4.1.7.3.1.0-123"),
+        *("3.9.1;rm", "3.9.1 -ccs", "3.9.1-", "3.9.1-ccs x"),
     ],
 )
 def test_nothing_is_said_of_a_version_whose_base_is_not_certain(version: str) -> None:

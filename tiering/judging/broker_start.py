@@ -4,8 +4,9 @@ It recovers a segment that has no offset index, and one whose transaction index 
 that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new
 ones at the base offset and the end of each segment that it recovers, at the base offsets of the two segments below, and
 at those of the last two segments of the log. An entry of another version in a transaction index ends the start of the
-whole broker; so does a damaged ``partition.metadata`` or ``leader-epoch-checkpoint``. Observed on brokers of 3.9.1 and
-4.4.0 (``tests/kafka/test_damaged_topics.py``).
+whole broker, and so does a ``partition.metadata`` without both its lines. Other damage of that file, or of
+``leader-epoch-checkpoint``, takes the log dir offline; a broker that has no other one does not start. Observed on
+brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
 
 Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegment.sanityCheck``,
 ``TransactionIndex.sanityCheck``, ``ProducerStateManager.truncateAndReload``.
@@ -18,15 +19,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError, LogDirError
+from resnap.storage.errors import FormatError, LogDirError, UsageError
 from resnap.storage.log.indexes import TRANSACTION_ENTRY, TRANSACTION_VERSION, read_transaction_index
+from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
+from resnap.tiering.judging.leader_epochs import checkpoint_damage
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.log_dir import PartitionProblem
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.judging.inventory import PartitionInventory
 
+_METADATA_LINES: Final = 2
 _SNAPSHOTS_BELOW: Final = 2
 """Segments, from the last one down, at whose base a broker writes a snapshot when it replays a log."""
 
@@ -56,7 +60,7 @@ class BrokerStart:
     refusals: tuple[Refusal, ...] = ()
     """Transaction indexes with which no broker starts, and those that could not be read."""
     ended_by: str | None = None
-    """What of another partition of the log dir ends the start; None if nothing does."""
+    """What of another partition of the broker ends the start; None if nothing does."""
     aborted: Mapping[str, Sequence[AbortedTxn]] = field(default_factory=dict)
     """Entries of the transaction indexes, by the paths of the segments; those of damaged ones are not there."""
 
@@ -71,32 +75,68 @@ NOTHING_WRONG: Final = BrokerStart()
 
 
 def broker_starts(
-    inventories: Collection[PartitionInventory], problems: Iterable[PartitionProblem], sources: Sources
+    inventories: Collection[PartitionInventory],
+    problems: Iterable[PartitionProblem],
+    unwanted: Collection[Path],
+    sources: Sources,
 ) -> dict[Place, BrokerStart]:
-    """Return what a broker finds wrong with each of some partitions when it starts, by their paths.
+    """Return what one broker finds wrong with each of some of its partitions when it starts, by their paths.
 
-    What ends its start is so for all partitions of the log dir; ``problems`` are those that cannot be judged.
+    What ends its start does so for all of them, in all its log dirs. ``problems`` are partitions that cannot be judged,
+    ``unwanted`` the directories of those that are not to be judged.
     """
     starts = {one.partition.path: broker_start(one.partition, sources) for one in inventories}
-    ended_by: dict[Place, str] = {}
-    for problem in problems:
-        damaged = problem.error.file if isinstance(problem.error, FormatError) else None
-        if isinstance(problem.path, Path) and damaged == str(problem.path / PARTITION_METADATA):
-            ended_by[problem.path.parent] = f"{problem.error}: a broker does not start with it"
-    for one in inventories:
-        damage, path = one.leader_epochs.damage, one.partition.path
-        if damage is not None and isinstance(path, Path):
-            ended_by.setdefault(path.parent, f"{damage}: a broker does not start with it")
-    for path, start in starts.items():
-        for refusal in start.refusals:
-            if refusal.reason is Reason.INDEX_UNUSABLE and isinstance(path, Path):
-                ended_by.setdefault(path.parent, refusal.detail)
+    ends = list(_ends(inventories, starts, problems, unwanted, sources))
     return {
-        path: replace(start, ended_by=ended_by.get(path.parent))
+        path: replace(start, ended_by=next((detail for of, detail in ends if of in {None, path.parent}), None))
         if isinstance(path, Path) and not start.refusals
         else start
         for path, start in starts.items()
     }
+
+
+def _ends(
+    inventories: Iterable[PartitionInventory],
+    starts: Mapping[Place, BrokerStart],
+    problems: Iterable[PartitionProblem],
+    unwanted: Iterable[Path],
+    sources: Sources,
+) -> Iterator[tuple[Path | None, str]]:
+    """Yield each file for which a broker does not start, or does without a log dir, which is given then."""
+    judged = list(starts.values())
+    damages: dict[Place, str | None] = {one.partition.path: one.leader_epochs.damage for one in inventories}
+    for problem in problems:
+        file = problem.error.file if isinstance(problem.error, FormatError) else None
+        if isinstance(problem.path, Path) and file == str(problem.path / PARTITION_METADATA):
+            damages[problem.path] = str(problem.error)
+    for path in unwanted:
+        try:
+            partition = load_partition_dir(path)
+            judged.append(broker_start(partition, sources))
+            damages[path] = checkpoint_damage(partition.leader_epochs, sources)
+        except FormatError as error:
+            damages[path] = str(error)
+        except (LogDirError, UsageError):
+            continue  # it cannot be read, or is gone
+    for start in judged:
+        yield from ((None, one.detail) for one in start.refusals if one.reason is Reason.INDEX_UNUSABLE)
+    for place, damage in damages.items():
+        if damage is None or not isinstance(place, Path):
+            continue
+        if _is_metadata_cut(place, sources):
+            yield None, f"{damage}: a broker does not start with it, with any topic"
+        else:
+            yield place.parent, f"{damage}: a broker takes the log dir offline, and does not start without another one"
+
+
+def _is_metadata_cut(path: Path, sources: Sources) -> bool:
+    """Whether ``partition.metadata`` has not both its lines, as after a loss of power: to a broker that is a bug.
+
+    Source: ``PartitionMetadataReadBuffer.read``, which ends with a NullPointerException.
+    """
+    with suppress(LogDirError, *GONE):
+        return len(sources.read(str(path / PARTITION_METADATA)).splitlines()) < _METADATA_LINES
+    return False
 
 
 def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:

@@ -94,6 +94,22 @@ def checkpointed_epochs(checkpoint: str | None, sources: Sources) -> tuple[Leade
         return ()
 
 
+def checkpoint_damage(checkpoint: str | None, sources: Sources) -> str | None:
+    """Return what is wrong with the checkpoint at this locator; None if nothing is, or it cannot be read.
+
+    Raises:
+        StoreError: its store failed.
+
+    """
+    try:
+        _read_checkpoint(checkpoint, sources)
+    except FormatError as error:
+        return str(error)
+    except LogDirError:
+        pass
+    return None
+
+
 def _read_checkpoint(checkpoint: str | None, sources: Sources) -> tuple[LeaderEpoch, ...]:
     if checkpoint is None:
         return ()

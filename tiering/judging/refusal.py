@@ -45,7 +45,7 @@ class Reason(StrEnum):
     STRAY = "stray"
     """A broker of KRaft takes the directory for a stray one when it starts: it is not a log of the cluster."""
     NO_START = "no-start"
-    """Another partition of the log dir ends the start of its broker; never a reason of ours."""
+    """A file of another partition ends the broker's start, or takes the log dir offline; never a reason of ours."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"

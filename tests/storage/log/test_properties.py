@@ -15,10 +15,9 @@ from resnap.storage.log.properties import (
     read_partition_metadata,
     read_properties,
     write_partition_metadata,
-    write_properties,
 )
 from tests.cases import each
-from tests.logs.log_writer import write_meta_properties
+from tests.logs.log_writer import write_meta_properties, write_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
