@@ -1,9 +1,11 @@
-"""A relay between clients and a server that counts the bytes which pass, in both directions."""
+"""A relay between clients and a server that counts requests by kind, and the bytes which pass in both directions."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +13,8 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_REQUEST = re.compile(rb"(PUT|GET|HEAD|POST|DELETE) (\S+) HTTP/1\.1\r\n")
 
 
 @dataclass
@@ -21,6 +25,8 @@ class CountingRelay:
     address: str
     port: int = 0
     size_bytes: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+    """By method; of listings as LIST. A client sends the head of a request in one piece."""
     heard: Callable[[int], None] = lambda _: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -49,6 +55,10 @@ class CountingRelay:
         """Copy what comes from one side to the other, up to its end."""
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                request = _REQUEST.match(data)
+                if request is not None:
+                    with self.lock:
+                        self.requests["LIST" if b"list-type=2" in request[2] else request[1].decode()] += 1
                 target.sendall(data)
                 with self.lock:
                     self.size_bytes += len(data)
