@@ -14,8 +14,7 @@ A verb is one file, ``scheduler/verbs/<verb>.py``, and its row here. Its file de
 - its page, its metrics, and its lines in ``docs/reference.md`` (``python -m tests.reference``).
 
 Where a file declares several, its rows name them, as ``module:NAME``. Commands that print settings or talk to the
-service's file, and ``plan``, are functions with ``@with_settings(...)``, whose docstring is their help; they are named
-likewise.
+service's file are functions with ``@with_settings(...)``, whose docstring is their help; they are named likewise.
 """
 
 from typing import Final, NamedTuple
@@ -51,7 +50,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "scan",
     ),
     "plan": CommandRow(
-        f"{_VERBS}.plan:plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
+        f"{_VERBS}.plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
     ),
     "regenerate": CommandRow(
         f"{_VERBS}.regenerate",
@@ -66,7 +65,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "tier",
     ),
     "verify": CommandRow(
-        f"{_VERBS}.verify:verify",
+        f"{_VERBS}.verify",
         "Compare snapshots with a replay, or read a store back.",
         "resnap verify s3://tiered/cluster-1 --since 7d",
         "verify",
@@ -87,7 +86,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap install /srv/staged /var/lib/kafka",
     ),
     "restore": CommandRow(
-        f"{_VERBS}.restore:restore",
+        f"{_VERBS}.restore",
         "Restore partition directories from shipped segments.",
         "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
     ),
@@ -147,7 +146,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
     ),
     "replicas": CommandRow(
-        f"{_VERBS}.replicas:replicas",
+        f"{_VERBS}.replicas",
         "Find replicas that lost producer state, on a running cluster.",
         "resnap replicas --bootstrap-server localhost:9092",
         "replicas",

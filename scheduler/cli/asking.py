@@ -33,11 +33,11 @@ def command_of(verb: Verb) -> Callable[..., None]:
     def ask(context: Invocation, /, **given: Any) -> int:  # noqa: ANN401 - as Typer parsed them
         sources = given.pop("sources", None)
         saved = saved_plan(given.pop("plan_file", None), sources)
-        request = verb.request(scope=scope_of(context.settings, sources, saved, reads=verb.reads), saved=saved, **given)
-        return context.show(verb.run(request, context), verb.view(request, context))
+        scope = scope_of(context.settings, sources, saved, reads=verb.reads)
+        return context.show(*verb.begin(context, scope=scope, saved=saved, **given))
 
     named = [(name, one.kind, one.default) for name, one in verb.arguments.items()]
-    named += [("sources", LogDirs, None)] if verb.reads in {"log dirs", "store"} else []
+    named += [("sources", LogDirs, None)] if verb.reads == "log dirs" else []
     named += [("plan_file", PlanFile, None)] if verb.carries_out_plans else []
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for name, kind, default in named:

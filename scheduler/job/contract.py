@@ -295,6 +295,10 @@ class Request:
     saved: SavedPlan | None = None
     separately: bool = False
 
+    def settled(self, context: Context) -> Request:  # noqa: ARG002 - for those that name places themselves
+        """Return the request as it is run: with what the settings say of it, or the places that it names."""
+        return self
+
 
 class Door(NamedTuple):
     """The address in the API that makes a run of a verb.
@@ -323,11 +327,11 @@ class Argument(NamedTuple):
     option: Any
 
     @property
-    def flag(self) -> str:
-        """The flag of the shell."""
+    def flag(self) -> str | None:
+        """The flag of the shell; None for an argument that has its place."""
         # Typer has the first word in the place of a default, until it has read the annotation.
         words = (self.option.default, *(self.option.param_decls or ()))
-        return next(word for word in words if isinstance(word, str) and word.startswith("--"))
+        return next((word for word in words if isinstance(word, str) and word.startswith("--")), None)
 
     @property
     def checked(self) -> Any:  # noqa: ANN401 - a type
@@ -344,10 +348,12 @@ class Verb:
         request: what else is asked.
         run: does it.
         view: how results are shown.
-        reads: what its sources are; the running cluster is none, a store is one; other is what its arguments name.
+        reads: what the sources of its runs are; the running cluster is none, a store is one. On the shell a verb has a
+            flag or argument of its own for any but log dirs; other is what these name.
         to: the argument that names where a run writes to; None where it only reads.
         to_url: whether that must be a URL.
         carries_out_plans: whether a saved plan can be given in place of sources.
+        of_shell: its arguments that runs of the service have no place for, besides those without a flag.
         is_short: whether a run takes seconds, and waits for no replay.
         door: its address in the API; without it only schedules make runs of it.
         rows: types of the rows that the service keeps of a partition.
@@ -362,6 +368,7 @@ class Verb:
     to: str | None = None
     to_url: bool = True
     carries_out_plans: bool = False
+    of_shell: tuple[str, ...] = ()
     is_short: bool = False
     door: Door | None = None
     rows: tuple[Any, ...] = ()
@@ -374,6 +381,22 @@ class Verb:
         options = {name: next(iter(getattr(kind, "__metadata__", ())), None) for name, kind in notes.items()}
         return {name: Argument(notes[name], defaults[name], option) for name, option in options.items() if option}
 
+    @property
+    def of_runs(self) -> dict[str, Argument]:
+        """Those that a run of the service may be given: it has sources and a destination of its own."""
+        names = {self.to, *self.of_shell}
+        return {name: one for name, one in self.arguments.items() if one.flag is not None and name not in names}
+
+    def begin(self, context: Context, **asked: Any) -> tuple[Results[Any], View[Any]]:  # noqa: ANN401 - of the request
+        """Return the results of a run, which begins with the first of them, and their view.
+
+        Raises:
+            ResnapError: what is asked for is found wrong before any of the work.
+
+        """
+        request = self.request(**asked).settled(context)
+        return self.run(request, context), self.view(request, context)
+
     def given(self, settings: Mapping[str, object]) -> dict[str, Any]:
         """Return the arguments among what a run was asked for, as the types of the fields have them.
 
@@ -382,7 +405,7 @@ class Verb:
 
         """
         found = {}
-        for name, argument in self.arguments.items():
+        for name, argument in self.of_runs.items():
             if name in settings:
                 try:
                     found[name] = TypeAdapter(argument.checked).validate_python(settings[name])

@@ -130,7 +130,7 @@ def scope_of(
 ) -> Scope:
     """Return the scope from a saved plan, the SOURCE arguments, or else ``log.dirs``, and the settings.
 
-    What ``reads`` the running cluster, or what its arguments name, has no sources.
+    What ``reads`` the running cluster, or what its arguments name, has no sources, nor has one of a store but in a run.
 
     Raises:
         UsageError: none of them names a source.
@@ -146,7 +146,7 @@ def scope_of(
             remote=remote,
             connect=connect,
         )
-    if reads == "other":
+    if reads == "other" or (reads == "store" and not sources):
         return Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:

@@ -85,7 +85,7 @@ class Configuration:
     @staticmethod
     def _of_settings(kind: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return what of the given is a setting; the rest are arguments of the verb."""
-        return {name: value for name, value in given.items() if name not in verb_of(kind).arguments}
+        return {name: value for name, value in given.items() if name not in verb_of(kind).of_runs}
 
     def _loaded(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
         """Return the settings with ``settings`` over the service's own flags."""
@@ -102,8 +102,8 @@ def check_schedule(spec: ScheduleSpec) -> None:
     """
     verb = verb_of(spec.run)
     verb.given(spec.settings)
-    if strange := sorted(spec.settings.keys() - RUN_SETTINGS - verb.arguments.keys()):
-        possible = ", ".join(sorted(RUN_SETTINGS | verb.arguments.keys()))
+    if strange := sorted(spec.settings.keys() - RUN_SETTINGS - verb.of_runs.keys()):
+        possible = ", ".join(sorted(RUN_SETTINGS | verb.of_runs.keys()))
         raise UsageError(f"{strange[0]!r} cannot be set for one schedule; possible: {possible}")
     if verb.reads == "cluster" and spec.sources:
         raise UsageError(f"{spec.run} takes no `sources`: bootstrap-server counts")

@@ -83,8 +83,8 @@ class Execution:
         context = ServiceContext(settings=settings, observer=observer, report=report)
         verb = verb_of(run.kind)
         to = {} if verb.to is None else {verb.to: _destination(run)}
-        request = verb.request(scope=scope, saved=saved, separately=True, **to, **verb.given(run.request.settings))
-        return context.keep(verb.run(request, context), verb.view(request, context))
+        given = verb.given(run.request.settings)
+        return context.keep(*verb.begin(context, scope=scope, saved=saved, separately=True, **to, **given))
 
     def _saved(self, run: Run) -> SavedPlan | None:
         if run.request.plan is None:

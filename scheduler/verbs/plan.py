@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from resnap.replay.staging import DISCARD
-from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, LogDirs
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Unread, unread
+from resnap.replay.window import ReplayRules
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE
+from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.wiring import rules_of, scope_of
+from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
@@ -25,31 +24,29 @@ from resnap.tiering.judging.planning import write_saved_plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.contract import Context
     from resnap.tiering.planner import Planned, Planner
-    from resnap.tiering.selection import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be planned.
+class Asked(Request):
+    """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
 
-    Attributes:
-        scope: log dirs, and what of them.
-        rules: what the replay is done by.
-        save: a file to write the plan to.
-        prove: replay now, write nothing, and compare the snapshots that are there.
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
+    ] = None
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Replay now, write nothing, and compare the snapshots that are there.")
+    ] = False
+    rules: ReplayRules | None = None
+    """What the replay is done by."""
 
-    """
-
-    scope: Scope
-    rules: ReplayRules
-    save: Path | None = None
-    prove: bool = False
+    def settled(self, context: Context) -> Asked:
+        """Return the request with its rules: T is fixed here."""
+        return replace(self, rules=rules_of(context.settings, context.clock))
 
 
-def run(request: Request, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
     """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
 
     Raises:
@@ -86,19 +83,16 @@ def _keep(path: Path, text: str) -> None:
         raise ResnapError(what, hint="free some space, or name a file that you can write") from error
 
 
-@with_settings(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE)
-def plan(
-    context: Invocation,
-    sources: LogDirs = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
-    ] = None,
-    prove: Annotated[
-        bool, typer.Option("--prove", help="Replay now, write nothing, and compare the snapshots that are there.")
-    ] = False,
-) -> int:
-    """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
-    rules = rules_of(context.settings, context.clock)
-    scope = scope_of(context.settings, sources)
-    view = JudgedView(scope) if prove else PlanView(scope, rules, context.settings, save)
-    return context.show(run(Request(scope=scope, rules=rules, save=save, prove=prove), context), view)
+def view_of(request: Asked, context: Context) -> View[Any]:
+    """Return how the results of this run are shown."""
+    if request.prove or request.rules is None:
+        return JudgedView(request.scope)
+    return PlanView(request.scope, request.rules, context.settings, request.save)
+
+
+VERB = Verb(
+    takes=(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE),
+    request=Asked,
+    run=run,
+    view=view_of,
+)

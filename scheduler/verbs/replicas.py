@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from glob import has_magic
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,13 +15,11 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.job.wiring import cluster_of, remote_of
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.documents import ReplicasRow
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import PARTITION, Column
@@ -32,7 +29,6 @@ from resnap.tiering.cluster.live_replicas import LiveBrokers, ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 from resnap.tiering.leader_replay import LeaderReplay
 from resnap.tiering.lost_leader import heal_commands, move_commands
-from resnap.tiering.selection import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +57,33 @@ _HEAL: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
-    """Which partitions are to be checked, and which remote storage and log dirs are read."""
+    """Find replicas that lack producer state which another replica, or the log, has: they must not become leaders.
+
+    Asks every replica of the cluster that --bootstrap-server names (DescribeProducers, brokers from 2.8 on). A
+    difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost state, and with
+    16 if none is known to have and some did not answer.
+
+    What all replicas have lost, or the only one, shows in the log alone. With --remote, replicas are compared with a
+    replay of the partitions that --topic names, else of those whose remote snapshots have producers that replicas lack.
+    """
+
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG_DIR", help="Log dirs of brokers, read with --remote up to their last closed segment."
+        ),
+    ] = None
+
+    def settled(self, context: Context) -> Asked:  # noqa: ARG002 - as others do
+        """Return the request with its log dirs as sources, of which a run of the service has none.
+
+        Raises:
+            UsageError: there are log dirs, and no remote storage to read them with.
+
+        """
+        if self.places and self.scope.remote is None:
+            raise UsageError("log dirs are read with --remote alone", hint="give --remote URL, what brokers tier to")
+        return replace(self, scope=replace(self.scope, sources=tuple(self.places or ())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,44 +377,11 @@ class ReplicasView(View["Checked | Ended"]):
         yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
 
 
-@with_settings(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE)
-def replicas(
-    context: Invocation,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LOG_DIR", help="Log dirs of brokers, read with --remote up to their last closed segment."
-        ),
-    ] = None,
-) -> int:
-    """Find replicas that lack producer state which another replica, or the log, has: they must not become leaders.
-
-    Asks every replica of the cluster that --bootstrap-server names (DescribeProducers, brokers from 2.8 on). A
-    difference counts once replicas in sync have had the time to catch up. Exits with 4 if replicas lost state, and with
-    16 if none is known to have and some did not answer.
-
-    What all replicas have lost, or the only one, shows in the log alone. With --remote, replicas are compared with a
-    replay of the partitions that --topic names, else of those whose remote snapshots have producers that replicas lack.
-    """
-    settings = context.settings
-    if sources and settings.remote is None:
-        raise UsageError("log dirs are read with --remote alone", hint="give --remote URL, what brokers tier to")
-    scope = Scope(
-        sources=tuple(sources or ()),
-        topics=settings.topics,
-        exclude_topics=settings.exclude_topics,
-        remote=remote_of(settings),
-        connect=partial(cluster_of, settings),
-    )
-    view = ReplicasView(context.settings.bootstrap_server, context.settings.command_config)
-    return context.show(run(Asked(scope=scope), context), view)
-
-
 VERB = Verb(
     takes=(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE),
     request=Asked,
     run=run,
-    view=lambda *_: ReplicasView(),
+    view=lambda _, context: ReplicasView(context.settings.bootstrap_server, context.settings.command_config),
     reads="cluster",
     is_short=True,
     door=Door(
@@ -405,4 +394,3 @@ VERB = Verb(
     ),
     rows=(ReplicasRow,),
 )
-"""Of runs of the service, which read no log dir for it."""

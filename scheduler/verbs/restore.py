@@ -14,12 +14,11 @@ import typer
 from resnap.replay.staging import scratch_directory
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.job.contract import Context, Result, Unread
+from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
 from resnap.scheduler.verbs.restored_partition import (
@@ -56,7 +55,70 @@ from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Asked(Request):
+    """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
+
+    Each is whole and compared with its manifests before it has its name; what is there already is never touched. With
+    --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
+    """
+
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
+    ]
+    into: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--into",
+            metavar="LOG_DIR",
+            help="The log dir of a stopped broker, or a new directory; again for each further log dir.",
+        ),
+    ] = None
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-id",
+            metavar="TOPIC=ID",
+            help="Id of a topic, if it was not shipped or has changed since; or which of several topics of that name.",
+        ),
+    ] = None
+    new_cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--new-cluster",
+            metavar="DIR",
+            help="Begin a new KRaft cluster with what is restored: the metadata.log.dir, or else the first of log.dirs,"
+            " of a node that was formatted and never started. On each controller.",
+        ),
+    ] = None
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers",
+            metavar="ID,...",
+            help="Brokers of the new cluster that each get a replica of every partition; else those of LOG_DIR.",
+        ),
+    ] = None
+    assignment: Annotated[
+        Path | None,
+        typer.Option(
+            "--assignment",
+            metavar="FILE",
+            help="Which brokers, and log dirs, get which replica, as JSON of kafka-reassign-partitions.sh.",
+        ),
+    ] = None
+    topic_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--topic-config",
+            metavar="FILE",
+            help='Partitions and settings of topics, where the store does not have them: {"TOPIC": {"partitions": 6,'
+            ' "config": {...}}}.',
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
     """What is to be restored, and where."""
 
     scope: Scope
@@ -80,7 +142,7 @@ class Request:
         return self.assignment is not None or self.new_cluster is not None
 
 
-def run(request: Request, context: Context) -> Iterator[Result]:
+def run(asked: Asked, context: Context) -> Iterator[Result]:
     """Restore every partition in scope that can be.
 
     Raises:
@@ -90,6 +152,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
     """
     settings = context.settings
+    request = _order(asked, settings)
     sources = Sources(s3=settings.s3(), keys=settings.keys())
     planner = planner_of(context, replays=False)
     with context.progress("restore") as (progress,):
@@ -100,7 +163,7 @@ def run(request: Request, context: Context) -> Iterator[Result]:
 
 
 def restored(
-    request: Request,
+    request: Order,
     sources: Sources,
     progress: Progress,
     *,
@@ -157,7 +220,7 @@ def _with_log_dir(named: Mapping[Path, Path], result: Result) -> Result:
     return replace(result, log_dir=named[result.log_dir]) if isinstance(result, RestoredPartition) else result
 
 
-def _may_be_made(log_dir: Path, request: Request) -> bool:
+def _may_be_made(log_dir: Path, request: Order) -> bool:
     """Whether the directory is not there, and has a place that is: outside of what is restored."""
     parent, store = log_dir.absolute().parent, local_path(request.scope.sources[0])
     if log_dir.exists() or request.is_of_new_cluster or not is_directory(parent):
@@ -180,7 +243,7 @@ def _new_directory(log_dir: Path, *, dry_run: bool) -> Iterator[Path]:
 class _Run:
     """One run into log dirs that are there."""
 
-    request: Request
+    request: Order
     sources: Sources
     progress: Progress
     disk: Disk
@@ -347,94 +410,35 @@ def _restoration(
     )
 
 
-@with_settings(TOPIC, CLUSTER, REPLAY, ENGINE, WRITE, COPYING, STORE)
-def restore(
-    context: Invocation,
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or a part of it.")
-    ],
-    *,
-    into: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--into",
-            metavar="LOG_DIR",
-            help="The log dir of a stopped broker, or a new directory; again for each further log dir.",
-        ),
-    ] = None,
-    topic_id: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic-id",
-            metavar="TOPIC=ID",
-            help="Id of a topic, if it was not shipped or has changed since; or which of several topics of that name.",
-        ),
-    ] = None,
-    new_cluster: Annotated[
-        Path | None,
-        typer.Option(
-            "--new-cluster",
-            metavar="DIR",
-            help="Begin a new KRaft cluster with what is restored: the metadata.log.dir, or else the first of log.dirs,"
-            " of a node that was formatted and never started. On each controller.",
-        ),
-    ] = None,
-    brokers: Annotated[
-        str | None,
-        typer.Option(
-            "--brokers",
-            metavar="ID,...",
-            help="Brokers of the new cluster that each get a replica of every partition; else those of LOG_DIR.",
-        ),
-    ] = None,
-    assignment: Annotated[
-        Path | None,
-        typer.Option(
-            "--assignment",
-            metavar="FILE",
-            help="Which brokers, and log dirs, get which replica, as JSON of kafka-reassign-partitions.sh.",
-        ),
-    ] = None,
-    topic_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--topic-config",
-            metavar="FILE",
-            help='Partitions and settings of topics, where the store does not have them: {"TOPIC": {"partitions": 6,'
-            ' "config": {...}}}.',
-        ),
-    ] = None,
-) -> None:
-    """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
+def _order(asked: Asked, settings: Settings) -> Order:
+    """Return what is to be restored, and where.
 
-    Each is whole and compared with its manifests before it has its name; what is there already is never touched. With
-    --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
+    Raises:
+        UsageError: the arguments do not say it.
+
     """
-    if brokers is not None and assignment is not None:
+    if asked.brokers is not None and asked.assignment is not None:
         raise UsageError("--brokers and --assignment exclude each other", hint="give one of them")
-    if not into and (new_cluster is None or (brokers is None and assignment is None)):
-        raise UsageError("no log dir to restore into",
-                         hint="give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers"
-                         " or --assignment")  # fmt: skip
-    settings = context.settings
-    if assignment is not None:
-        chosen: Assignment | None = read_assignment(assignment)
+    if not asked.into and (asked.new_cluster is None or (asked.brokers is None and asked.assignment is None)):
+        hint = "give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers or --assignment"
+        raise UsageError("no log dir to restore into", hint=hint)
+    if asked.assignment is not None:
+        chosen: Assignment | None = read_assignment(asked.assignment)
     else:
-        chosen = None if brokers is None else _brokers(brokers)
-    request = Request(
-        scope=Scope(sources=(url,), topics=settings.topics, exclude_topics=settings.exclude_topics),
-        log_dirs=tuple(into or ()),
-        topic_ids=dict(map(_topic_id, topic_id or ())),
+        chosen = None if asked.brokers is None else _brokers(asked.brokers)
+    return Order(
+        scope=replace(asked.scope, sources=(asked.url,)),
+        log_dirs=tuple(asked.into or ()),
+        topic_ids=dict(map(_topic_id, asked.topic_id or ())),
         assignment=chosen,
-        new_cluster=None if new_cluster is None else new_cluster.absolute(),
-        topics={} if topic_config is None else topics_in_file(topic_config),
+        new_cluster=None if asked.new_cluster is None else asked.new_cluster.absolute(),
+        topics={} if asked.topic_config is None else topics_in_file(asked.topic_config),
         connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         dry_run=settings.dry_run,
     )
-    context.show(run(request, context), RestoreView(dry_run=request.dry_run))
 
 
-def _unmatched_settings(request: Request, topics: Collection[str]) -> Iterator[str]:
+def _unmatched_settings(request: Order, topics: Collection[str]) -> Iterator[str]:
     """Yield a warning where --topic-config names what is not restored: a name that is mistyped sets nothing."""
     for topic in sorted(request.topics.keys() - set(topics)):
         if request.scope.wants(topic):
@@ -456,3 +460,12 @@ def _topic_id(text: str) -> tuple[str, str]:
     if not topic or not is_topic_id(topic_id):
         raise UsageError(f"--topic-id {text}: expected TOPIC=ID, the id in 22 characters of base64url")
     return topic, topic_id
+
+
+VERB = Verb(
+    takes=(TOPIC, CLUSTER, REPLAY, ENGINE, WRITE, COPYING, STORE),
+    request=Asked,
+    run=run,
+    view=lambda _, context: RestoreView(dry_run=context.settings.dry_run),
+    reads="other",
+)

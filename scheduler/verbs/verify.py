@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
-from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.documents import UnfitRow
 from resnap.scheduler.output.rendering import BYTES, Column
-from resnap.scheduler.settings.settings import DECLARED
+from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.verbs.planned import note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt, Staged
@@ -35,7 +33,7 @@ from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
 from resnap.tiering.judging.planning import can_be_tiered
-from resnap.tiering.selection import Scope, nothing_in
+from resnap.tiering.selection import nothing_in
 from resnap.tiering.staged import check_staged
 from resnap.tiering.store_check import chains_together, fault_of, store_checks
 from resnap.tiering.stored_snapshots import StoredSnapshots
@@ -65,35 +63,63 @@ UNFIT: Final = "partitionsUnfit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRequest(Request):
-    """Whose snapshots are to be compared with a replay.
+class Asked(Request):
+    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
 
-    Attributes:
-        snapshots: a directory or URL with regenerated snapshots; None for those of the log dirs themselves.
-
+    In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored.
     """
 
-    snapshots: str | None = None
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG_DIR|STORE",
+            help="Log dirs, partition directories, or the URL of a store; the default is log.dirs.",
+        ),
+    ] = None
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshots",
+            metavar="DIR|URL",
+            help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
+        ),
+    ] = None
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="A store, as the argument.")] = None
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME|DURATION", help="Of a store: only segments shipped since then."),
+    ] = None
+
+    def settled(self, context: Context) -> Asked:
+        """Return the request with the store that it is of, if it is of one; a run of the service always is.
+
+        Raises:
+            UsageError: it is of a store and of log dirs, or a flag is of the other.
+            StoreError: the store failed.
+
+        """
+        if (self.places or self.snapshots) and self.store:
+            hint = "`resnap verify --help` shows both forms"
+            raise UsageError("either LOG_DIR or --store is to be verified", hint=hint)
+        store = self.store or next(iter(self.scope.sources), None)
+        store = store or (_store_in(self.places or [], context) if self.snapshots is None else None)
+        of_a_log = next(given_flags(context.settings, ("remote", "partitions", "high_watermark")), None)
+        if store and of_a_log:
+            hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; a store is read back by topic"
+            raise UsageError(f"{of_a_log} needs a log dir, and {store} is a store", hint=hint)
+        if self.since and not store:
+            raise UsageError("--since needs a store", hint="give the URL of a store in the place of the log dir")
+        if store is None:
+            return replace(self, scope=scope_of(context.settings, self.places))
+        return replace(self, scope=replace(self.scope, sources=(store,)), store=store)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRequest(Request):
-    """What store is to be read back: the one source of its scope, whose topics count.
-
-    Attributes:
-        since_ms: only segments that were shipped since then are read; None for all.
-
-    """
-
-    since_ms: int | None = None
-
-    @property
-    def url(self) -> str:
-        """URL of the store, or of a part of one."""
-        return self.scope.sources[0]
+def run(request: Asked, context: Context) -> Iterator[Result]:
+    """Return what the snapshots of log dirs, or a store, are worth; raises as what it does raises."""
+    return _of_log_dirs(request, context) if request.store is None else _of_store(request, request.store, context)
 
 
-def run(request: LogRequest, context: Context) -> Iterator[Result]:
+def _of_log_dirs(request: Asked, context: Context) -> Iterator[Result]:
     """Return how the snapshots of each partition compare with a replay.
 
     Raises:
@@ -180,7 +206,7 @@ class Unfit(Result):
     snapshots: int
 
 
-def run_store(request: StoreRequest, context: Context) -> Iterator[Result]:
+def _of_store(request: Asked, url: str, context: Context) -> Iterator[Result]:
     """Return what reading a store back shows: segments, then what they are together, then snapshots.
 
     Raises:
@@ -188,12 +214,13 @@ def run_store(request: StoreRequest, context: Context) -> Iterator[Result]:
         UsageError: nothing that was shipped lies there.
 
     """
-    store = open_store(request.url, context.settings.s3())
+    store = open_store(url, context.settings.s3())
+    since_ms = None if request.since is None else _moment(request.since, context)
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
-    checks = store_checks(planner_of(context), store, request.scope, journal, request.since_ms)
+    checks = store_checks(planner_of(context), store, request.scope, journal, since_ms)
     if not any(check.listing.manifests or check.listing.incomplete for check in checks):
-        raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(request.url)
-    return chain([Begun(checks=checks)], _verify(checks, request.url, context))
+        raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
+    return chain([Begun(checks=checks)], _verify(checks, url, context))
 
 
 def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[Result]:
@@ -409,51 +436,6 @@ class StoreView(View[Result]):
         )
 
 
-@with_settings(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE)
-def verify(
-    context: Invocation,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LOG_DIR|STORE",
-            help="Log dirs, partition directories, or the URL of a store; the default is log.dirs.",
-        ),
-    ] = None,
-    snapshots: Annotated[
-        str | None,
-        typer.Option(
-            "--snapshots",
-            metavar="DIR|URL",
-            help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
-        ),
-    ] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="A store, as the argument.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME|DURATION", help="Of a store: only segments shipped since then."),
-    ] = None,
-) -> int:
-    """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
-
-    In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored.
-    """
-    if (sources or snapshots) and store:
-        raise UsageError("either LOG_DIR or --store is to be verified", hint="`resnap verify --help` shows both forms")
-    store = store or (_store_in(sources or [], context) if snapshots is None else None)
-    of_a_log = next((name for name in ("remote", "partitions", "high_watermark") if context.flags.get(name)), None)
-    if store and of_a_log:
-        hint = "`resnap verify LOG_DIR --remote URL` compares a log dir's snapshots; a store is read back by topic"
-        raise UsageError(f"{DECLARED[of_a_log].flag} needs a log dir, and {store} is a store", hint=hint)
-    if since and not store:
-        raise UsageError("--since needs a store", hint="give the URL of a store in the place of the log dir")
-    if store is None:
-        request = LogRequest(scope=scope_of(context.settings, sources), snapshots=snapshots)
-        return context.show(run(request, context), JudgedView(request.scope, snapshots))
-    scope = Scope(sources=(store,), topics=context.settings.topics, exclude_topics=context.settings.exclude_topics)
-    asked = StoreRequest(scope=scope, since_ms=None if since is None else _moment(since, context))
-    return context.show(run_store(asked, context), StoreView())
-
-
 def _store_in(sources: Sequence[str], context: Context) -> str | None:
     """Return the store of shipped segments among ``sources``; None where all of them are logs.
 
@@ -477,12 +459,17 @@ def _moment(since: str, context: Context) -> int:
         raise UsageError(f"--since {since}: {error}") from error
 
 
+def view_of(request: Asked, _: Context) -> View[Any]:
+    """Return how the results of this run are shown."""
+    return JudgedView(request.scope, request.snapshots) if request.store is None else StoreView()
+
+
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE),
-    request=StoreRequest,
-    run=run_store,
-    view=lambda *_: StoreView(),
+    request=Asked,
+    run=run,
+    view=view_of,
     reads="store",
+    of_shell=("snapshots", "store"),
     rows=(UnfitRow,),
 )
-"""Of runs of the service, which only read stores back."""

@@ -10,7 +10,7 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.restore import Request, restored
+from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.metadata.log_files import read_checkpoint
 from resnap.tiering.controller.metadata.records import (
@@ -197,7 +197,7 @@ def test_a_directory_of_another_topic_id_which_a_broker_would_set_aside_is_not_t
 @pytest.mark.parametrize("step", [5, 60, 130])
 def test_what_a_kill_has_left_the_next_run_completes(command: Resnap, store: Path, tmp_path: Path, step: int) -> None:
     data, whole = formatted(tmp_path / "data"), formatted(tmp_path / "whole")
-    request = Request(
+    request = Order(
         scope=Scope(sources=(store.as_uri(),)), log_dirs=(data,), new_cluster=data, assignment=Assignment(brokers=(1,))
     )
     with pytest.raises(Killed):

@@ -16,7 +16,7 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.restore import Request, restored
+from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
@@ -69,7 +69,7 @@ def quick() -> Iterator[Path]:
 
 def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> list[ResnapError]:
     """Restore, and return what went wrong."""
-    request = Request(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dirs=(log_dir,))
+    request = Order(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dirs=(log_dir,))
     return [fault for one in restored(request, Sources(), Progress(), disk=disk) for fault in one.faults]
 
 
@@ -148,7 +148,7 @@ def test_the_progress_counts_segments_and_bytes(store: Path, log_dir: Path) -> N
         def advance(self, segments: int, size_bytes: int) -> None:
             self.done = (self.done[0] + segments, self.done[1] + size_bytes)
 
-    request = Request(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
+    request = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
     logs = len(list(store.rglob("*.log")))
     for again in (False, True):
         progress = Counted()

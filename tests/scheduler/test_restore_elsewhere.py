@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.verbs.restore import Request, restored
+from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring.file_copies import Copier, FileTask
@@ -39,7 +39,7 @@ def on_executors(store: Path, log_dir: Path) -> list[ResnapError]:
         with ThreadPoolExecutor(4) as threads:
             yield Copier(threads=threads, at_once=4, elsewhere=executor)
 
-    request = Request(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
+    request = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
     return [one for found in restored(request, Sources(), Progress(), copying=copying) for one in found.faults]
 
 

@@ -52,3 +52,14 @@ def test_a_schedule_of_replicas_names_no_places() -> None:
     for place in ({"to": "file:///srv"}, {"sources": ["/var/lib/kafka"]}):
         with pytest.raises(UsageError, match=r"takes no `(to|sources)`"):
             check_schedule(ScheduleSpec.model_validate(asked | place))
+
+
+def test_settings_of_a_schedule_name_no_place_and_those_of_a_verification_may_say_since_when() -> None:
+    """Each run would end with an error, as a destination has its own key, `to`."""
+    store = {"name": "read-back", "run": "verify", "every": "1h", "sources": ["file:///srv"]}
+    check_schedule(ScheduleSpec.model_validate(store | {"settings": {"since": "7d"}}))
+    ship = {"name": "ship", "run": "tier", "every": "1h", "to": "file:///srv"}
+    made = {"name": "make", "run": "regenerate", "every": "1h", "to": "/srv"}
+    for asked, name in ((store, "store"), (store, "snapshots"), (store, "places"), (ship, "to"), (made, "into")):
+        with pytest.raises(UsageError, match=f"'{name}' cannot be set for one schedule"):
+            check_schedule(ScheduleSpec.model_validate(asked | {"settings": {name: "/elsewhere"}}))
