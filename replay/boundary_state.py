@@ -19,7 +19,6 @@ of an open transaction settles the other two.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,6 +27,7 @@ import numpy as np
 from resnap.replay.base_state import ENTRY_FIELDS, NO_BASE, Base
 from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 from resnap.replay.plan import Coverage
+from resnap.replay.window import Unexplained
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
@@ -38,21 +38,6 @@ if TYPE_CHECKING:
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.storage.log.producer_snapshot import ProducerEntry
-
-
-class Unexplained(StrEnum):
-    """Why an entry is not certain."""
-
-    BATCH = "marker-without-earlier-batch"
-    TRANSACTION = "transaction-begun-before-the-window"
-    BELOW = "last-seen-below-the-known-offset"
-    """Snapshots show that it existed, but do not settle its state here."""
-    COORDINATOR = "coordinator-epoch-not-known"
-    """It has an entry, without the coordinator epoch of an earlier marker, if there was one; that does no harm."""
-    BATCHES = "only-its-transaction-is-known"
-    """It has an entry, which shows its open transaction, but not its batches: those are below the first segment."""
-    LATER = "first-seen-later-with-a-past"
-    """Its first readable batch is above the boundary, and continues from an unreadable one below."""
 
 
 class LeftOut(NamedTuple):

@@ -16,7 +16,7 @@ from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.window import SegmentSpan
@@ -135,8 +135,8 @@ def find_ends(
                 waiting.pop(pid).ended_at = int(event["offset"])
 
 
-def log_end(segments: Sequence[SegmentSpan], *, sources: Sources = PLAIN) -> int:
-    """Return the log end offset, for which the last segment is read.
+def log_end(locator: str, base_offset: int, sources: Sources) -> int:
+    """Return the log end offset, for which the last segment is read, which begins at ``base_offset``.
 
     Raises:
         FormatError: it is damaged.
@@ -144,7 +144,7 @@ def log_end(segments: Sequence[SegmentSpan], *, sources: Sources = PLAIN) -> int
 
     """
     facts = ScanFacts()
-    for _ in _blocks(segments[-1], facts, sources):
+    for _ in _scanned(locator, base_offset, None, facts, sources):
         pass
     return facts.end_offset
 
@@ -152,24 +152,25 @@ def log_end(segments: Sequence[SegmentSpan], *, sources: Sources = PLAIN) -> int
 def batches_of(segment: SegmentSpan, producer_ids: Collection[int], sources: Sources) -> Iterator[tuple[int, Batch]]:
     """Yield the batches of ``producer_ids`` in a segment, each with its producer; raises as ``explain`` does."""
     wanted = np.array(list(producer_ids), dtype=np.int64)
-    for events in _blocks(segment, ScanFacts(), sources):
+    for events in _blocks(segment, sources):
         for event in events[np.isin(events["producer_id"], wanted)]:
             yield int(event["producer_id"]), _batch(segment.base_offset, event)
 
 
 def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:
-    for events in _blocks(segment, ScanFacts(), sources):
+    for events in _blocks(segment, sources):
         yield from events
 
 
-def _blocks(segment: SegmentSpan, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
+def _blocks(segment: SegmentSpan, sources: Sources) -> Iterator[Array]:
+    return _scanned(segment.locator, segment.base_offset, segment.next_base_offset, ScanFacts(), sources)
+
+
+def _scanned(locator: str, base: int, end: int | None, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
     from resnap.replay.scan.producer_fold import scan  # noqa: PLC0415 - imports numba
 
-    whole = SegmentRange(
-        locator=segment.locator, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
-    )
-    with sources.open(segment.locator) as reader:
-        yield from scan(reader, whole, facts)
+    with sources.open(locator) as reader:
+        yield from scan(reader, SegmentRange(locator=locator, base_offset=base, next_base_offset=end), facts)
 
 
 def _batch(segment_base_offset: int, event: np.void) -> Batch:

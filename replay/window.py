@@ -11,6 +11,7 @@ Source: KIP-952; ``LogSegment.largestTimestamp`` for what a segment's largest ti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay import DEFAULT_CHECK_INTERVAL_MS, DEFAULT_EXPIRATION_MS, DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
@@ -124,3 +125,18 @@ def roll_time_ms(earliest_ms: int, newest_below_ms: int, oldest_above_ms: int | 
     """
     latest_ms = earliest_ms if oldest_above_ms is None else min(earliest_ms, oldest_above_ms)
     return max(latest_ms, newest_below_ms)
+
+
+class Unexplained(StrEnum):
+    """Why an entry is not certain."""
+
+    BATCH = "marker-without-earlier-batch"
+    TRANSACTION = "transaction-begun-before-the-window"
+    BELOW = "last-seen-below-the-known-offset"
+    """Snapshots show that it existed, but do not settle its state here."""
+    COORDINATOR = "coordinator-epoch-not-known"
+    """It has an entry, without the coordinator epoch of an earlier marker, if there was one; that does no harm."""
+    BATCHES = "only-its-transaction-is-known"
+    """It has an entry, which shows its open transaction, but not its batches: those are below the first segment."""
+    LATER = "first-seen-later-with-a-past"
+    """Its first readable batch is above the boundary, and continues from an unreadable one below."""

@@ -66,19 +66,6 @@ class _LocalGroups(Generic[_N, _V]):
     note: _N
     values: Mapping[str, list[_V]]
 
-    @staticmethod
-    def of(
-        look: Callable[[_T], tuple[_N, list[tuple[str, _V]]]],
-        join: Callable[[_N, _N], _N],
-        nothing: _N,
-        items: Sequence[_T],
-    ) -> _LocalGroups[_N, _V]:
-        found = [look(item) for item in items]
-        values: dict[str, list[_V]] = {}
-        for key, value in (one for _, pairs in found for one in pairs):
-            values.setdefault(key, []).append(value)
-        return _LocalGroups(reduce(join, (note for note, _ in found), nothing), values)
-
     def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
         return [work(key, self.values[key]) for key in sorted(self.values)]
 
@@ -179,10 +166,7 @@ class Engine:
         """
         if not self.is_remote or not items:
             return list(each(look, items, remote=True))
-        from resnap.replay.spark.job import on_executors  # noqa: PLC0415 - imports pyspark
-
-        with self._warm_spark().context() as context:
-            return on_executors(context, look, items)
+        return self._warm_spark().each(look, items)
 
     @contextmanager
     def grouped(
@@ -202,11 +186,13 @@ class Engine:
 
         """
         if self.kind == "local" or not items:
-            yield _LocalGroups.of(look, join, nothing, items)
+            found = [look(item) for item in items]
+            values: dict[str, list[_V]] = {}
+            for key, value in (one for _, pairs in found for one in pairs):
+                values.setdefault(key, []).append(value)
+            yield _LocalGroups(reduce(join, (note for note, _ in found), nothing), values)
             return
-        from resnap.replay.spark.progress import grouped  # noqa: PLC0415 - imports pyspark
-
-        with self._warm_spark().context() as context, grouped(context, look, join, items) as groups:
+        with self._warm_spark().grouped(look, join, items) as groups:
             yield groups
 
     def check_reach(self, locators: Collection[str], url: str, dress: Dress | None = None) -> None:

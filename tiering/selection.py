@@ -12,6 +12,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.replay.explain import log_end
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem, log_dir_around
@@ -405,22 +406,19 @@ def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn
 
     Warns if it is above the one that the checkpoint or the leader has, or above the log end.
     """
-    from resnap.replay.evidence import segment_spans  # noqa: PLC0415 - loads numpy, and hardly ever is one given
-    from resnap.replay.explain import log_end  # noqa: PLC0415
-
     given = scope.high_watermark
     if given is None:
         return None
     for selected in selection.partitions:
         partition, name = selected.inventory.partition, selected.topic_partition
-        known, segments = partition.high_watermark, segment_spans(partition, sources)
+        known, last = partition.high_watermark, partition.segments[-1] if partition.segments else None
         if known is not None and given > known:
             warn(
                 f"{name}: --high-watermark {given} is above the known one, {known}: records above that may not be on"
                 " all in-sync replicas, and another leader may not have them"
             )
         with suppress(ResnapError):  # what cannot be read is refused by itself
-            if segments and given > segments[-1].base_offset and given > (end := log_end(segments, sources=sources)):
+            if last and last.base_offset < given > (end := log_end(last.path, last.base_offset, sources)):
                 warn(f"{name}: --high-watermark {given} is above the log end offset, {end}, which is used")
                 return end
     return given

@@ -42,7 +42,6 @@ SOURCES: Final = (
     "resnap.replay.kernel.batch",
     "resnap.replay.kernel.hop",
     "resnap.replay.kernel.combine",
-    "resnap.replay.kernel.combine",
     "resnap.replay.kernel.summary",
     "resnap.storage.log.record",
     "resnap.storage.log.producer_snapshot",

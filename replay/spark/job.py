@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
 TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
 """How many full tasks of a wave come on each slot: enough to hide that its last tasks leave some slots idle."""
@@ -232,18 +231,6 @@ def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
         left_bytes -= wave[-1].bytes_in_segments
         left_segments -= max(1, sum(run.end - run.start for run in wave[-1].runs))
     return wave
-
-
-def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Return ``look(item)`` for each of ``items``, in order.
-
-    Raises:
-        ResnapError: the job failed.
-
-    """
-    with job_failure_told(context):
-        found: list[_R] = context.parallelize(items, min(len(items), context.defaultParallelism)).map(look).collect()
-    return found
 
 
 def _by_number(pairs: RDD[tuple[int, _T]], partitions: int) -> RDD[tuple[int, _T]]:

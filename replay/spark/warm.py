@@ -1,5 +1,7 @@
 """Keeps one Spark context for many replays: started on demand or ahead of time, replaced when its JVM has died.
 
+It also groups the content of many items by key, on the executors; the driver gets one result per group.
+
 A context takes seconds to start and a gigabyte of memory. The owner of a ``WarmSpark`` decides: a command begins it
 before it plans and closes it at its end, a service keeps it between runs.
 """
@@ -10,20 +12,33 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
+from pyspark import StorageLevel
+
+from resnap.replay.scan.splits import TASKS_PER_SLOT
 from resnap.replay.spark.context import spark_context
-from resnap.replay.spark.failures import death_told, has_ended
+from resnap.replay.spark.failures import death_told, has_ended, job_failure_told
+from resnap.replay.spark.progress import later_tasks
+from resnap.replay.spark.worker import begin_task
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
 
     from resnap.replay.spark.settings import SparkSettings
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_N = TypeVar("_N")
+_V = TypeVar("_V")
+
+TASK_ITEMS: Final = 64
+"""A task reads no more items than that, whatever slots there are when it begins: others may come."""
 
 
 class WarmSpark:
@@ -79,6 +94,47 @@ class WarmSpark:
                 if has_ended(context):
                     self._drop()
 
+    def each(self, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Return ``look(item)`` for each of ``items``, in order, made by the executors; raises as ``grouped``."""
+        with self.context() as context:
+            return on_executors(context, look, items)
+
+    @contextmanager
+    def grouped(
+        self,
+        look: Callable[[_T], tuple[_N, list[tuple[str, _V]]]],
+        join: Callable[[_N, _N], _N],
+        items: Sequence[_T],
+    ) -> Iterator[SparkGroups[_N, _V]]:
+        """Read ``items`` once with ``look``, which returns a note and values by key, for as long as the context lasts.
+
+        Raises:
+            ResnapError: Spark did not start, or the job failed.
+
+        """
+
+        def read(numbered: Iterator[tuple[int, _T]]) -> Iterator[tuple[_N, list[tuple[str, tuple[int, _V]]]]]:
+            begin_task()
+            for number, item in numbered:
+                note, values = look(item)
+                yield note, [(key, (number, value)) for key, value in values]
+
+        with self.context() as context:
+            slots = context.defaultParallelism
+            tasks = min(len(items), max(slots * TASKS_PER_SLOT, -(-len(items) // TASK_ITEMS)))
+            read_items = context.parallelize(list(enumerate(items)), tasks).mapPartitions(read)
+            found = read_items.persist(StorageLevel.DISK_ONLY)
+            by_key = found.flatMap(lambda one: one[1]).groupByKey(later_tasks(slots, tasks)).mapValues(list)
+            groups = by_key.persist(StorageLevel.DISK_ONLY)
+            try:
+                with job_failure_told(context):
+                    note = found.map(lambda one: one[0]).reduce(join)
+                yield SparkGroups(context, note, groups)
+            finally:
+                with job_failure_told(context):
+                    groups.unpersist()
+                    found.unpersist()
+
     def _awake(self) -> SparkContext:
         self.begin()
         context = self._result()
@@ -113,6 +169,41 @@ class WarmSpark:
         with self._guard:
             self._is_closed = True
         self._drop(in_order=in_order)
+
+
+def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Return ``look(item)`` for each of ``items``, in order.
+
+    Raises:
+        ResnapError: the job failed.
+
+    """
+    with job_failure_told(context):
+        found: list[_R] = context.parallelize(items, min(len(items), context.defaultParallelism)).map(look).collect()
+    return found
+
+
+class SparkGroups(Generic[_N, _V]):
+    """Values by key; ``note`` is the joined note of reading all items."""
+
+    def __init__(self, context: SparkContext, note: _N, groups: RDD[tuple[str, list[tuple[int, _V]]]]) -> None:
+        self.note = note
+        self._context, self._groups = context, groups
+
+    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
+        """Return ``work(key, values)`` for each group, by key; values are in the order of their items.
+
+        Raises:
+            ResnapError: the job failed.
+
+        """
+
+        def made(group: tuple[str, list[tuple[int, _V]]]) -> tuple[str, _R]:
+            key, values = group
+            return key, work(key, [value for _, value in sorted(values, key=lambda one: one[0])])
+
+        with job_failure_told(self._context):
+            return [one for _, one in sorted(self._groups.map(made).collect(), key=lambda one: one[0])]
 
 
 class _Start:

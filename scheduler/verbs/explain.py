@@ -98,7 +98,7 @@ def _explained(
     """Return the segments, and what made each entry at an offset that is not above the log's end; raises as ``run``."""
     segments = load_facts(selected.inventory.partition, sources).segments
     if segments and segments[-1].base_offset < offset:
-        end = log_end(segments, sources=sources)
+        end = log_end(segments[-1].locator, segments[-1].base_offset, sources)
         if offset > end:
             what = f"{selected.topic_partition} ends at offset {end}: there is no producer state at {offset}"
             raise UsageError(what, hint=f"give an offset up to {end}")

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from resnap.replay.boundary_state import Unexplained
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
+from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import Column, partition_name

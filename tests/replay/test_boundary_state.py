@@ -12,7 +12,6 @@ from resnap.replay.boundary_state import (
     MOST_NAMED,
     BoundaryState,
     LeftOut,
-    Unexplained,
     boundary_state,
     fewest,
     idle_state,
@@ -23,7 +22,7 @@ from resnap.replay.kernel.summary import NONE
 from resnap.replay.plan import Boundary, Coverage, Run, plan_partition
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.replay.scan.producer_table import ProducerTable
-from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan, Unexplained
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
 from tests.examples import examples

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pytest
 
-from resnap.replay.boundary_state import Unexplained
 from resnap.replay.producer_state import ProducerStates
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DirectorySink
+from resnap.replay.window import Unexplained
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.log.record_batch import read_header

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay import results
-from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.boundary_state import LeftOut
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
 from resnap.replay.staging import DirectorySink
+from resnap.replay.window import Unexplained
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import segment_name

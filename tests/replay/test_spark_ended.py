@@ -25,9 +25,8 @@ NEXT = """
 import json, os, threading, time
 from contextlib import suppress
 from pathlib import Path
-from resnap.replay.spark.job import on_executors
 from resnap.replay.spark.settings import SparkSettings
-from resnap.replay.spark.warm import WarmSpark
+from resnap.replay.spark.warm import WarmSpark, on_executors
 from resnap.storage.errors import ResnapError
 
 def dies_once(name):

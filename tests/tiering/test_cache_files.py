@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.boundary_state import LeftOut
 from resnap.replay.kernel.summary import empty
 from resnap.replay.plan import Coverage
 from resnap.replay.scan.state_file import Anchor, write_state
+from resnap.replay.window import Unexplained
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.replay import DEFAULT_EXPIRATION_MS
-from resnap.replay.boundary_state import Unexplained, harmful
+from resnap.replay.boundary_state import harmful
 from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition, proven
 from resnap.replay.producer_state import Expiry
-from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
+from resnap.replay.window import AsOf, ReplayRules, SegmentSpan, Unexplained
 from resnap.storage.errors import FormatError, StalePlanError, parser_says
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition

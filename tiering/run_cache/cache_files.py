@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.replay.boundary_state import LeftOut, Unexplained
+from resnap.replay.boundary_state import LeftOut
 from resnap.replay.plan import Coverage
 from resnap.replay.scan.state_file import Anchor, StateFile
+from resnap.replay.window import Unexplained
 from resnap.storage.crc32c import crc32c
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.storage.whole_file import read_whole, write_whole

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.producer_state import Expiry
-from resnap.replay.window import AsOf
+from resnap.replay.window import AsOf, Unexplained
 from resnap.storage.layouts.manifest import SnapshotHow
 
 if TYPE_CHECKING:
@@ -71,8 +71,6 @@ def is_cut_short(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
 
     Without ``--max-reach-back`` a window is read on from, down to the first offset of the log.
     """
-    from resnap.replay.boundary_state import Unexplained  # noqa: PLC0415 - loads numpy
-
     start, first = origin.window_start_offset, origin.known_from_offset
     if rules.max_reach_back_ms is not None or origin.how is not SnapshotHow.REGENERATED or start is None:
         return False
