@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Batch
     from resnap.replay.kernel.summary import Array, BoolArray, IntArray
     from resnap.replay.plan import Boundary, PartitionPlan, Run
-    from resnap.replay.ranges import IdRange
-    from resnap.replay.results import SnapshotSink
+    from resnap.replay.results import IdRange, SnapshotSink
     from resnap.replay.scan.splits import Piece
     from resnap.storage.sources.files import Sources
 

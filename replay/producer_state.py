@@ -159,14 +159,12 @@ class ProducerStates:
     def append(self, events: Iterable[Event]) -> None:
         """Apply events in offset order."""
         for event in events:
-            self._clock_ms.append(_server_clock(event))
-            match event:
-                case DataBatch():
-                    self._append_data(event)
-                case Marker():
-                    self._append_marker(event)
-                case ServerTime():
-                    pass
+            is_by_client = isinstance(event, DataBatch) and not event.append_time
+            self._clock_ms.append(-1 if is_by_client else event.timestamp)
+            if isinstance(event, DataBatch):
+                self._append_data(event)
+            elif isinstance(event, Marker):
+                self._append_marker(event)
 
     def _append_data(self, batch: DataBatch) -> None:
         producer_id = batch.producer_id
@@ -189,11 +187,3 @@ class ProducerStates:
         entry = self.entries.get(marker.producer_id) or no_entry(marker.producer_id)
         self._closed_at[marker.producer_id] = len(self._clock_ms) - 1
         self.entries[marker.producer_id] = after_marker(entry, marker)
-
-
-def _server_clock(event: Event) -> int:
-    match event:
-        case DataBatch(append_time=False):
-            return -1
-        case _:
-            return event.timestamp

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from resnap.replay.anchor import IdleTimes
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
-    from resnap.replay.ranges import IdRange
-    from resnap.replay.results import SnapshotSink
+    from resnap.replay.results import IdRange, SnapshotSink
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.replay.scan.splits import SplitSummary
     from resnap.replay.scan.state_file import Anchor

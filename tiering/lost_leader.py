@@ -1,31 +1,120 @@
-"""A replica that lost its producer state: what it did wrong as leader, and how to move leadership away."""
+"""A replica that lost its producer state: what it did wrong as leader, and how to move leadership away.
+
+What a replica without its producer state did wrong as leader, from its log and its indexes.
+
+It did not know the producers and open transactions from below: so it serves records of such a transaction that was
+aborted later, appends duplicate batches, and accepts batches of fenced producer instances.
+
+Rebuilds transaction indexes of local segments that a replica wrote while it lacked producer state.
+
+If a transaction begins below the log dir and is aborted in it, such a replica writes no entry, or one with too high a
+first offset; consumers then get the aborted records. The replay's snapshot at the base offset of a segment shows which
+transactions were open there.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from resnap.replay.explain import batches_of
 from resnap.storage.errors import ResnapError
+from resnap.storage.log.indexes import write_transaction_index
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import some
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.installing.wrong_answers import aborted_and_served, wrongly_appended
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, open_in
+from resnap.tiering.shipping.segment_indexes import index_there
+from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from resnap.replay.explain import Batch
     from resnap.replay.window import SegmentSpan
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas
-    from resnap.tiering.installing.wrong_answers import WronglyAppended
     from resnap.tiering.judging.lost_producer_state import LostState
     from resnap.tiering.selection import SelectedPartition
+
+_SEQUENCES: Final = 1 << 31
+"""Sequence numbers wrap around to 0."""
+
+
+class WronglyAppended(NamedTuple):
+    """A batch or marker that a leader with complete state would not have appended."""
+
+    producer_id: int
+    batch: Batch
+    before: Batch
+    """The last one of its producer before it."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a later instance had fenced it; else its sequence numbers are duplicates."""
+        return self.batch.producer_epoch < self.before.producer_epoch
+
+
+def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[AbortedTxn]:
+    """Yield the aborted transactions that a transaction index lacks or records wrongly: their records are served.
+
+    It reads every segment of the log, remote ones too. Transactions that began below the log are not reported.
+
+    Raises:
+        FormatError: a segment is damaged.
+        LogDirError, StoreError: one cannot be read.
+
+    """
+    before = OpenTransactions({}, known_from=partition.segments[0].base_offset)
+    for segment in partition.segments:
+        found = transactions_of(segment, sources)
+        index = index_there(segment, sources)
+        there = {(one.producer_id, one.last_offset): one.first_offset for one in index or ()}
+        for one in found.entries(before) if index is not None else ():  # of a damaged one nothing is served
+            first = there.get((one.producer_id, one.last_offset))
+            if first is None or first > one.first_offset:
+                yield one
+        before = found.after(before)
+
+
+def wrongly_appended(
+    segments: Iterable[SegmentSpan], producers: Collection[int], begin: int, sources: Sources
+) -> Iterator[WronglyAppended]:
+    """Yield batches of ``producers`` from the offset ``begin`` on that contradict the log below it.
+
+    A producer that starts again at sequence 0, long after the broker had forgotten it, looks the same.
+
+    Raises:
+        FormatError: a segment is damaged.
+        LogDirError, StoreError: one cannot be read.
+
+    """
+    last: dict[int, Batch] = {}
+    for segment in segments:
+        for producer_id, batch in batches_of(segment, producers, sources):
+            before = last.get(producer_id)
+            if before is not None and batch.base_offset >= begin:
+                found = WronglyAppended(producer_id, batch, before)
+                if found.is_fenced or _is_repeated(batch, before):
+                    yield found
+                    continue
+            if not batch.is_marker or before is None or batch.producer_epoch > before.producer_epoch:
+                last[producer_id] = batch
+
+
+def _is_repeated(batch: Batch, before: Batch) -> bool:
+    """Whether ``batch`` has sequence numbers of ``before``, or lower ones."""
+    if batch.is_marker or before.is_marker or batch.producer_epoch != before.producer_epoch:
+        return False
+    return (before.last_sequence - batch.base_sequence) % _SEQUENCES < _SEQUENCES // 2
+
 
 _MOST_NAMED: Final = 20
 _STAGED: Final = "/var/tmp/healed"  # noqa: S108 - in commands that are printed
@@ -205,3 +294,35 @@ def _place(connect: Connect, topic_partition: TopicPartition, warn: Callable[[st
     except ResnapError as error:
         warn(f"the cluster does not report who leads: {error}")
         return None
+
+
+class RightIndex(NamedTuple):
+    """A correct transaction index for a segment that has a wrong one, or none."""
+
+    segment: Segment
+    body: bytes
+    """Of no bytes where nothing was aborted."""
+    not_there: tuple[AbortedTxn, ...]
+    """Its entries that are not there: consumers of this replica were served the records of these."""
+
+
+def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources) -> Iterator[RightIndex]:
+    """Yield the correct indexes for the wrong ones, of closed segments of the log dir.
+
+    Only segments are judged with a snapshot without missing producers at their base offset, in ``snapshots`` by offset.
+
+    Raises:
+        FormatError: a segment is damaged.
+        LogDirError, StoreError: a file cannot be read.
+
+    """
+    for segment in partition.segments:
+        snapshot = snapshots.get(segment.base_offset)
+        if segment.is_active or snapshot is None or not partition.is_local(segment.base_offset):
+            continue
+        before = OpenTransactions(open_in(snapshot), known_from=0)
+        found, there = transactions_of(segment, sources), index_there(segment, sources)
+        if there is None or found.judge(there, before).problems:
+            right = found.entries(before)
+            not_there = tuple(one for one in right if one not in (there or ()))
+            yield RightIndex(segment, write_transaction_index(right), not_there)

@@ -18,8 +18,7 @@ from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem, log_dir_around
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.sources.files import PLAIN
-from resnap.storage.sources.joined_log import Joining, with_remote
-from resnap.storage.sources.log_dirs import open_source, open_tiered
+from resnap.storage.sources.log_dirs import Joining, open_source, open_tiered, with_remote
 from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.tiering.cluster.facts import with_facts
 from resnap.tiering.controller.metadata.cluster import (

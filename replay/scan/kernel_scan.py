@@ -14,8 +14,7 @@ import numpy as np
 from resnap.replay.kernel import hop, stretch
 from resnap.replay.kernel.machine import HAS_CRC32C
 from resnap.replay.scan.header_scan import begin, finish, next_block
-from resnap.replay.scan.plain_scan import divide, plain_pieces
-from resnap.replay.scan.producer_fold import ProducerFold, events_of
+from resnap.replay.scan.producer_fold import ProducerFold, divide, events_of, plain_pieces
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.readers import FileReader
 

@@ -72,7 +72,7 @@ def _pieces(
     reader: RangeReader, split: Split, certain_silence_ms: int, facts: ScanFacts, reading: Reading
 ) -> Iterator[Piece]:
     if not reading.kernel or why_no_kernel() is not None:
-        from resnap.replay.scan.plain_scan import plain_pieces  # noqa: PLC0415 - loads numba, where it is
+        from resnap.replay.scan.producer_fold import plain_pieces  # noqa: PLC0415 - loads numba, where it is
 
         return plain_pieces(reader, split, certain_silence_ms, facts, reading.producers_per_task)
     from resnap.replay.scan.kernel_scan import kernel_pieces  # noqa: PLC0415 - loads numba

@@ -26,14 +26,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from pyspark import AccumulatorParam, InheritableThread, StorageLevel
 
 from resnap.replay.anchor import make_idle
-from resnap.replay.distributed.blocks import block_bytes, estimated, join, parted, range_starts
-from resnap.replay.distributed.combine_tasks import FAILED, RUN, Combining, Share, merge
-from resnap.replay.distributed.scan_tasks import pack, scan
-from resnap.replay.ranges import id_ranges, join_runs
-from resnap.replay.results import join_rounds, next_round, partition_result
+from resnap.replay.results import id_ranges, join_rounds, join_runs, next_round, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.spark.blocks import block_bytes, estimated, join, pack, parted, range_starts, scan
+from resnap.replay.spark.combine_tasks import FAILED, RUN, Combining, Share, merge
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
@@ -47,11 +45,11 @@ if TYPE_CHECKING:
 
     from pyspark import RDD, Accumulator, SparkContext
 
-    from resnap.replay.distributed.blocks import Block, IntArray
-    from resnap.replay.distributed.combine_tasks import Made
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
     from resnap.replay.scan.splits import Split
+    from resnap.replay.spark.blocks import Block, IntArray
+    from resnap.replay.spark.combine_tasks import Made
     from resnap.replay.watching import Watcher
     from resnap.storage.stores.s3_settings import S3Settings
 

@@ -124,7 +124,9 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
         "spark.master": settings.master,
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.defaultJavaOptions": " ".join([_java_options(settings, scratch), *map(_quoted, java_options)]),
+        "spark.driver.defaultJavaOptions": " ".join(
+            [_java_options(settings, scratch), *(f'"{_escaped(option)}"' for option in java_options)]
+        ),
         "spark.log.level": settings.log_level,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -134,7 +136,7 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
         "spark.scheduler.mode": "FAIR",
         "spark.sql.adaptive.enabled": "true",
         "spark.python.worker.reuse": "true",
-        "spark.python.unix.domain.socket.enabled": _flag(_fits_sockets(scratch)),
+        "spark.python.unix.domain.socket.enabled": _flag(len(os.fsencode(scratch)) + _SOCKET_NAME <= _MAX_SOCKET_PATH),
     }
     if settings.threads is not None:
         properties |= _local_properties(settings.master, settings.threads)
@@ -192,17 +194,9 @@ def _java_options(settings: SparkSettings, scratch: Path) -> str:
     return " ".join(options)
 
 
-def _quoted(option: str) -> str:
-    return f'"{_escaped(option)}"'
-
-
 def _escaped(path: Path | str) -> str:
     """Return ``path`` escaped for double quotes in a Spark option string."""
     return str(path).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _fits_sockets(directory: Path) -> bool:
-    return len(os.fsencode(directory)) + _SOCKET_NAME <= _MAX_SOCKET_PATH
 
 
 def _flag(value: bool) -> str:

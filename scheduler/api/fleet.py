@@ -18,7 +18,7 @@ from resnap.scheduler.job.kafka_releases import fault_rows_if
 from resnap.scheduler.service.fleet import Collected
 from resnap.scheduler.service.services import Services
 from resnap.storage.words import instant
-from resnap.tiering.fleet.topics import TopicAnswer
+from resnap.tiering.fleet import TopicAnswer
 from resnap.tiering.judging.readiness import Verdict
 
 router = APIRouter(prefix="/v1", tags=["fleet"], route_class=TaggedRoute)

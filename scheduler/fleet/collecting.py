@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from resnap.scheduler.clock import milliseconds
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import human_bytes, human_duration, instant
-from resnap.tiering.fleet.topics import BrokerReplicas, Replica
+from resnap.tiering.fleet import BrokerReplicas, Replica
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
-    from resnap.tiering.fleet.topics import BrokerReplicas, TopicAnswer
+    from resnap.tiering.fleet import BrokerReplicas, TopicAnswer
 
 
 def topic_row(answer: TopicAnswer) -> FleetTopicRow:

@@ -9,7 +9,7 @@ from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.fleet.topics import topic_answers
+from resnap.tiering.fleet import topic_answers
 from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.selection import Scope
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.fleet.collecting import Collector
     from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.settings.settings import Settings
-    from resnap.tiering.fleet.topics import BrokerReplicas, TopicAnswer
+    from resnap.tiering.fleet import BrokerReplicas, TopicAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

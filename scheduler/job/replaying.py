@@ -19,8 +19,7 @@ from resnap.storage.sources.registry import layout_named
 from resnap.storage.words import instant
 from resnap.tiering.engine import Engine
 from resnap.tiering.planner import Planner
-from resnap.tiering.run_cache.cache_files import CacheFiles
-from resnap.tiering.run_cache.run_cache import RunCache
+from resnap.tiering.run_cache.run_cache import CacheFiles, RunCache
 from resnap.tiering.shipping.stored_rules import Asked
 from resnap.tiering.tier import Uploading
 from resnap.tiering.verifying.verification_journal import VerificationJournal

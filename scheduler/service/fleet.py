@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import FleetStatus, fleet_status
 from resnap.storage.errors import ResnapError
-from resnap.tiering.fleet.topics import BrokerReplicas
+from resnap.tiering.fleet import BrokerReplicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable

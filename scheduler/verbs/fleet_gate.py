@@ -17,7 +17,7 @@ from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.replicas import check_of
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.fleet.gate import HINTS, GateFacts, gate
+from resnap.tiering.fleet import HINTS, GateFacts, gate
 from resnap.tiering.selection import matches
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
-    from resnap.tiering.fleet.gate import GateAnswer, Obstacle
+    from resnap.tiering.fleet import GateAnswer, Obstacle
 
 _HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
-    from resnap.tiering.fleet.topics import Blocker, TopicAnswer
+    from resnap.tiering.fleet import Blocker, TopicAnswer
 
 SILENT_HINT: Final = (
     "a topic is ready only if all its replicas are known to be ready: check that the services run, and their addresses "

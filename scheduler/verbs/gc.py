@@ -17,7 +17,7 @@ from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
-from resnap.tiering.deleting.garbage import Garbage, collect, find_garbage
+from resnap.tiering.deleting import Garbage, collect, find_garbage
 from resnap.tiering.shipping.lease import this_run
 
 LEAST_AGE_MS: Final = 3_600_000

@@ -21,8 +21,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind
 from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
-from resnap.tiering.installing.undo import read_undo
-from resnap.tiering.installing.undo_manifest import Change
+from resnap.tiering.installing.undo import Change, read_undo
 
 Staged = Annotated[
     str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")

@@ -17,12 +17,10 @@ from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, Usag
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
-from resnap.tiering.installing.install_survey import Surveyed, decide
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
-from resnap.tiering.installing.installer import Installer
+from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea
-from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
-from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from resnap.tiering.installing.undo import MANIFEST_FILE, refuse_running, shutdown_mark, stopped
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_current_image
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 from resnap.tiering.restoring.new_cluster import NewPartition, NewTopic, records_for
-from resnap.tiering.restoring.restored_log import highest_in_snapshots, last_leader_epoch
+from resnap.tiering.restoring.restoration import highest_in_snapshots, last_leader_epoch
 from resnap.tiering.shipping.stored_topics import UNKNOWN, read_topic, topic_key
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.controller.metadata.bootstrap import Bootstrap
-    from resnap.tiering.restoring.placement import Assignment
+    from resnap.tiering.restoring.new_cluster import Assignment
     from resnap.tiering.restoring.restoration import Restoration
     from resnap.tiering.shipping.stored_topics import TopicSettings
 

@@ -23,8 +23,8 @@ from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.fingerprint import ComparedFile, print_segment
-from resnap.tiering.installing.right_indexes import right_indexes
 from resnap.tiering.installing.staging_area import StagingArea, depended_on, prints_of
+from resnap.tiering.lost_leader import right_indexes
 from resnap.tiering.selection import lies_beside
 
 if TYPE_CHECKING:

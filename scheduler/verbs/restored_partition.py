@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.restoring.restoration import Restoration
-    from resnap.tiering.restoring.target import Target
+    from resnap.tiering.restoring.restorer import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
-from resnap.tiering.deleting.retention import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
+from resnap.tiering.deleting import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics

@@ -5,16 +5,24 @@ so a wrong count or a line of another form means that Kafka did not write it, an
 file, or one that ends after its version, holds no entries: brokers leave such files behind.
 
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile`` and ``LeaderEpochFileCache``.
+
+``quorum-state``: what a node of KRaft keeps of its quorum, as JSON beside the metadata log.
+
+Version 1, of quorums whose voters can change (KIP-853), names no voters: these are in the metadata log.
+
+Source: ``FileQuorumStateStore``, ``QuorumStateData.json``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
+from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -183,3 +191,28 @@ def _shown(text: bytes) -> str:
 def _write(entries: Iterable[str]) -> bytes:
     lines = list(entries)
     return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
+
+
+class QuorumState(NamedTuple):
+    """The content of the file."""
+
+    fields: Mapping[str, object]
+    """All but the voters, under Kafka's names."""
+    voters: tuple[int, ...]
+
+
+def read_quorum_state(data: bytes) -> QuorumState:
+    """Return the content of a ``quorum-state``.
+
+    Raises:
+        FormatError: it is not of that form.
+
+    """
+    try:
+        fields = typed(dict, json.loads(data))
+        typed(int, fields["leaderEpoch"])
+        voters = tuple(typed(int, one["voterId"]) for one in fields.pop("currentVoters", None) or ())
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        expected = "JSON with leaderEpoch and currentVoters"
+        raise FormatError("quorum state", position=0, expected=expected, found=f"{data[:80]!r} ({error})") from error
+    return QuorumState(fields, voters)

@@ -160,7 +160,9 @@ def _held(log_dir: Path) -> Iterator[None]:
             yield
         finally:
             if made:  # while the lock is held: a process that opens the file before this finds it locked
-                _unmake(path, log_dir, before)
+                with suppress(OSError):
+                    path.unlink()
+                    os.utime(log_dir, ns=before)
     finally:
         os.close(descriptor)
 
@@ -204,12 +206,6 @@ def _open(path: Path, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
-def _unmake(path: Path, log_dir: Path, times_ns: tuple[int, int]) -> None:
-    with suppress(OSError):
-        path.unlink()
-        os.utime(log_dir, ns=times_ns)
 
 
 def _turn(identity: tuple[int, int]) -> threading.Lock:

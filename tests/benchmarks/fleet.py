@@ -23,7 +23,7 @@ from resnap.scheduler.settings.service import FleetEntry
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import instant
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
-from resnap.tiering.fleet.topics import topic_answers
+from resnap.tiering.fleet import topic_answers
 from tests.benchmarks.tables import Table, amount, seconds
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from resnap.replay.parts import plan_splits
+from resnap.replay.rebuild import plan_splits
 from resnap.replay.scan.reading import Reading
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.api.paging import encoded as encoded_cursor
 from resnap.storage.disk import FileDigest
-from resnap.storage.layouts.aiven.chunks import encode_sizes
-from resnap.storage.layouts.aiven.pieces import compressed
+from resnap.storage.layouts.aiven.pieces import compressed, encode_sizes
 from resnap.storage.layouts.manifest import write_manifest
 from resnap.storage.layouts.segments import write_origin
 from resnap.storage.log.names import TopicPartition
@@ -31,14 +30,14 @@ from resnap.tiering.controller.producer_ids.allocation import (
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.fingerprint import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
-from resnap.tiering.installing.undo_manifest import Change, ShutdownMark, UndoManifest
-from resnap.tiering.installing.undo_manifest import write_manifest as write_undo_manifest
+from resnap.tiering.installing.undo import Change, ShutdownMark, UndoManifest
+from resnap.tiering.installing.undo import write_manifest as write_undo_manifest
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
 from resnap.tiering.quota.user_quotas import encoded as encoded_quotas
 from resnap.tiering.remote_log.records import encode_record as encode_remote_log_record
-from resnap.tiering.run_cache.cache_files import encoded
 from resnap.tiering.run_cache.results import CachedResults
+from resnap.tiering.run_cache.run_cache import encoded
 from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
 from tests.logs.batch_builder import write_data_batch, write_legacy_message

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from resnap.scheduler.api.paging import decoded as decoded_cursor
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ResnapError
-from resnap.storage.layouts.aiven.chunks import decode_sizes
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
-from resnap.storage.layouts.aiven.pieces import original_piece
+from resnap.storage.layouts.aiven.pieces import decode_sizes, original_piece
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.layouts.segments import read_origin
@@ -38,14 +37,14 @@ from resnap.tiering.controller.producer_ids.allocation import (
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
 from resnap.tiering.installing.fingerprint import read_fingerprint
-from resnap.tiering.installing.undo_manifest import read_manifest as read_undo_manifest
+from resnap.tiering.installing.undo import read_manifest as read_undo_manifest
 from resnap.tiering.judging.planning import read_saved_plan
 from resnap.tiering.quota.user_quotas import decoded as decoded_quotas
 from resnap.tiering.remote_log.records import decode_record as decode_remote_log_record
 from resnap.tiering.remote_log.records import read_events
 from resnap.tiering.remote_log.stored import read_custom_metadata
-from resnap.tiering.run_cache.cache_files import VERSION as CACHE_VERSION
-from resnap.tiering.run_cache.cache_files import decoded
+from resnap.tiering.run_cache.run_cache import VERSION as CACHE_VERSION
+from resnap.tiering.run_cache.run_cache import decoded
 from resnap.tiering.shipping.lease import read_holder
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 

@@ -14,7 +14,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.remote_log.announceable import is_ours
+from resnap.tiering.remote_log.announcement import is_ours
 from resnap.tiering.remote_log.announcer import Announcer
 from resnap.tiering.remote_log.records import (
     METADATA_TOPIC,

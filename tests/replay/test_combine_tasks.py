@@ -16,15 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.anchor import make_idle
-from resnap.replay.distributed import blocks
-from resnap.replay.distributed.blocks import block_bytes, join, parted, range_starts
-from resnap.replay.distributed.combine_tasks import FAILED, Combining, Share, merge
-from resnap.replay.distributed.scan_tasks import pack, scan
-from resnap.replay.ranges import id_ranges
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import partition_result
+from resnap.replay.results import id_ranges, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES
+from resnap.replay.spark import blocks
+from resnap.replay.spark.blocks import block_bytes, join, pack, parted, range_starts, scan
+from resnap.replay.spark.combine_tasks import FAILED, Combining, Share, merge
 from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError

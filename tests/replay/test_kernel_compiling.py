@@ -28,7 +28,7 @@ print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
 SCAN = """
 import sys
-from resnap.replay.parts import scan_part
+from resnap.replay.rebuild import scan_part
 from resnap.replay.scan import split_scan
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.scan.reading import Reading

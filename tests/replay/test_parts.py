@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.replay.parts import by_segment, fit, joined, part_bytes, plan_splits, scan_part, whole, whole_segment
-from resnap.replay.rebuild import rebuild_locally
+from resnap.replay.rebuild import (
+    by_segment,
+    fit,
+    joined,
+    part_bytes,
+    plan_splits,
+    rebuild_locally,
+    scan_part,
+    whole,
+    whole_segment,
+)
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import index_locator
 from resnap.storage.errors import FormatError

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.replay.parts import plan_splits, scan_part
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry, ProducerStates
+from resnap.replay.rebuild import plan_splits, scan_part
 from resnap.replay.scan import splits
 from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
 from resnap.replay.scan.reading import Reading
@@ -162,7 +162,7 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
         "from resnap.replay.scan.header_scan import SegmentRange\n"
-        "from resnap.replay.parts import scan_part\n"
+        "from resnap.replay.rebuild import scan_part\n"
         "from resnap.replay.scan.reading import Reading\n"
         "from resnap.replay.scan.splits import Split\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"

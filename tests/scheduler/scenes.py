@@ -12,7 +12,7 @@ from uuid import UUID
 
 from resnap.scheduler.cli import run
 from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
-from resnap.tiering.run_cache.cache_files import FILE, decoded
+from resnap.tiering.run_cache.run_cache import FILE, decoded
 from tests.scheduler.shipped import check_store, entries, files_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.storage.layouts.aiven.keys import origin_key, place_of_origin
+from resnap.storage.layouts.aiven.members import origin_key, place_of_origin
 from tests.scheduler.files import flip, tree
 from tests.scheduler.shipped import files_of
 from tests.scheduler.test_aiven_tier import ENCRYPTED, PLAIN, form_of, key_of, objects

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
-from resnap.storage.layouts.aiven.keys import parse_key
 from resnap.storage.layouts.aiven.manifest import read_manifest
-from resnap.storage.layouts.aiven.members import Member
+from resnap.storage.layouts.aiven.members import Member, parse_key
 from resnap.storage.sources.files import Sources
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of

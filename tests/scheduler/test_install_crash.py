@@ -19,8 +19,7 @@ from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.installing.installation import Replace
-from resnap.tiering.installing.undo import read_undo
-from resnap.tiering.installing.undo_manifest import MANIFEST_FILE
+from resnap.tiering.installing.undo import MANIFEST_FILE, read_undo
 from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
 from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, kill_on_a_disk, killed_at

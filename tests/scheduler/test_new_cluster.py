@@ -21,7 +21,7 @@ from resnap.tiering.controller.metadata.records import (
     TopicRecord,
 )
 from resnap.tiering.controller.metadata.writer import open_metadata_log
-from resnap.tiering.restoring.placement import Assignment
+from resnap.tiering.restoring.new_cluster import Assignment
 from resnap.tiering.selection import Scope
 from tests.logs.metadata_checkpoint import checkpoint_bytes
 from tests.scheduler.failing_disk import Killed, killed_at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.tiering.run_cache.cache_files import VERSION
+from resnap.tiering.run_cache.run_cache import VERSION
 from tests.cases import mostly_slow
 from tests.scheduler.conftest import PROJECT
 from tests.scheduler.files import bases, file_at, flip, tree

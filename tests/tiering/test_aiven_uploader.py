@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
-from resnap.storage.layouts.aiven.chunks import INT_MAX
 from resnap.storage.layouts.aiven.layout import Aiven
+from resnap.storage.layouts.aiven.pieces import INT_MAX
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.delivery import Delivery

@@ -19,8 +19,8 @@ from resnap.replay.window import Unexplained
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal
-from resnap.tiering.run_cache.cache_files import FILE, CacheFiles, decoded, encoded
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
+from resnap.tiering.run_cache.run_cache import FILE, CacheFiles, decoded, encoded
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 

@@ -14,8 +14,7 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.fleet_gate import GateView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
-from resnap.tiering.fleet.gate import GateAnswer, GateFacts, GateReason, Obstacle, gate
-from resnap.tiering.fleet.topics import BrokerReplicas, Replica
+from resnap.tiering.fleet import BrokerReplicas, GateAnswer, GateFacts, GateReason, Obstacle, Replica, gate
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 from tests import schemas

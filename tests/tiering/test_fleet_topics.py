@@ -6,7 +6,7 @@ from typing import Final
 
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
-from resnap.tiering.fleet.topics import BrokerReplicas, Replica, TopicAnswer, topic_answers
+from resnap.tiering.fleet import BrokerReplicas, Replica, TopicAnswer, topic_answers
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 

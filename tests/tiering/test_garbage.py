@@ -13,7 +13,7 @@ from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting.garbage import collect, find_garbage
+from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import PassingStore, flip_byte

@@ -16,7 +16,7 @@ from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.flat.listing import shipped_log_dir
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting.retention import Limits, delete_beyond, retention_of
+from resnap.tiering.deleting import Limits, delete_beyond, retention_of
 from resnap.tiering.verifying.chains import chains_of
 from resnap.tiering.verifying.verification import StoreReader
 from tests.examples import examples

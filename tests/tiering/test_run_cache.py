@@ -15,9 +15,8 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, SnapshotDigest
 from resnap.storage.sources.files import Sources
 from resnap.tiering.judging.inventory import take_partition_inventory
 from resnap.tiering.judging.planning import load_facts, plan_replay
-from resnap.tiering.run_cache.cache_files import CacheFiles
 from resnap.tiering.run_cache.results import CachedBoundary, CachedResults, is_cached_as_well, mark_of, rules_key
-from resnap.tiering.run_cache.run_cache import look_up, with_result
+from resnap.tiering.run_cache.run_cache import CacheFiles, look_up, with_result
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 

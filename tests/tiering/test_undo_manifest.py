@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.disk import Dress, FileDigest
 from resnap.storage.errors import FormatError
-from resnap.tiering.installing.undo_manifest import (
+from resnap.tiering.installing.undo import (
     Change,
     OldFile,
     ShutdownMark,

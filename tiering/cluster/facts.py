@@ -113,7 +113,10 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
         if topic is None:
             partitions.append(one)
         elif None not in (one.topic_id, topic.topic_id) and one.topic_id != topic.topic_id:
-            error = _of_another_topic(one, topic)
+            error = LogDirError(
+                f"{one.path} is of the topic with id {one.topic_id}, the cluster's {topic.name} has {topic.topic_id}",
+                hint="the topic was deleted and created again: its broker will remove the directory",
+            )
             problems.append(PartitionProblem(path=one.path, error=error, topic_partition=one.topic_partition))
         else:
             partitions.append(_updated(one, topic, log_dir.broker_id))
@@ -128,10 +131,3 @@ def _updated(one: PartitionDir, topic: TopicFacts, broker_id: int | None) -> Par
     high_watermark = one.high_watermark if facts.high_watermark is None else facts.high_watermark
     start = max(one.log_start_offset, facts.log_start_offset or 0)
     return replace(known, high_watermark=high_watermark, log_start_offset=start)
-
-
-def _of_another_topic(one: PartitionDir, topic: TopicFacts) -> LogDirError:
-    return LogDirError(
-        f"{one.path} is of the topic with id {one.topic_id}, the cluster's {topic.name} has {topic.topic_id}",
-        hint="the topic was deleted and created again: its broker will remove the directory",
-    )

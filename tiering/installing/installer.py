@@ -2,14 +2,20 @@
 
 Everything is decided first (``install_survey``), then written to the undo manifest together with the replaced bytes,
 then done, one file at a time. Wherever the run ends, each file is either old or new; the next run does the rest.
+
+Decides what to do with each staged snapshot, from the partition's directory, the staged files and the rules.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from resnap.storage.disk import (
     Dress,
@@ -21,10 +27,23 @@ from resnap.storage.disk import (
     remove_file,
     write_file,
 )
-from resnap.storage.errors import LogDirError, VerificationError
-from resnap.storage.log.names import FileKind
-from resnap.tiering.installing.installation import Decision, Outcome
-from resnap.tiering.installing.undo_manifest import (
+from resnap.storage.errors import FormatError, LogDirError, VerificationError
+from resnap.storage.log.names import FileKind, segment_name
+from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
+from resnap.tiering.installing.fingerprint import Fingerprint, Staleness, print_segment
+from resnap.tiering.installing.installation import (
+    NOT_PROVEN_WRONG,
+    Decision,
+    Outcome,
+    PartitionInstallation,
+    Replace,
+    broken_directory,
+    decisions_beside,
+    refuse_all,
+    set_aside_at_log_end,
+    with_tail_judged,
+)
+from resnap.tiering.installing.undo import (
     ASIDE,
     MANIFEST_FILE,
     Change,
@@ -33,13 +52,299 @@ from resnap.tiering.installing.undo_manifest import (
     UndoManifest,
     write_manifest,
 )
+from resnap.tiering.judging.inventory import with_beginning, with_log_end
+from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES, unreadable_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from resnap.storage.disk import Disk
-    from resnap.tiering.installing.install_survey import Surveyed
+    from resnap.storage.kafka_release import Release
+    from resnap.storage.log.names import TopicPartition
     from resnap.tiering.installing.staging_area import StagingArea
+    from resnap.tiering.judging.inventory import PartitionInventory
+
+Entries: TypeAlias = npt.NDArray[np.void]
+"""Rows of ``ENTRY_DTYPE``."""
+_UNFINISHED: Final = "it is not what the fingerprint describes: the run that wrote it did not finish"
+
+
+class _Staged(NamedTuple):
+    """The content of a staged file."""
+
+    digest: FileDigest | None
+    """None if it is gone."""
+    entries: Entries | None
+    """None if no broker could load it."""
+    problem: str | None
+
+
+def decide(
+    inventory: PartitionInventory,
+    offsets: Iterable[int],
+    area: StagingArea,
+    asked: Collection[Replace],
+    releases: Callable[[], Sequence[Release]] = tuple,
+) -> PartitionInstallation:
+    """Decide what to do with the staged snapshots at ``offsets`` of one partition; nothing is changed.
+
+    ``releases`` returns those of the broker, none where they are not known; it is called only for a snapshot that not
+    every release reads.
+
+    Raises:
+        LogDirError, StoreError: something cannot be read.
+
+    """
+    offsets = list(offsets)
+    topic_partition = inventory.partition.topic_partition
+    inventory = with_beginning(inventory)
+    if inventory.log_end is not None and inventory.log_end.offset in offsets:
+        inventory = with_log_end(inventory)
+    fingerprint, without = _fingerprint(area, topic_partition)
+    beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
+    decisions = [_compared(one, inventory, area, fingerprint, asked) for one in beside]
+    indexes = list(_of_indexes(inventory, fingerprint, asked))
+    broken = broken_directory(inventory, [one.offset for one in indexes if one.is_change])
+    if broken is not None:
+        refused = tuple(refuse_all([*decisions, *indexes], *broken))
+        return PartitionInstallation(topic_partition=topic_partition, decisions=refused)
+    if fingerprint is None:
+        fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
+    else:
+        fitting = _fitting([*decisions, *indexes], inventory, area, fingerprint)
+    fitting = [_readable(one, area, topic_partition, releases) for one in fitting]
+    decisions = with_tail_judged(fitting[: len(decisions)], inventory)
+    aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
+    every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
+    return PartitionInstallation(topic_partition=topic_partition, decisions=every)
+
+
+def _counts(decision: Decision, topic_partition: TopicPartition, area: StagingArea) -> bool:
+    """Whether a staged snapshot is reported: one that no longer exists only if the log has a place for it."""
+    return decision.outcome is not Outcome.STALE or area.read(topic_partition, decision.offset) is not None
+
+
+def _fingerprint(area: StagingArea, topic_partition: TopicPartition) -> tuple[Fingerprint | None, str]:
+    """Return the fingerprint of what is staged of a partition, and why there is none."""
+    try:
+        return area.fingerprint(topic_partition), "the segments it was made from are not known"
+    except FormatError as error:
+        return None, str(error)
+
+
+def _of_indexes(
+    inventory: PartitionInventory, fingerprint: Fingerprint | None, asked: Collection[Replace]
+) -> Iterator[Decision]:
+    """Yield the decisions on the staged transaction indexes according to the directory."""
+    bases = {segment.base_offset for segment in inventory.partition.segments}
+    for index in fingerprint.indexes if fingerprint is not None else ():
+        there = digest_of_file(_path(inventory, index.base_offset, FileKind.TXNINDEX))
+        needs = None
+        if there == FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
+            outcome, detail = Outcome.ALREADY_THERE, None
+        elif index.base_offset not in bases:
+            outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
+        elif Replace.TXNINDEX not in asked:
+            outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index, or that there is none"
+            needs = Replace.TXNINDEX
+        else:
+            outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
+        yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX, needs=needs)
+
+
+def _compared(
+    decision: Decision,
+    inventory: PartitionInventory,
+    area: StagingArea,
+    fingerprint: Fingerprint | None,
+    asked: Collection[Replace],
+) -> Decision:
+    """Return ``decision``, unless the valid file there has the entries of the staged one, or is proven wrong.
+
+    Only the replay that made the staged one can prove that (``replay.comparison``).
+    """
+    if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
+        return decision
+    data = b"".join(read_chunks(_path(inventory, decision.offset)))
+    there = _entries(data, decision.offset)
+    if there is None:
+        return decision
+    staged = _read_staged(area, inventory.partition.topic_partition, decision.offset).entries
+    if staged is not None and _same(there, staged):
+        return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
+    return _judged(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
+
+
+def _judged(
+    offset: int, there: Entries, sha256: str, fingerprint: Fingerprint | None, asked: Collection[Replace]
+) -> Decision:
+    """Return what is done with a valid file that differs from the staged one, by what the replay has proven of it."""
+    compared = None if fingerprint is None else fingerprint.compared.get(offset)
+    if fingerprint is None or compared is None or compared.sha256 != sha256:
+        what = "the one that is there is another one, which the replay was not compared with"
+        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, detail=what)
+    needs = Replace.FALSE_PARTIAL if len(there) else Replace.FALSE_EMPTY
+    what = f"the replay has proven the one that is there wrong: {needs}"
+    staged = fingerprint.at(offset)
+    is_whole = staged is not None and not staged.left_out
+    flags = {needs, Replace.FALSE_PARTIAL} if is_whole else {needs} & {Replace.FALSE_EMPTY}
+    if compared.is_wrong and not flags.isdisjoint(asked):
+        return Decision(offset=offset, outcome=Outcome.REPLACED, detail=what)
+    if compared.is_wrong and is_whole:
+        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, needs=needs, detail=what)
+    return Decision(offset=offset, outcome=Outcome.GOOD_FILE_THERE, detail=NOT_PROVEN_WRONG)
+
+
+def _fitting(
+    decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea, fingerprint: Fingerprint
+) -> list[Decision]:
+    """Refuse staged files that do not match the fingerprint, or that were made from a log that has changed."""
+    if not any(decision.is_change for decision in decisions):
+        return list(decisions)
+    topic_partition = inventory.partition.topic_partition
+    staleness = _staleness(fingerprint, [one for one in decisions if one.is_change], inventory)
+    check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
+    return [
+        check[one.kind](one, fingerprint, staleness, topic_partition, area) if one.is_change else one
+        for one in decisions
+    ]
+
+
+def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory: PartitionInventory) -> Staleness:
+    """Compare the closed segments that ``changes`` depend on with their prints."""
+    segments = inventory.partition.segments
+    prints = (fingerprint.at(one.offset) for one in changes if one.kind is FileKind.SNAPSHOT)
+    lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
+    start = min(lowest, *(one.offset for one in changes if one.kind is FileKind.TXNINDEX), lowest)
+    # A file at the base of a segment is of that segment, too, where it is an index, or nothing lies below.
+    end = max(*(one.offset + (one.kind is FileKind.TXNINDEX) for one in changes), segments[0].base_offset + 1)
+    needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
+    present = [one for one in map(print_segment, needed) if one is not None]
+    return Staleness(fingerprint, present, max(segments[0].base_offset, start))
+
+
+def _checked(
+    decision: Decision,
+    fingerprint: Fingerprint,
+    staleness: Staleness,
+    topic_partition: TopicPartition,
+    area: StagingArea,
+) -> Decision:
+    print_ = fingerprint.at(decision.offset)
+    if print_ is None:
+        return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not list it")
+    changed = staleness.of(print_)
+    if changed is not None:
+        return replace(decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, has changed")
+    staged = _read_staged(area, topic_partition, decision.offset)
+    if staged.digest is not None and staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
+    if staged.entries is None:
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
+    return replace(
+        decision,
+        size_bytes=print_.size_bytes,
+        sha256=print_.sha256,
+        entries=len(staged.entries),
+        left_out=print_.left_out,
+    )
+
+
+def _readable(
+    decision: Decision,
+    area: StagingArea,
+    topic_partition: TopicPartition,
+    releases: Callable[[], Sequence[Release]],
+) -> Decision:
+    """Return ``decision``, unless the broker would delete the snapshot that it is to get."""
+    if not decision.is_change or (decision.entries or 0) <= MOST_READABLE_ENTRIES:
+        return decision
+    staged = _read_staged(area, topic_partition, decision.offset).entries
+    why = unreadable_snapshot(decision.entries or 0, releases())
+    if why is None or staged is None:
+        return decision
+    excess = len(staged) - MOST_READABLE_ENTRIES
+    last_ms = int(np.partition(staged["timestamp"], excess - 1)[excess - 1])
+    since = datetime.fromtimestamp(last_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    detail = f"{why}, and the last of those was active at {since}"
+    return replace(decision, outcome=Outcome.TOO_MANY_PRODUCERS, detail=detail)
+
+
+def _checked_index(
+    decision: Decision,
+    fingerprint: Fingerprint,
+    staleness: Staleness,
+    topic_partition: TopicPartition,
+    area: StagingArea,
+) -> Decision:
+    index = fingerprint.index_at(decision.offset)
+    if index is None:
+        raise AssertionError(f"{topic_partition}: no transaction index is staged for the segment at {decision.offset}")
+    if staleness.of_index(index) is not None:
+        return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} has changed")
+    data = area.read(topic_partition, index.base_offset, FileKind.TXNINDEX)
+    if data is None:
+        detail = _gone(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
+    if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
+    return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
+
+
+def _read_staged(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
+    data = area.read(topic_partition, offset)
+    if data is None:
+        return _Staged(None, None, _gone(area.locator(topic_partition, offset)))
+    digest = FileDigest(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    try:
+        return _Staged(digest, read_snapshot_array(data), None)
+    except FormatError as error:
+        return _Staged(digest, None, str(error))
+
+
+def _gone(locator: str) -> str:
+    return f"{locator} is gone, and the fingerprint beside it names it"
+
+
+def _entries(data: bytes, offset: int | None = None) -> Entries | None:
+    try:
+        return read_snapshot_array(data, offset)
+    except FormatError:
+        return None
+
+
+def _same(one: Entries, other: Entries) -> bool:
+    """Whether two snapshots have the same entries, which a broker writes in the order of a hash table."""
+    if len(one) != len(other):
+        return False
+    in_order = (array[array["producer_id"].argsort(kind="stable")] for array in (one, other))
+    return next(in_order).tobytes() == next(in_order).tobytes()
+
+
+def _log_end_is_empty(inventory: PartitionInventory) -> bool:
+    """Whether the log end has a valid snapshot without entries."""
+    log_end = inventory.log_end
+    if log_end is None or log_end.size_bytes != HEADER.size:
+        return False
+    found = _entries(b"".join(read_chunks(Path(log_end.path))))
+    return found is not None and not len(found)
+
+
+def _path(inventory: PartitionInventory, offset: int, kind: FileKind = FileKind.SNAPSHOT) -> Path:
+    return Path(str(inventory.partition.path)) / segment_name(offset, kind.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """One partition, and the decisions on its staged files."""
+
+    inventory: PartitionInventory
+    installation: PartitionInstallation
+
+    def path(self, decision: Decision) -> Path:
+        """Return the path of the file that ``decision`` concerns."""
+        return _path(self.inventory, decision.offset, decision.kind)
+
 
 KEPT_MODE: Final = 0o644
 

@@ -6,13 +6,16 @@ These are the public names. Neither they nor what they do load numba, pyspark or
 from resnap.tiering.quota.active_producers import ActiveProducers, Cleaner, Population, Remembering
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, ClientQuotas, QuotaChange, UserRates, user
 from resnap.tiering.quota.layers import LifeCycle, life_cycle
-from resnap.tiering.quota.produce_path import Origin, ProduceAnswer, ProduceRequest, handle_produce
 from resnap.tiering.quota.quota_manager import (
     Admission,
     KafkaMetric,
+    Origin,
+    ProduceAnswer,
+    ProduceRequest,
     ProducerIdQuotaManager,
     QuotaViolation,
     combined_throttle_ms,
+    handle_produce,
     kafka_metrics,
 )
 from resnap.tiering.quota.stores import ExactStore

@@ -10,8 +10,16 @@ from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
 from resnap.tiering.cluster.broker_settings import local_log_bytes
 from resnap.tiering.judging.known_faults import LOCAL_LOG_COUNTED_TWICE, Facts, met_fault
-from resnap.tiering.remote_log.announceable import announceable, is_ours, records_of
-from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, changed, epochs_of, judge
+from resnap.tiering.remote_log.announcement import (
+    UNLIMITED,
+    Situation,
+    announceable,
+    changed,
+    epochs_of,
+    is_ours,
+    judge,
+    records_of,
+)
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, metadata_partition
 from resnap.tiering.shipping.lease import lease_place, leased
@@ -26,8 +34,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import ClusterFacts
-    from resnap.tiering.remote_log.announceable import Announceable
-    from resnap.tiering.remote_log.announcement import Announcement
+    from resnap.tiering.remote_log.announcement import Announceable, Announcement
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
     from resnap.tiering.remote_log.records import TopicIdPartition
 

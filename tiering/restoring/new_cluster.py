@@ -10,13 +10,26 @@ old cluster may have seen later ones, in segments that were never shipped.
 
 Source: ``ReplicationControlManager``, ``ProducerIdControlManager``, ``Metadata`` of the clients; KIP-320, KIP-730,
 KIP-858, KIP-966.
+
+Assigns restored partitions to brokers of a new cluster, and to log dirs of this machine.
+
+Every host gets the same arguments: either brokers that each get a replica of every partition, or a file in the form of
+``kafka-reassign-partitions.sh``, in which ``log_dirs`` may name the log dir of each replica. The node id in
+``meta.properties`` shows the broker of a log dir.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from os.path import realpath
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from resnap.storage.disk import is_there
+from resnap.storage.errors import UsageError, parser_says
+from resnap.storage.json_values import typed
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.whole_file import read_whole
 from resnap.tiering.controller.metadata.image import METADATA_VERSION, METADATA_VERSIONS, ResourceType
 from resnap.tiering.controller.metadata.records import (
     NO_BROKER,
@@ -29,9 +42,128 @@ from resnap.tiering.controller.metadata.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from resnap.tiering.controller.metadata.records import MetadataRecord
+
+ANY: Final = "any"
+MAX_BROKER_ID: Final = 2**31 - 1
+"""Node ids are Java ints."""
+_FORM: Final = '{"version": 1, "partitions": [{"topic": "payments", "partition": 0, "replicas": [1, 2]}, ...]}'
+
+
+class Replica(NamedTuple):
+    """A replica of a partition."""
+
+    broker: int
+    log_dir: str = ANY
+    """Path of its log dir; ``any`` for whichever the broker has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The brokers that get a replica of each partition."""
+
+    brokers: tuple[int, ...] = ()
+    """Each gets one of every partition, unless the file assigns others."""
+    chosen: Mapping[TopicPartition, tuple[Replica, ...]] | None = None
+    """The content of the file."""
+
+    @property
+    def all_brokers(self) -> frozenset[int]:
+        """The brokers that get any replica."""
+        if self.chosen is None:
+            return frozenset(self.brokers)
+        return frozenset(one.broker for replicas in self.chosen.values() for one in replicas)
+
+    def replicas(self, partition: TopicPartition) -> tuple[Replica, ...]:
+        """Return the replicas of ``partition``, the preferred leader first, in turn if only brokers are given.
+
+        Raises:
+            UsageError: the file does not name it.
+
+        """
+        if self.chosen is None:
+            first = partition.partition % len(self.brokers)
+            return tuple(Replica(broker) for broker in (*self.brokers[first:], *self.brokers[:first]))
+        found = self.chosen.get(partition)
+        if found is None:
+            raise UsageError(f"{partition}: --assignment does not list it",
+                             hint="add it to the file, or exclude the topic (--exclude-topic)")  # fmt: skip
+        return found
+
+
+def read_assignment(path: Path) -> Assignment:
+    """Return the assignment in a file of ``kafka-reassign-partitions.sh``.
+
+    Raises:
+        UsageError: it cannot be read, or has another form.
+
+    """
+    try:
+        content = json.loads(read_whole(path))
+        chosen: dict[TopicPartition, tuple[Replica, ...]] = {}
+        for one in content["partitions"]:
+            partition = TopicPartition(typed(str, one["topic"]), typed(int, one["partition"]))
+            if partition in chosen:
+                raise ValueError(f"{partition} comes twice")  # noqa: TRY301 - said as all else
+            chosen[partition] = _replicas(one)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        what = getattr(error, "strerror", None) or parser_says(error)
+        raise UsageError(f"{path}: no assignment of replicas: {what}", hint=f"expected is {_FORM}") from error
+    return Assignment(chosen=chosen)
+
+
+def _replicas(one: Mapping[str, object]) -> tuple[Replica, ...]:
+    """Return the replicas in an entry of the file."""
+    brokers = [typed(int, broker) for broker in typed(list, one["replicas"])]
+    log_dirs = [typed(str, to) for to in typed(list, one.get("log_dirs") or [ANY] * len(brokers))]
+    is_sound = brokers and len(set(brokers)) == len(brokers) == len(log_dirs)
+    if not is_sound or not 0 <= min(brokers) <= max(brokers) <= MAX_BROKER_ID:
+        raise ValueError(f"replicas {brokers} in log dirs {log_dirs}")
+    return tuple(Replica(broker, to) for broker, to in zip(brokers, log_dirs, strict=True))
+
+
+def placed(
+    partitions: Iterable[tuple[TopicPartition, int]], log_dirs: Sequence[tuple[Path, int | None]], to: Assignment | None
+) -> dict[Path, set[TopicPartition]]:
+    """Return the partitions for each of ``log_dirs``, given as paths with the node ids of their brokers.
+
+    A partition stays in the log dir that has it; otherwise several log dirs of one broker are filled evenly, by the
+    sizes in ``partitions``. Without an assignment every broker of ``log_dirs`` gets a replica.
+
+    Raises:
+        UsageError: the assignment does not name a partition, or a log dir's broker, or names another log dir of it: the
+            broker would begin the partition without its log.
+
+    """
+    by_broker: dict[int | None, dict[Path, int]] = {}
+    for path, broker in log_dirs:
+        by_broker.setdefault(broker, {})[path] = 0
+        if to is not None and broker not in to.all_brokers:
+            raise UsageError(f"{path} is of broker {broker}, which gets no replica of anything",
+                             hint="name it in --brokers or --assignment, or leave out its --into")  # fmt: skip
+    found: dict[Path, set[TopicPartition]] = {path: set() for path, _ in log_dirs}
+    for partition, size_bytes in sorted(partitions):
+        chosen = None if to is None else {one.broker: one.log_dir for one in to.replicas(partition)}
+        for broker, filled in by_broker.items():
+            there = ANY if chosen is None else chosen.get(-1 if broker is None else broker)
+            if there is None:
+                continue
+            fitting = [path for path in filled if there == ANY or realpath(there) == realpath(path)]
+            if not fitting:
+                raise UsageError(
+                    f"{partition}: --assignment has it in {there} of broker {broker}, which is none of the log dirs"
+                    f" to restore into: {', '.join(map(str, filled))}",
+                    hint="give --into for each log dir of the broker, or put the path right: the broker would begin"
+                    " the partition without its log",
+                )
+            into = min(fitting, key=lambda path: (not is_there(path / str(partition)), filled[path]))
+            filled[into] += size_bytes
+            found[into].add(partition)
+    return found
+
 
 IDS_LEFT_OUT: Final = 1_000_000
 """Producer ids above the highest one that is known: of producers whose records were never shipped."""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.output.rendering import Answer, Column
 from resnap.storage.errors import UsageError, in_file
-from resnap.storage.layouts.aiven.keys import INDEXES, MANIFEST
 from resnap.storage.layouts.aiven.manifest import read_manifest
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, Member
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, INDEXES, MANIFEST, Member
 from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.indexes import read_offset_index, read_time_index, read_transaction_index

@@ -17,7 +17,7 @@ from resnap.scheduler.verbs.inspect.segments import SegmentInspection
 from resnap.scheduler.verbs.inspect.transaction_state import inspect_transaction_state
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import read_manifest
-from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint
+from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint, read_quorum_state
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -36,7 +36,6 @@ from resnap.storage.log.producer_snapshot import (
 )
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
-from resnap.storage.log.quorum_state import read_quorum_state
 from resnap.storage.words import bytes_text
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 

@@ -31,9 +31,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError, VerificationError, in_file
 from resnap.storage.json_values import INT_MAX
-from resnap.storage.layouts.aiven import keys
-from resnap.storage.layouts.aiven.chunks import ListedSizes
-from resnap.storage.layouts.aiven.keys import origin_key, place_of_origin
+from resnap.storage.layouts.aiven import members
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment, list_copies
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
@@ -44,9 +42,10 @@ from resnap.storage.layouts.aiven.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, StoredSegment
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, StoredSegment, origin_key, place_of_origin
 from resnap.storage.layouts.aiven.opening import forget_segments
 from resnap.storage.layouts.aiven.pieces import (
+    ListedSizes,
     StoredLog,
     is_compressed_already,
     plain_chunks,
@@ -131,7 +130,7 @@ class Aiven:
 
         """
         last = self.key_prefix.rpartition("/")[2]
-        if not keys.TOPIC_PART.fullmatch(last):
+        if not members.TOPIC_PART.fullmatch(last):
             raise ConfigurationError(
                 f"key prefix {self.key_prefix!r}: its part {last!r} would be read as part of the topic",
                 hint="end it with a slash, or use only ASCII letters, digits and ._- after its last slash",
@@ -144,7 +143,7 @@ class Aiven:
 
     def is_key(self, key: str) -> bool:
         """Return whether the plugin could have made ``key``, without a key prefix."""
-        found = keys.parse_key(key)
+        found = members.parse_key(key)
         return found is not None and not found.prefix
 
     def log_dir(
@@ -164,14 +163,14 @@ class Aiven:
         self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
     ) -> str:
         """Return the key at which brokers read the log of a segment, under their key prefix."""
-        return keys.object_key(topic_partition, topic_id, base_offset, remote_id, keys.LOG, prefix=key_prefix)
+        return members.object_key(topic_partition, topic_id, base_offset, remote_id, members.LOG, prefix=key_prefix)
 
     def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return a message if brokers use another key prefix."""
         of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
         topic_id = of.topic_id or ""  # manifests of this layout have it
-        suffix = keys.MANIFEST
-        expected = keys.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
+        suffix = members.MANIFEST
+        expected = members.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
         return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not read {key}"
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
@@ -197,20 +196,20 @@ class Aiven:
             )
         contents = _contents(segment, self.form)
         segment_id = _segment_id(segment, contents)
-        place = keys.AivenKey(
+        place = members.AivenKey(
             prefix=self.key_prefix,
             topic=segment.provenance.topic_partition.topic,
             topic_id=topic_id,
             partition=segment.provenance.topic_partition.partition,
             base_offset=segment.base_offset,
             segment_id=segment_id,
-            suffix=keys.MANIFEST,
+            suffix=members.MANIFEST,
         )
         stored = contents.log
         return SegmentObjects(
             files=(
-                NewObject(place.beside(keys.LOG), stored.open_body, stored.size_bytes, stored.crc32c),
-                _small(place.beside(keys.INDEXES), contents.indexes),
+                NewObject(place.beside(members.LOG), stored.open_body, stored.size_bytes, stored.crc32c),
+                _small(place.beside(members.INDEXES), contents.indexes),
             ),
             beside=(_small(origin_key(place.key), write_origin(segment.origin)),),
             manifest_key=place.key,
@@ -255,7 +254,7 @@ class Aiven:
         return ShippedSegment(
             **found.facts.values(),
             manifest_key=key,
-            log_key=place.beside(keys.LOG),
+            log_key=place.beside(members.LOG),
             objects=tuple(found.objects.items()),
             is_replaceable=False,
             origin_key=origin_key(key),
@@ -264,13 +263,13 @@ class Aiven:
     @property
     def needed_parts(self) -> frozenset[str]:
         """All three objects of the plugin."""
-        return frozenset({keys.LOG, keys.INDEXES, keys.MANIFEST})
+        return frozenset({members.LOG, members.INDEXES, members.MANIFEST})
 
     def rewritten(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
-        beside = keys.place_of(manifest_key).beside(keys.INDEXES)
+        beside = members.place_of(manifest_key).beside(members.INDEXES)
         with in_file(manifest_key):
             indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), key_ring)
         if manifest == read(manifest_key):
@@ -280,7 +279,7 @@ class Aiven:
 
     def brokers_object(self, key: str) -> BrokersObject | None:
         """Return which segment an object belongs to, under any key prefix."""
-        found = keys.parse_key(key)
+        found = members.parse_key(key)
         if found is None:
             return None
         stem = key.removesuffix(f".{found.suffix}")
@@ -290,7 +289,7 @@ class Aiven:
 
     def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
-        segments = {place.beside("") for info in listed if (place := keys.parse_key(info.key))}
+        segments = {place.beside("") for info in listed if (place := members.parse_key(info.key))}
         said = [(info, place) for info in listed if (place := place_of_origin(info.key))]
         return Unnamed(tuple(info for info, place in said if place.beside("") not in segments), ())
 
@@ -308,10 +307,10 @@ class Aiven:
         (folder,) = self.key_prefixes(None, topic, (known_topic_id(segment), partition))
         return f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-"
 
-    def _parsed(self, key: str) -> keys.AivenKey | None:
+    def _parsed(self, key: str) -> members.AivenKey | None:
         """Return the parts of the key of a manifest under the key prefix; None for any other key."""
-        parsed = keys.parse_key(key.removeprefix(self.key_prefix))
-        if parsed is None or parsed.suffix != keys.MANIFEST:
+        parsed = members.parse_key(key.removeprefix(self.key_prefix))
+        if parsed is None or parsed.suffix != members.MANIFEST:
             return None
         return replace(parsed, prefix=f"{self.key_prefix}{parsed.prefix}")
 
@@ -383,7 +382,7 @@ def _segment_id(segment: NewSegment, contents: _Contents) -> str:
     """Return an id that differs from that of any segment with other bytes in any of its objects."""
     provenance, index, encryption = segment.provenance, contents.log.chunks, contents.encryption
     place = provenance.topic_partition
-    return keys.segment_id(
+    return members.segment_id(
         {
             "cluster": provenance.cluster_id,
             "topic": [place.topic, provenance.topic_id, place.partition],

@@ -15,18 +15,20 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.aiven.keys import (
+from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
+from resnap.storage.layouts.aiven.members import (
+    INDEX_NAMES,
     INDEXES,
     LOG,
     MANIFEST,
     ORIGINS,
+    Member,
+    index_size,
     origin_key,
     parse_key,
     place_of,
     place_of_origin,
 )
-from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, Member, index_size
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, read_origin
 from resnap.storage.layouts.stored_log import (
@@ -44,7 +46,7 @@ from resnap.storage.threads import each
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from resnap.storage.layouts.aiven.keys import AivenKey
+    from resnap.storage.layouts.aiven.members import AivenKey
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore

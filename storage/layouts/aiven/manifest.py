@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.errors import FormatError
 from resnap.storage.json_values import INT_MAX, Fields, parsed, shown
-from resnap.storage.layouts.aiven.chunks import (
+from resnap.storage.layouts.aiven.pieces import (
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
     ChunkIndex,
     FixedSizes,
     ListedSizes,
     chunk_count,
+    compressed,
     decode_sizes,
+    decompressed,
     encode_sizes,
+    frame_content_size,
 )
-from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size
 from resnap.storage.log.checkpoints import LeaderEpoch
 
 if TYPE_CHECKING:

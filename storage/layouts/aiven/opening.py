@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from resnap.storage.encryption import DataKeyError
 from resnap.storage.errors import ConfigurationError, FileGoneError, FormatError, ObjectNotFoundError, in_file
-from resnap.storage.layouts.aiven.keys import INDEXES, LOG, MANIFEST, parse_key
 from resnap.storage.layouts.aiven.manifest import read_manifest
 from resnap.storage.layouts.aiven.members import (
+    INDEXES,
     KEY_PARTS,
+    LOG,
     LOG_FILE,
+    MANIFEST,
     Member,
     StoredSegment,
     index_size,
     member_of,
+    parse_key,
     stem_of,
 )
 from resnap.storage.readers import BytesReader, FileFacts, RangeReader

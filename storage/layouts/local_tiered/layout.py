@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.layouts.local_tiered.keys import EXTENSIONS, NEEDED, ROOT, object_key, parse_key
 from resnap.storage.layouts.local_tiered.log import (
+    EXTENSIONS,
+    NEEDED,
+    ROOT,
     TieredSegment,
     chain_to_read,
     found_segment,
+    object_key,
+    parse_key,
     read_segment,
     tiered_segments,
 )

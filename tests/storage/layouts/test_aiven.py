@@ -11,15 +11,6 @@ from hypothesis import strategies as st
 
 from resnap.storage.encryption import OVERHEAD_BYTES, KeyFile, KeyRing, RsaKey, WrappedKey, new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError
-from resnap.storage.layouts.aiven.chunks import (
-    INT_MAX,
-    ChunkIndex,
-    FixedSizes,
-    ListedSizes,
-    decode_sizes,
-    encode_sizes,
-)
-from resnap.storage.layouts.aiven.keys import object_key, parse_key, segment_id
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
     Encryption,
@@ -29,7 +20,19 @@ from resnap.storage.layouts.aiven.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.pieces import compressed, decompressed, frame_content_size, stored_piece
+from resnap.storage.layouts.aiven.members import object_key, parse_key, segment_id
+from resnap.storage.layouts.aiven.pieces import (
+    INT_MAX,
+    ChunkIndex,
+    FixedSizes,
+    ListedSizes,
+    compressed,
+    decode_sizes,
+    decompressed,
+    encode_sizes,
+    frame_content_size,
+    stored_piece,
+)
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import uuid_text

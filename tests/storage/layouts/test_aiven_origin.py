@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.aiven.keys import MANIFEST, AivenKey, origin_key, parse_key, place_of_origin
+from resnap.storage.layouts.aiven.members import MANIFEST, AivenKey, origin_key, parse_key, place_of_origin
 from resnap.storage.layouts.manifest import LeftOutProducer, origin_record
 from resnap.storage.layouts.segments import _checksum, read_origin, write_origin
 from tests.storage.layouts.manifests import a_manifest

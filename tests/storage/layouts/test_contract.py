@@ -17,7 +17,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.keys import BrokersFolders
+from resnap.storage.layouts.local_tiered.log import BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segment_form import SegmentForm

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.tiering.quota.produce_path import FIRST_STRICT_VERSION, Origin, ProduceRequest, handle_produce
 from resnap.tiering.quota.quota_manager import (
+    FIRST_STRICT_VERSION,
     GROUP,
     THROTTLING_QUOTA_EXCEEDED,
     KafkaMetric,
+    Origin,
+    ProduceRequest,
     ProducerIdQuotaManager,
     QuotaViolation,
+    handle_produce,
     kafka_metrics,
     sanitized,
     series,

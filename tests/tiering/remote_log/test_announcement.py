@@ -10,14 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.keys import object_key
+from resnap.storage.layouts.local_tiered.log import object_key
 from resnap.storage.layouts.manifest import ManifestObject, ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import EpochEnd
 from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
-from resnap.tiering.remote_log.announceable import announceable, records_of
-from resnap.tiering.remote_log.announcement import UNLIMITED, Situation, Stop, StopReason, changed, epochs_of, judge
+from resnap.tiering.remote_log.announcement import (
+    UNLIMITED,
+    Situation,
+    Stop,
+    StopReason,
+    announceable,
+    changed,
+    epochs_of,
+    judge,
+    records_of,
+)
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, fold_events
 from resnap.tiering.remote_log.records import decode_record, encode_record
 from tests.storage.layouts.manifests import a_manifest, stored
@@ -26,7 +35,7 @@ from tests.tiering.remote_log.written_records import PARTITION, copied, events
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.tiering.remote_log.announceable import Announceable
+    from resnap.tiering.remote_log.announcement import Announceable
     from resnap.tiering.remote_log.records import RemoteLogRecord
 
 TIERED = {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "cleanup.policy": "delete"}

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
-from resnap.tiering.controller.metadata import fold_cluster, fold_topics
 from resnap.tiering.controller.metadata.batches import MetadataBatch, SnapshotHeaderRecord, TornTail
-from resnap.tiering.controller.metadata.fold_state import FoldState, Place
+from resnap.tiering.controller.metadata.fold_records import HANDLERS, FoldState, Place
 from resnap.tiering.controller.metadata.image import (
     METADATA_VERSION,
     METADATA_VERSIONS,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
     from resnap.tiering.controller.metadata.batches import LoggedRecord, Message
 
-HANDLERS: Final = fold_cluster.HANDLERS | fold_topics.HANDLERS
 READ_ATTEMPTS: Final = 5
 """A quorum deletes what a checkpoint stands for once in minutes; a file that is gone so often has another cause."""
 SETTINGS_TYPES: Final = frozenset({

@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.replay.distributed.blocks import Spool, Stored, plan_of, summaries
 from resnap.replay.evidence import BoundaryEvidence
-from resnap.replay.parts import by_segment, whole
-from resnap.replay.ranges import IdRange, join_boundaries, of_range, within
-from resnap.replay.results import Outcome
+from resnap.replay.rebuild import by_segment, whole
+from resnap.replay.results import IdRange, Outcome, join_boundaries, of_range, within
 from resnap.replay.run_combine import RunCombine
+from resnap.replay.spark.blocks import Spool, Stored, plan_of, summaries
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resnap.replay.distributed.blocks import Block
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartSink, RunResult
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import SplitSummary
+    from resnap.replay.spark.blocks import Block
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
 

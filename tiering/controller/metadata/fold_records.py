@@ -1,42 +1,55 @@
-"""Folds records about brokers, controllers, features, settings, quotas and producer id blocks into the image.
+"""Folds the records of a metadata log into the image, one function for each type of record.
 
 A record allocates one block of 1,000 producer ids, identified by the first id above it. A controller never goes back,
 and leaves no gap. A log that violates this is not refused, because brokers use its image; the violation is recorded,
 and the block is kept as allocated, so that an audit finds ids that two brokers have, or none.
 
-Source: ``ClusterDelta``, ``FeaturesDelta``, ``ConfigurationsDelta``, ``ClientQuotasDelta``; ``ProducerIdsDelta``,
-``ProducerIdsImage``, ``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
+Source: ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration.merge``; ``ClusterDelta``, ``FeaturesDelta``,
+``ConfigurationsDelta``, ``ClientQuotasDelta``; ``ProducerIdsDelta``, ``ProducerIdsImage``,
+``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from resnap.storage.errors import MetadataLogError
 from resnap.tiering.controller.metadata.image import (
     BlockSource,
     Broker,
     ConfigChange,
     ConfigResource,
     Controller,
+    DeletedTopic,
+    MetadataImage,
     Note,
+    Partition,
     ProducerIdBlock,
     ResourceType,
+    Topic,
 )
 from resnap.tiering.controller.metadata.records import (
     NO_BROKER,
     NO_BROKER_EPOCH,
+    NO_LEADER_CHANGE,
     PRODUCER_ID_BLOCK_SIZE,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     Endpoint,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    RemoveTopicRecord,
     SupportedFeature,
+    TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
@@ -47,7 +60,175 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from resnap.tiering.controller.metadata.fold_state import FoldState, Place
+    from resnap.tiering.controller.metadata.batches import MetadataBatch
+    from resnap.tiering.controller.metadata.image import MetadataTransaction, QuotaEntity, SkippedRecords
+
+
+class Place(NamedTuple):
+    """The position of a record."""
+
+    batch: MetadataBatch
+    offset: int | None
+    """None in a checkpoint."""
+    timestamp: int
+    """When it was appended, milliseconds; in a checkpoint, when the last record that it covers was."""
+
+    def wrong(self, what: str) -> MetadataLogError:
+        """Return the error for a record that contradicts the ones before it."""
+        return MetadataLogError(
+            f"{self}: {what}", hint="part of the log is missing or is of another cluster; copy the directory again"
+        )
+
+    def __str__(self) -> str:
+        where = "in the batch" if self.offset is None else f"record at offset {self.offset}, in the batch"
+        return f"{self.batch.file}: {where} at byte {self.batch.position}"
+
+
+@dataclass(slots=True)
+class FoldState:
+    """An image under construction; mutable."""
+
+    offset: int
+    """Of the last record so far."""
+    leader_epoch: int = 0
+    timestamp: int = 0
+    features: dict[str, int] = field(default_factory=dict)
+    zk_migration_state: int | None = None
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    controllers: dict[int, Controller] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    """By topic id, with the partitions by number in ``partitions``."""
+    partitions: defaultdict[str, dict[int, Partition]] = field(default_factory=lambda: defaultdict(dict))
+    deleted_topics: list[DeletedTopic] = field(default_factory=list)
+    configs: defaultdict[ConfigResource, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    broker_config_changes: list[ConfigChange] = field(default_factory=list)
+    quotas: defaultdict[QuotaEntity, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    producer_id_blocks: list[ProducerIdBlock] = field(default_factory=list)
+    next_producer_id: int | None = None
+    transactions: list[MetadataTransaction] = field(default_factory=list)
+    left_aside: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, SkippedRecords] = field(default_factory=dict)
+    """By kind."""
+    notes: list[Note] = field(default_factory=list)
+
+    def image(self) -> MetadataImage:
+        """Return the state as an image."""
+        topics = sorted(self.topics.values(), key=lambda one: one.name)
+        skipped = tuple(self.skipped[kind] for kind in sorted(self.skipped))
+        return MetadataImage(
+            offset=self.offset,
+            leader_epoch=self.leader_epoch,
+            timestamp=self.timestamp,
+            features=dict(sorted(self.features.items())),
+            zk_migration_state=self.zk_migration_state,
+            brokers=dict(sorted(self.brokers.items())),
+            controllers=dict(sorted(self.controllers.items())),
+            topics={topic.name: self._whole(topic) for topic in topics},
+            deleted_topics=tuple(self.deleted_topics),
+            configs={resource: dict(sorted(self.configs[resource].items())) for resource in sorted(self.configs)},
+            broker_config_changes=tuple(self.broker_config_changes),
+            quotas={entity: dict(sorted(values.items())) for entity, values in self.quotas.items()},
+            producer_id_blocks=tuple(self.producer_id_blocks),
+            next_producer_id=self.next_producer_id,
+            transactions=tuple(self.transactions),
+            left_aside=dict(sorted(self.left_aside.items())),
+            skipped=skipped,
+            notes=(*self.notes, *(Note(offset=None, text=str(one)) for one in skipped)),
+        )
+
+    def _whole(self, topic: Topic) -> Topic:
+        partitions = self.partitions[topic.topic_id]
+        return replace(topic, partitions=tuple(partitions[number] for number in sorted(partitions)))
+
+
+NO_STATE_CHANGE: Final = -1
+
+
+def create_topic(state: FoldState, record: TopicRecord, place: Place) -> None:
+    """Create a topic without partitions, which have records of their own."""
+    state.topics[record.topic_id] = Topic(
+        name=record.name, topic_id=record.topic_id, partitions=(), created_offset=place.offset
+    )
+
+
+def remove_topic(state: FoldState, record: RemoveTopicRecord, place: Place) -> None:
+    """Remove a topic with its partitions and its configuration."""
+    topic = _topic(state, record.topic_id, place)
+    del state.topics[record.topic_id]
+    state.partitions.pop(record.topic_id, None)
+    state.configs.pop(ConfigResource(ResourceType.TOPIC, topic.name), None)
+    state.deleted_topics.append(
+        DeletedTopic(
+            name=topic.name, topic_id=topic.topic_id, offset=place.offset or 0, timestamp=place.timestamp
+        )
+    )  # fmt: skip
+
+
+def set_partition(state: FoldState, record: PartitionRecord, place: Place) -> None:
+    """Set a whole partition, new or existing."""
+    _topic(state, record.topic_id, place)
+    state.partitions[record.topic_id][record.partition_id] = Partition(
+        partition=record.partition_id,
+        replicas=record.replicas,
+        isr=record.isr,
+        removing_replicas=record.removing_replicas,
+        adding_replicas=record.adding_replicas,
+        leader=record.leader,
+        leader_recovery_state=record.leader_recovery_state,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        directories=record.directories,
+        eligible_leader_replicas=record.eligible_leader_replicas or (),
+        last_known_elr=record.last_known_elr or (),
+    )
+
+
+def change_partition(state: FoldState, record: PartitionChangeRecord, place: Place) -> None:
+    """Change a partition; a leader, even the same one, begins a leader epoch, every change a partition epoch."""
+    _topic(state, record.topic_id, place)
+    before = state.partitions[record.topic_id].get(record.partition_id)
+    if before is None:
+        raise place.wrong(f"partition {record.partition_id} of topic {record.topic_id} changes that was never created")
+    recovery = before.leader_recovery_state
+    changed = {
+        "isr": record.isr,
+        "replicas": record.replicas,
+        "removing_replicas": record.removing_replicas,
+        "adding_replicas": record.adding_replicas,
+        "directories": record.directories,
+        "eligible_leader_replicas": record.eligible_leader_replicas,
+        "last_known_elr": record.last_known_elr,
+    }
+    stays = record.leader == NO_LEADER_CHANGE
+    news: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
+    state.partitions[record.topic_id][record.partition_id] = replace(
+        before,
+        leader=before.leader if stays else record.leader,
+        leader_epoch=before.leader_epoch + (not stays),
+        leader_recovery_state=recovery
+        if record.leader_recovery_state == NO_STATE_CHANGE
+        else record.leader_recovery_state,
+        partition_epoch=before.partition_epoch + 1,
+        **news,
+    )
+
+
+def clear_elr(state: FoldState, record: ClearElrRecord, place: Place) -> None:
+    """Clear the eligible leader replicas of a topic, or of all topics."""
+    topic_ids = [topic.topic_id for topic in state.topics.values() if record.topic_name in {"", topic.name}]
+    if record.topic_name and not topic_ids:
+        raise place.wrong(f"topic {record.topic_name} is not there")
+    for topic_id in topic_ids:
+        for number, partition in state.partitions[topic_id].items():
+            state.partitions[topic_id][number] = replace(partition, eligible_leader_replicas=(), last_known_elr=())
+
+
+def _topic(state: FoldState, topic_id: str, place: Place) -> Topic:
+    topic = state.topics.get(topic_id)
+    if topic is None:
+        raise place.wrong(f"the topic with id {topic_id} is not there")
+    return topic
+
 
 _Named = TypeVar("_Named", Endpoint, SupportedFeature)
 _CHANGE: Final = {-1: False, 0: None, 1: True}
@@ -220,6 +401,11 @@ def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above
 
 
 HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
+    TopicRecord: create_topic,
+    RemoveTopicRecord: remove_topic,
+    PartitionRecord: set_partition,
+    PartitionChangeRecord: change_partition,
+    ClearElrRecord: clear_elr,
     RegisterBrokerRecord: register_broker,
     UnregisterBrokerRecord: unregister_broker,
     BrokerRegistrationChangeRecord: change_registration,

@@ -1,1 +1,0 @@
-"""Garbage collection and retention: what is deleted from a store, and when."""
