@@ -57,6 +57,8 @@ class Segment:
     txnindex_bytes: int | None
     transaction_index: str | None = None
     """Locator of that file, where it is not beside the ``.log`` file under the same name."""
+    manifest: str | None = None
+    """Locator of the manifest that names it, if Resnap shipped it."""
 
     @property
     def is_active(self) -> bool:

@@ -18,7 +18,6 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, Verification
 from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import list_shipped, shipped_log_dir, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.local_tiered.log import EXTENSIONS as BROKERS_EXTENSIONS
 from resnap.storage.layouts.local_tiered.log import NEEDED
 from resnap.storage.layouts.local_tiered.log import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
@@ -78,7 +77,7 @@ class Flat:
 
     name: str = "flat"
     object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
-    """Gives the key of an object that a manifest names."""
+    """Gives the key of an object that a manifest names; those of a segment differ only in extension, the kind."""
     key_prefix: str = ""
     folders: int = 4
     needed_parts: frozenset[str] = frozenset()
@@ -146,7 +145,7 @@ class Flat:
         parts: RightParts,
         key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
-        """Return new objects beside the old ones, or replacing them where brokers read them, and the manifest.
+        """Return new objects beside the manifest, or replacing the old ones beside a log elsewhere, and the manifest.
 
         An object that the manifest names already is written to the key that it names, in case another object lies
         there.
@@ -260,13 +259,13 @@ class Flat:
 
 
 def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKind, bytes]) -> dict[ObjectKind, str]:
-    """Return the keys of new parts of a segment: where brokers read them, else under an id that is used only once.
+    """Return the keys of new parts of a segment: beside its log if that is elsewhere, else under an id used only once.
 
     So whatever deletes what another attempt has left, however late, deletes nothing that a manifest names.
     """
     log, place = manifest.log.key, keys.parse_key(manifest_key)
     if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
-        return {kind: f"{log.removesuffix('log')}{BROKERS_EXTENSIONS[kind]}" for kind in bodies}
+        return {kind: f"{log.removesuffix(ObjectKind.LOG)}{kind}" for kind in bodies}
     once = uuid5(keys.SEGMENT_ID_NAMESPACE, secrets.token_hex())
     return {kind: replace(place, segment_id=once, extension=kind).key for kind in bodies}
 

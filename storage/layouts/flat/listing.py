@@ -10,14 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import listing_prefix, topic_ids_of
 from resnap.storage.layouts.local_tiered.log import EXTENSIONS, BrokersFolders
-from resnap.storage.layouts.local_tiered.log import parse_key as parse_brokers_key
 from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
 from resnap.storage.layouts.stored_log import (
@@ -28,8 +26,7 @@ from resnap.storage.layouts.stored_log import (
     stored_log_dir,
     whole_chain,
 )
-from resnap.storage.log.names import OFFSET_DIGITS, StorePath, TopicPartition
-from resnap.storage.messages.wire import uuid_bytes
+from resnap.storage.log.names import StorePath, TopicPartition
 from resnap.storage.stores.protocol import UNKNOWN
 from resnap.storage.threads import each
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.flat.topics import TopicIds
     from resnap.storage.layouts.manifest import ManifestObject
     from resnap.storage.log.log_dir import Incomplete, LogDir
-    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 _HINT: Final = "see `resnap verify URL`; ship what is missing, or delete a manifest, and run again"
@@ -119,8 +116,7 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
 def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched:
     """Return the digests of all files of ``partition``, and what brokers tiered beside its segments."""
     manifests = []
-    for segment in partition.segments:
-        locator = _manifest_locator(partition, segment)
+    for locator in filter(None, (segment.manifest for segment in partition.segments)):
         with in_file(locator):
             manifests.append(read_manifest(store.get(locator.removeprefix(f"{store.url}/"))))
     entries = [entry for manifest in manifests for entry in manifest.objects]
@@ -166,15 +162,6 @@ def _names(store: ObjectStore, place: FlatKey) -> _Names:
     except FormatError as error:
         return _Names(place, frozenset(), error)
     return _Names(place, frozenset({place.key, *(entry.key for entry in manifest.objects)}))
-
-
-def _manifest_locator(partition: PartitionDir, segment: Segment) -> str:
-    """Return the locator of the manifest that names the log of ``segment``, part of ``partition`` as listed."""
-    key = parse_brokers_key(segment.path)
-    if key is None:
-        return f"{segment.path.removesuffix('log')}{MANIFEST_EXTENSION}"
-    segment_id = UUID(bytes=uuid_bytes(key.segment_id))
-    return f"{partition.path}/{key.base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{MANIFEST_EXTENSION}"
 
 
 def _place(key: str) -> FlatKey:
@@ -240,18 +227,19 @@ def _read(
         is_retained_away = brokers.have_lost(manifest.base_offset, [entry.key for entry in manifest.objects])
         return None if is_retained_away else found._replace(error=error)
     topic_partition = TopicPartition(manifest.topic, place.partition)
-    return found._replace(topic_partition=topic_partition, segment=_log_segment(root, infos, manifest))
+    return found._replace(topic_partition=topic_partition, segment=_log_segment(root, infos, key, manifest))
 
 
 def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, manifest: Manifest) -> None:
-    """Check that the objects that the manifest names exist, under keys of this layout or one that brokers read.
+    """Check that the objects that the manifest names exist, under keys that differ only in their extensions.
 
     Snapshots and transaction indexes are not checked here: the replay judges them, and whether they exist.
     """
-    flat, brokers = parse_key(key), manifest.log.key.removesuffix("log")
+    place, stem = parse_key(key), manifest.log.key.removesuffix(ObjectKind.LOG)
     for entry in manifest.objects:
         found = infos.get(entry.key) or _elsewhere(store, infos, entry.key)
-        is_of_segment = entry.key == f"{brokers}{EXTENSIONS[entry.kind]}" or _is_beside(flat, entry)
+        beside_log = {f"{stem}{entry.kind}", f"{stem}{EXTENSIONS[entry.kind]}"}
+        is_of_segment = entry.key in beside_log or _is_beside(place, entry)
         is_judged = entry.kind in _REPLACEABLE
         if not is_of_segment or (not is_judged and (found is None or found.size_bytes != entry.size_bytes)):
             size = "nothing" if found is None else f"{found.size_bytes} bytes"
@@ -281,7 +269,7 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
     return None
 
 
-def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Manifest) -> LogSegment:
+def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], key: str, manifest: Manifest) -> LogSegment:
     facts, sizes = manifest.facts, {entry.kind: entry.size_bytes for entry in manifest.objects}
     log = infos[manifest.log.key]
     snapshot = infos.get(facts.snapshot_key) or replace(log, key=facts.snapshot_key, size_bytes=0, etag="")
@@ -291,7 +279,11 @@ def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], manifest: Man
     )
     return LogSegment(
         facts,
-        replace(closed_segment(facts, str(root / log.key), log, sizes), transaction_index=transactions),
+        replace(
+            closed_segment(facts, str(root / log.key), log, sizes),
+            transaction_index=transactions,
+            manifest=str(root / key),
+        ),
         end_snapshot(facts, str(root / snapshot.key), snapshot, snapshot.size_bytes),
         checkpoint,
     )

@@ -9,11 +9,12 @@ import hashlib
 import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import FormatError, VerificationError
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
@@ -24,14 +25,16 @@ from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.layouts.segments import (
     NewSegment,
     Provenance,
+    RightParts,
     SegmentFile,
     ShippedMeanwhileError,
     TopicIdUnknownError,
+    known_topic_id,
 )
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.registry import READABLE, TIERED, brokers_layout, layout_in, layout_named
+from resnap.storage.sources.registry import READABLE, TIERED, layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import length_of
 from resnap.tiering.shipping.shipped import ShippedTopic
@@ -46,9 +49,16 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectStore
 
+
+def key_elsewhere(segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:
+    """Return a key that no layout has; the manifest is where that of ``flat`` is."""
+    return f"elsewhere/{known_topic_id(segment)}/{segment.provenance.topic_partition}/{segment_id}.{kind}"
+
+
 LAYOUTS: Final[dict[str, Layout]] = {
     "flat": Flat(),
     "local-tiered": layout_named("local-tiered"),
+    "with keys of its own": Flat("with keys of its own", object_key=key_elsewhere),
     "aiven": Aiven(),
     "aiven, in small chunks": Aiven(SegmentForm(chunk_size=100, compression="zstd")),
     "aiven, under a prefix": Aiven(SegmentForm(key_prefix="tiered/kafka/")),
@@ -384,12 +394,34 @@ def test_what_a_killed_writer_has_left_is_named_by_nothing(layout: Layout, store
     written = ship(layout, a_segment(0, 10), store, most=-1)
     assert layout.unnamed(store, list(store.list())).unreadable == ()
     left = {info.key for info in layout.unnamed(store, list(store.list())).objects}
-    of_brokers = {one.key for one in written.files if brokers_layout(one.key) is not None}  # theirs to delete
-    kept_by_them = {one.key for one in written.beside} if of_brokers else set()
-    assert left == {key for key, _ in writes_of(written)} - {written.manifest_key} - of_brokers - kept_by_them
+    of_others = {one.key for one in written.files if Flat().deletion_of(one.key) is None}  # theirs to delete
+    kept_by_them = {one.key for one in written.beside} if of_others else set()
+    assert left == {key for key, _ in writes_of(written)} - {written.manifest_key} - of_others - kept_by_them
     assert all(layout.deletion_of(key) is not None for key in left | kept_by_them)
     store.put(written.manifest_key, written.manifest)
     assert layout.unnamed(store, list(store.list())).objects == ()
+
+
+def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_old_ones(
+    layout: Layout, store: ObjectStore
+) -> None:
+    keys = [ship(layout, a_segment(base, end), store).manifest_key for base, end in ((0, 10), (10, 25))]
+    (before,) = read(layout, store).partitions
+    sources = Sources()
+    kept = {one: sources.read(one) for part in before.segments for one in (part.path, part.sibling("index"))}
+    parts = RightParts(b"right snapshot", b"right index", a_manifest().snapshot_origin)
+    rewritten = layout.rewritten(store.get, keys[0], parts, NO_KEYS)
+    for key, body in rewritten.writes:
+        store.put(key, body)
+    (after,) = read(layout, store).partitions
+    assert [sources.read(one.path) for one in after.snapshots] == [b"right snapshot", b"snapshot"]
+    assert [sources.read(one.sibling("txnindex")) for one in after.segments] == [b"right index", b"aborted"]
+    assert {one: sources.read(one) for part in after.segments for one in (part.path, part.sibling("index"))} == kept
+    assert {info.key for info in layout.unnamed(store, list(store.list())).objects} == set(rewritten.replaced)
+    for key in rewritten.replaced:
+        store.delete(key)
+    assert visible(layout, store) == [(0, 10), (10, 25)]
+    assert not layout.rewritten(store.get, keys[0], parts, NO_KEYS).replaced
 
 
 def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectStore) -> None:
