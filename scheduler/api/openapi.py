@@ -1,8 +1,11 @@
-"""The OpenAPI description: FastAPI's own, with the problems that every route may return."""
+"""The OpenAPI description: FastAPI's own, with an example of every route, and the problems that it may return."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
 
 from fastapi.openapi.utils import get_openapi
 from pydantic.alias_generators import to_camel
@@ -17,6 +20,14 @@ ALWAYS: Final = ("unknown-host", "invalid-request", "internal-error", "misconfig
 OF_TOKENS: Final = ("unauthenticated", "forbidden", "too-many-failures")
 OF_CHANGES: Final = ("cross-site", "body-too-large", "not-json")
 OF_BODIES: Final = ("bad-request",)
+_EXAMPLES: Final[dict[str, object]] = {
+    "sources": ["/var/lib/kafka/data"], "topics": ["payments*"], "destination": "/var/lib/resnap/snapshots",
+    "topic": "payments", "partition": 0, "offset": 552, "to": 683, "producerId": 4,
+    "run_id": "01m8b8n2eb84hb97fgnj", "plan_id": "01m8b8n2eb84hb97fgnk", "name": "look", "code": "not-found",
+}  # fmt: skip
+"""By parameter, or field of a body; what has none is its own example."""
+_IN_BODIES: Final = ("sources", "topics")
+"""What an example of a body has, besides what it must have."""
 _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")
 
 
@@ -39,6 +50,7 @@ def describe(app: FastAPI, *, needs_token: bool) -> None:
                     # As they come in the path: generated clients take them in this order.
                     operation.get("parameters", []).sort(key=lambda one: path.find(f"{{{one['name']}}}") % (1 << 16))
                     _complete(operation, method, needs_token=needs_token)
+                    _exemplify(operation, method, path, schema["components"]["schemas"])
             _define_problem(schema, needs_token=needs_token)
             app.openapi_schema = schema
         return app.openapi_schema
@@ -61,6 +73,31 @@ def _complete(operation: dict[str, Any], method: str, *, needs_token: bool) -> N
         if said["description"] not in named["description"]:
             named["description"] += f"; {said['description']}"
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _exemplify(operation: dict[str, Any], method: str, path: str, schemas: dict[str, Any]) -> None:
+    """Add an example to what a request must have, and the request as a command."""
+    needed = [one for one in operation.get("parameters", []) if one["required"]]
+    for one in needed:
+        one["example"] = _example(one["name"])
+    query = urlencode({one["name"]: one["example"] for one in needed if one["in"] == "query"})
+    for one in needed:
+        path = path.replace(f"{{{one['name']}}}", quote(str(one["example"]), safe=""))
+    command = ["curl", "-s", *(() if method == "get" else ("-X", method.upper()))]
+    if "security" in operation:
+        command += ["-H", "Authorization: Bearer TOKEN"]
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]["application/json"]
+        body = schemas[content["schema"]["$ref"].rsplit("/")[-1]]
+        names = [name for name in body["properties"] if name in {*_IN_BODIES, *body.get("required", ())}]
+        content["example"] = {name: _example(name) for name in names}
+        command += ["-H", "Content-Type: application/json", "-d", json.dumps(content["example"])]
+    address = f"http://127.0.0.1:8936{path}{'?' if query else ''}{query}"
+    operation["x-codeSamples"] = [{"lang": "Shell", "source": shlex.join([*command, address])}]
+
+
+def _example(name: str) -> object:
+    return _EXAMPLES.get(name, name)
 
 
 def _define_problem(schema: dict[str, Any], *, needs_token: bool) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,6 +78,25 @@ def test_the_description_is_of_openapi_3_1_and_a_page_shows_it(service: Whole) -
         text = client.get("/docs", headers={"Accept": "text/html"}).text
         assert [one for one in names if f">{one['operationId']}<" not in text] == []
         assert 'href="/docs"' in client.get("/", headers={"Accept": "text/html"}).text
+
+
+def test_each_operation_has_an_example_that_the_service_takes(service: Whole) -> None:
+    """Nothing of it is in the wrong form; whether the example's run or partition is there is another matter."""
+    with service.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        for path, methods in paths.items():
+            for method, operation in methods.items():
+                [sample] = operation["x-codeSamples"]
+                *command, address = shlex.split(sample["source"])
+                body = json.loads(command[-1]) if "-d" in command else None
+                assert (body is not None) == ("requestBody" in operation)
+                assert method.upper() == (command[command.index("-X") + 1] if "-X" in command else "GET")
+                assert re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), urlsplit(address).path)
+                if not path.endswith(STREAMS):
+                    asked = address.removeprefix("http://127.0.0.1:8936")
+                    answer = client.request(method, asked, json=body)
+                    problem = {} if answer.is_success else answer.json()
+                    assert problem.get("code") not in {"invalid-request", "bad-request"}, (sample, problem)
 
 
 def test_parameters_of_a_path_come_as_they_stand_in_it(service: Whole) -> None:
