@@ -36,17 +36,20 @@ from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
-from resnap.tiering.judging.refusal import FAULTS, Reason
+from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import looked_at
 from resnap.tiering.tier import Ended, Left, Tiered, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import Place
+    from resnap.storage.sources.files import Sources
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.planner import Planner
     from resnap.tiering.selection import SelectedPartition
@@ -98,7 +101,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
 
     def ship(report: Callable[[Result], None]) -> None:
         def heard(row: TierRow) -> None:
-            for result in _results(row, context):
+            for result in _results(row, work.planner.engine.reading.sources, context):
                 report(result)
 
         tier(request.scope, work, heard, saved=request.saved)
@@ -106,11 +109,12 @@ def run(request: Asked, context: Context) -> Results[Result]:
     return ship
 
 
-def _results(row: TierRow, context: Context) -> Iterator[Result]:
+def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Result]:
     """Yield the results that come of what the work reports, and notify the observer of it."""
     match row:
         case Left():
-            yield from _begun(row, context)
+            is_any = any(order.left.candidates.segments for order in row.orders)
+            yield from _begun(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
             yield Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, row=row)
         case Tiered():
@@ -122,9 +126,14 @@ def _results(row: TierRow, context: Context) -> Iterator[Result]:
             yield Result(findings=(row,))
 
 
-def _begun(left: Left, context: Context) -> Iterator[Result]:
-    """Yield what there is to ship, and what of the sources, or of the manifests in the store, cannot be read."""
+def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
+    """Yield what there is to ship, what keeps a broker from starting, and what cannot be read.
+
+    That is of the sources, or of the manifests in the store.
+    """
     yield Told(row=left)
+    ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
+    yield Result(warnings=tuple(f"{Reason.NO_START.value}: {one}: {HINTS[Reason.NO_START]}" for one in ended_by))
     yield from unread(left.selection)
     for order in (one for one in left.orders if one.left.failures):
         _count_mismatches(order.left.failures, context)
@@ -137,10 +146,12 @@ def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
             context.observer.mismatch(Mismatch.OBJECT)
 
 
-def _stops(planner: Planner, left: Left, context: Context) -> Iterator[str]:
-    """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason."""
+def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[str]:
+    """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason.
+
+    That is without what is said before, and without what is an error.
+    """
     found: dict[Reason, list[tuple[SelectedPartition, Refusal]]] = {}
-    starts = left.selection.starts(planner.engine.reading.sources)
     known = {order.topic_partition: order.left.candidates.high_watermark for order in left.orders}
     with context.progress("judge") as (progress,):
         for selected in looked_at([order.selected for order in left.orders], progress):
@@ -148,9 +159,11 @@ def _stops(planner: Planner, left: Left, context: Context) -> Iterator[str]:
             judged = planner.judge(selected, known[selected.topic_partition], start)
             blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
             stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
-            stops.pop(Reason.MISSING_SNAPSHOT, None)  # is rebuilt
+            for reason in (Reason.MISSING_SNAPSHOT, Reason.NO_START):  # the one is rebuilt
+                stops.pop(reason, None)
             for reason, refusal in stops.items():
-                found.setdefault(reason, []).append((selected, refusal))
+                if refusal not in start.refusals:
+                    found.setdefault(reason, []).append((selected, refusal))
     for reason, places in found.items():
         selected, first = places[0]
         more = f" (and {some(len(places) - 1, 'more partition')})" if len(places) > 1 else ""
@@ -161,14 +174,24 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
     with context.progress("look", "plan") as (looking, planning):
         left = left_to_ship(request.scope, work, request.saved, looking)
         planned = plans_of(work, left.orders, planning)
-    yield from _begun(left, context)
+    starts = left.selection.starts(work.planner.engine.reading.sources)
+    yield from _begun(left, starts, context)
     for one in planned:
         yield WouldReplay.of(one)
-    yield WouldReplay(warnings=tuple(_stops(work.planner, left, context)))
+    yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
+    faults: dict[TopicPartition, tuple[DataError, ...]] = {}
+    others = 0
     for order in left.orders:
-        if any(refusal.reason is Reason.LOST_PRODUCER_STATE for refusal in order.left.candidates.refusals):
-            faults = tuple(_refusals_at_fault(order.topic_partition, order.left.candidates.refusals))
-            yield WouldReplay(topic_partition=order.topic_partition, state=PartitionState.FAILED, faults=faults)
+        to_ship = {segment.base_offset for segment in order.left.candidates.segments}
+        bad = [one for one in starts[order.selected.inventory.partition.path].refusals if one.base_offset in to_ship]
+        others += len(to_ship) - len(bad)
+        found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
+        if found:
+            faults[order.topic_partition] = tuple(found)
+    for topic_partition, errors in faults.items():
+        yield Result(
+            topic_partition=topic_partition, state=PartitionState.FAILED, faults=errors, partly_done=others > 0
+        )
     for order in (one for one in left.orders if one.doubted):
         number = len(order.doubted)
         what = (
@@ -239,6 +262,17 @@ def _stop(value: object) -> str:
     return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
+def _unsettled(orders: Iterable[TierOrder]) -> Iterator[str]:
+    """Say which segments wait until a manifest is repaired."""
+    number = sum(len(order.left.unsettled) for order in orders)
+    if number:
+        them = agreeing(number, "it", "them")
+        yield (
+            f"{some(number, 'segment')} left alone: the store has a manifest of {them} that cannot be used."
+            f" Keep {them} on this disk until what the errors name is repaired."
+        )
+
+
 class TierView(View[Result]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
@@ -302,6 +336,7 @@ class TierView(View[Result]):
         self._orders = orders
         self._already = {order.topic_partition: order.left.already for order in orders}
         self._totals["already"] = sum(order.left.already for order in orders)
+        self._has_failed = any(order.left.failures for order in orders)
         self._coming.extend(order.topic_partition for order in orders if order.left.candidates.segments)
 
     def _count(self, shipment: PartitionShipment) -> None:
@@ -321,6 +356,7 @@ class TierView(View[Result]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do about each reason for a stop."""
         yield self._sum()
+        yield from _unsettled(self._orders)
         yield from self._unchanged()
         for reason, hint in self._stops.items():
             yield f"{reason}: {hint}."
@@ -370,6 +406,7 @@ class DryTierView(DryRunView):
     def __init__(self, to: str) -> None:
         super().__init__()
         self._to = to
+        self._orders: Sequence[TierOrder] = ()
         self._segments: list[int] = []
         self._topics: dict[str, list[int]] = {}
         """Sizes of the segments that are left to ship, by topic."""
@@ -377,7 +414,7 @@ class DryTierView(DryRunView):
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
         if isinstance(result, Told) and isinstance(result.row, Left):
-            orders = result.row.orders
+            self._orders = orders = result.row.orders
             left = [segment for order in orders for segment in order.left.candidates.segments]
             self._segments = [segment.size_bytes for segment in left]
             for order in orders:
@@ -401,8 +438,10 @@ class DryTierView(DryRunView):
 
     def closing(self) -> Iterator[str]:
         """Yield what would be shipped."""
+        yield from _unsettled(self._orders)
         if self._topics and not self._segments:
-            yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
+            if not any(order.left.failures for order in self._orders):
+                yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
             return
         what = f"up to {some(len(self._segments), 'segment')} ({human_bytes(sum(self._segments))})"
         yield f"would write {what} into {self._to}. Nothing was written."

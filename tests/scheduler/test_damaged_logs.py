@@ -258,6 +258,40 @@ def test_a_damaged_file_of_the_log_dir_is_reported_and_what_it_would_have_said_i
         assert files_of(tmp_path / "store") == {}
 
 
+@pytest.mark.parametrize(("name", "code"), [("leader-epoch-checkpoint", 0), ("00000000000000000000.txnindex", 3)])
+def test_what_keeps_a_broker_from_starting_is_said_alike_with_and_without_dry_run(
+    command: Resnap, broker_log: Path, tmp_path: Path, name: str, code: int
+) -> None:
+    (broker_log / "payments-0" / name).write_bytes(b"\x7f" * 34)
+    tier = ("tier", broker_log, *ROLL, "--to", (tmp_path / "store").as_uri())
+    dry, done = command(*tier, "--dry-run"), command(*tier)
+    assert (dry.code, done.code) == (code, code)
+    for ran in (dry, done):
+        [warning] = [line for line in ran.err.splitlines() if line.startswith("warning: no-start: ")]
+        assert f"{broker_log}/payments-0/{name}" in warning
+        assert "before the broker starts, take that partition" in warning
+        faults = [line.split(": ")[1:3] for line in ran.err.splitlines() if line.startswith("error: ")]
+        assert faults == ([["payments-0", "index-unusable"]] if code else [])
+
+
+def test_a_segment_of_which_the_manifest_is_damaged_is_said_to_wait(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    tier = ("tier", broker_log, *ROLL, "--topic", "orders", "--to", (tmp_path / "store").as_uri())
+    assert command(*tier).code == 0
+    manifest = min((tmp_path / "store").rglob("*.manifest"))
+    manifest.write_bytes(manifest.read_bytes()[:20])
+    for flags in ((), ("--dry-run",)):
+        ran = command(*tier, *flags)
+        assert ran.code == 3
+        assert (
+            "1 segment left alone: the store has a manifest of it that cannot be used. Keep it on this disk" in ran.out
+        )
+        assert "Nothing to ship" not in ran.out
+        assert manifest.name in ran.err
+        assert "delete the manifest to ship the segment again" in ran.err
+
+
 def test_input_that_kafka_refuses_is_refused_from_there_on(
     command: Resnap, broker_log: Path, tmp_path: Path, middle: Hurt
 ) -> None:
