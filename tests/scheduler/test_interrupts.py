@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import pytest
@@ -17,8 +19,8 @@ from resnap.scheduler.cli.failures import INTERRUPTED, TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 WAITING: Final = """
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -151,6 +153,20 @@ def test_an_interrupt_ends_with_its_exit_code_wherever_it_comes(
         [sys.executable, "-m", "midst"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (ran.returncode, ran.stderr) == (code, "interrupted\n")
+
+
+@pytest.mark.parametrize(("told", "code"), [("SIGINT", INTERRUPTED), ("SIGHUP", INTERRUPTED), ("SIGTERM", TERMINATED)])
+def test_an_interrupt_while_the_command_is_being_loaded_ends_as_any_other(told: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(f"import signal; signal.raise_signal(signal.{told})\n")  # is imported first
+    module, _, function = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["scripts"]["resnap"].partition(":")
+    script = f"import sys; from {module} import {function}; sys.exit({function}())"
+    for words in (["-m", "resnap"], ["-c", script]):
+        command = [sys.executable, *words, "version"]
+        ran = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "interrupted\n")
 
 
 def test_an_interrupt_that_comes_while_c_calls_python_is_handled_and_not_printed() -> None:

@@ -24,7 +24,7 @@ def main() -> None:
         )
     sys.path[0] = str(unpacked(Path(sys.argv[0]).absolute()))
     os.environ.setdefault("RESNAP_ENGINE", "local")  # there is no Spark in it
-    from resnap.scheduler.cli import main as run  # noqa: PLC0415 - is there from here on
+    from resnap.__main__ import main as run  # noqa: PLC0415 - is there from here on
 
     run()
 
