@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -209,22 +209,23 @@ def make_snapshot(
     existing = None if boundary.existing is None else _existing(boundary.existing, ids, sources)
     comparison = None
     if existing is not None:
+        entries, is_empty, sha256, written_ms = existing
         comparison = compare(
-            existing.entries,
+            entries,
             found.entries,
             kept_after_ms=plan.rules.kept_after_ms(as_of_ms),
-            written_ms=existing.written_ms,
+            written_ms=written_ms,
             expiration_ms=plan.rules.written_under.expiration_ms,
             seen=seen,
             # Where nothing was read, nothing is known of any batch.
             read_from=boundary.offset if window_start_offset is None else window_start_offset,
             begins=plan.known_from(),
             left_out=[producer.producer_id for producer in harmful(found.left_out)],
-            is_empty=existing.is_empty,
+            is_empty=is_empty,
             lacks_records=lacks_records,
             idle_since=partial(_idle_since, plan, boundary, sources, {} if idle_times is None else idle_times),
         )
-        comparison = replace(comparison, sha256=existing.sha256)
+        comparison = replace(comparison, sha256=sha256)
     return BoundaryResult(
         boundary=boundary,
         outcome=Outcome.REBUILT,
@@ -264,7 +265,8 @@ def _idle_since(
         batches = {}  # it has gone since it was read: nothing explains these entries
     for producer_id, key in unknown.items():
         known[key] = _idle_times(batches.get(producer_id, []))
-    return IdleSince(*(np.array([known[key][which] for key in keys], dtype=np.int64) for which in range(2)))
+    before_marker, before_data = (np.array([known[key][which] for key in keys], dtype=np.int64) for which in range(2))
+    return before_marker, before_data
 
 
 def _idle_times(batches: Iterable[Batch]) -> tuple[int, int]:
@@ -284,18 +286,11 @@ def _idle_times(batches: Iterable[Batch]) -> tuple[int, int]:
     return before_marker, before_data
 
 
-class _Existing(NamedTuple):
-    """An existing snapshot, or the part of it that a task compares."""
+def _existing(locator: str, ids: IdRange | None, sources: Sources) -> tuple[Array, bool, str, int] | None:
+    """Return the entries of ``ids`` in a snapshot: all entries of a large run may exceed a task's memory.
 
-    entries: Array
-    is_empty: bool
-    """Whether it has no entry."""
-    sha256: str
-    written_ms: int
-
-
-def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing | None:
-    """Read a snapshot, and keep the entries of ``ids``: all entries of a large run may exceed a task's memory."""
+    With them come whether it has no entry at all, its SHA-256, and when it was written; None if it cannot be read.
+    """
     digest = hashlib.sha256()
 
     def read(position: int, length: int) -> bytes:
@@ -312,7 +307,7 @@ def _existing(locator: str, ids: IdRange | None, sources: Sources) -> _Existing 
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # Joining turns numbers into the machine's own byte order.
     entries = np.concatenate(kept).astype(ENTRY_DTYPE) if kept else np.zeros(0, dtype=ENTRY_DTYPE)
-    return _Existing(entries, is_empty=not kept, sha256=digest.hexdigest(), written_ms=written_ms)
+    return entries, not kept, digest.hexdigest(), written_ms
 
 
 def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN) -> list[BoundaryResult]:

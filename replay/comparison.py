@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -101,13 +101,9 @@ class Comparison:
         return explained or self.verdict in {Verdict.PROVEN, Verdict.UNPROVEN}
 
 
-class IdleSince(NamedTuple):
-    """The smallest timestamps that entries had while they could expire."""
-
-    before_marker: IntArray
-    """Between the last data batch and the last marker."""
-    before_data: IntArray
-    """Between the last marker and the last data batch; 0 where the marker was not read."""
+IdleSince: TypeAlias = "tuple[IntArray, IntArray]"
+"""The smallest timestamps that entries had while they could expire: between the last data batch and the last marker,
+and between the last marker and the last data batch, 0 where the marker was not read."""
 
 
 _VALUE_FIELDS = (
@@ -163,14 +159,12 @@ def compare(
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
     kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
     if lost.any() and idle_since is not None:
-        lost[lost] = written_ms - idle_since(ours[lost]).before_data >= expiration_ms
+        lost[lost] = written_ms - idle_since(ours[lost])[1] >= expiration_ms
     equal &= lost | forgotten | (ours["coordinator_epoch"] == matched["coordinator_epoch"])
     batch_lost = _lacks_batch_alone(ours, matched)
     if batch_lost.any():
         batch_lost[batch_lost] = (
-            written_ms - idle_since(ours[batch_lost]).before_marker >= expiration_ms
-            if idle_since is not None
-            else False
+            written_ms - idle_since(ours[batch_lost])[0] >= expiration_ms if idle_since is not None else False
         )
     equal |= batch_lost
     ahead = ~equal & (np.isin(ours["producer_id"], left_out) | (lacks_records & ~_is_behind(matched, ours)))

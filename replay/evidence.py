@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -196,9 +196,9 @@ def load_evidence(
     for snapshot, found in zip(snapshots, shown, strict=True):
         if found is not None:
             if snapshot not in others:  # our own snapshots are not evidence
-                newest[found.has_entries] = snapshot.offset
-            seen_open |= dict.fromkeys(found.open, snapshot.offset)
-            below.append(found.below)
+                newest[found[0]] = snapshot.offset
+            seen_open |= dict.fromkeys(found[1], snapshot.offset)
+            below.append(found[2])
     transactions = tuple(txn for of_segment in aborted for txn in of_segment or ())
     begun_below = (txn for txn in transactions if txn.first_offset < begins)
     shown_open = {(entry.producer_id, entry.current_txn_first_offset) for entry in seen_open}
@@ -244,23 +244,14 @@ def _markers(partition: PartitionDir, aborted: Sequence[AbortedTxn], sources: So
     return found
 
 
-class _Shown(NamedTuple):
-    """The facts that one snapshot shows."""
-
-    has_entries: bool
-    open: list[ProducerEntry]
-    """Those with an open transaction."""
-    below: Array
-    """Those whose last batch lies below the first segment."""
-
-
-def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> _Shown | None:
+def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> tuple[bool, list[ProducerEntry], Array] | None:
+    """Return whether a snapshot has entries, those with an open transaction, and those last seen below ``begins``."""
     try:
         entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
     except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may lie elsewhere
         return None
     below = np.zeros(0, dtype=SHOWN_DTYPE) if not begins else _below(entries, begins, snapshot.offset)
-    return _Shown(bool(len(entries)), _open_entries(entries), below)
+    return bool(len(entries)), _open_entries(entries), below
 
 
 def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:

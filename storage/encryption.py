@@ -24,7 +24,8 @@ import os
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, Final, Self
 
 from resnap.storage.errors import ConfigurationError, FormatError
 
@@ -230,19 +231,11 @@ def _oaep(key: Any) -> Any:  # noqa: ANN401 - as above
     return library.PKCS1_OAEP.new(key, hashAlgo=library.SHA3_512)
 
 
-class _Library(NamedTuple):
-    """The parts of PyCryptodome that Resnap uses."""
-
-    AES: Any
-    PKCS1_OAEP: Any
-    SHA3_512: Any
-    RSA: Any
-
-
 @cache
-def _library() -> _Library:
+def _library() -> Any:  # noqa: ANN401 - as above
+    """Return the parts of PyCryptodome that Resnap uses."""
     from Crypto.Cipher import AES, PKCS1_OAEP  # noqa: PLC0415 - asked for by encrypted stores only
     from Crypto.Hash import SHA3_512  # noqa: PLC0415
     from Crypto.PublicKey import RSA  # noqa: PLC0415
 
-    return _Library(AES, PKCS1_OAEP, SHA3_512, RSA)
+    return SimpleNamespace(AES=AES, PKCS1_OAEP=PKCS1_OAEP, SHA3_512=SHA3_512, RSA=RSA)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD
@@ -46,13 +46,6 @@ _AGAIN_FOR_BROKERS: Final = (
 )
 
 
-class _Lack(NamedTuple):
-    """A stored segment, and what its snapshot lacks."""
-
-    segment: ShippedSegment
-    what: str
-
-
 @dataclass(frozen=True, slots=True)
 class HeldCheck:
     """Checks the stored segments that the orders of one run doubt."""
@@ -77,7 +70,7 @@ class HeldCheck:
             if closed is None:
                 doubtful[order.selected.topic_partition] = order
             else:
-                yield self._problem(order, [_Lack(one, f"it may lack producers: {closed}") for one in order.doubted])
+                yield self._problem(order, [(one, f"it may lack producers: {closed}") for one in order.doubted])
         plans = []
         for order in doubtful.values():
             plans.append(self._plan(order))
@@ -118,14 +111,15 @@ class HeldCheck:
         facts = load_facts(inventory.partition, self.engine.reading.sources)
         return plan_replay(inventory, facts, [one for one in wanted if one is not None], self.rules, compare=compare)
 
-    def _problem(self, order: TierOrder, wrong: list[_Lack]) -> VerificationError:
-        what = "; ".join(f"at {one.segment.next_base_offset} {one.what}" for one in wrong[:MOST_SHOWN])
+    def _problem(self, order: TierOrder, wrong: list[tuple[ShippedSegment, str]]) -> VerificationError:
+        """Return the error about the segments ``wrong``, each with what its snapshot lacks."""
+        what = "; ".join(f"at {one.next_base_offset} {lacks}" for one, lacks in wrong[:MOST_SHOWN])
         more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
-            f"{self._made(order, [one.segment for one in wrong])}: {what}{more}",
+            f"{self._made(order, [one for one, _ in wrong])}: {what}{more}",
             hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
             "these snapshots, where the store holds the beginning of the log; else"
-            f" {_AGAIN if all(one.segment.is_replaceable for one in wrong) else _AGAIN_FOR_BROKERS}",
+            f" {_AGAIN if all(one.is_replaceable for one, _ in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
@@ -173,14 +167,16 @@ def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
     return found.outcome is not Outcome.REBUILT or bool(found.entries)
 
 
-def _lack(segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan) -> _Lack | None:
-    """Return what the snapshot of ``segment`` lacks, or why it was not compared."""
+def _lack(
+    segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan
+) -> tuple[ShippedSegment, str] | None:
+    """Return ``segment``, and what its snapshot lacks, or why it was not compared; None if it lacks nothing."""
     if found is None or found.boundary.offset != segment.next_base_offset:
         return None  # if no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
-        return _Lack(segment, f"it may lack producers: {found.reason or 'it could not be compared'}")
+        return segment, f"it may lack producers: {found.reason or 'it could not be compared'}"
     lacks = lacking(found, found.comparison, plan, segment.snapshot_origin)
-    return _Lack(segment, f"it lacks {named(lacks)}") if lacks.total else None
+    return (segment, f"it lacks {named(lacks)}") if lacks.total else None
 
 
 def _offsets(segments: Iterable[ShippedSegment]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import scratch_directory, snapshot_key
@@ -56,13 +56,6 @@ _A_REQUEST: Final = 50
 """Partitions whose producers a broker is asked for at once."""
 
 
-class _Compared(NamedTuple):
-    """A partition that may have lost state on all its replicas."""
-
-    place: PartitionReplicas
-    topic: TopicFacts
-
-
 @dataclass(slots=True, kw_only=True)
 class LeaderReplay:
     """The comparison of replicas with the log.
@@ -81,7 +74,7 @@ class LeaderReplay:
     places: Sequence[PartitionReplicas]
 
     @property
-    def partitions(self) -> dict[TopicPartition, _Compared]:
+    def partitions(self) -> dict[TopicPartition, PartitionReplicas]:
         """The tiered partitions whose leaders do not have the beginning of the log on their disk."""
         found = {}
         for place in self.places:
@@ -90,7 +83,7 @@ class LeaderReplay:
             if topic is None or facts is None or place.leader is None or not topic.is_tiered:
                 continue
             if facts.local_start_offset is None or facts.local_start_offset > (facts.log_start_offset or 0):
-                found[place.topic_partition] = _Compared(place, topic)
+                found[place.topic_partition] = place
         return found
 
     def findings(self, planner: Planner, now_ms: int, show: Show) -> Iterator[ReplicaFinding]:
@@ -102,12 +95,12 @@ class LeaderReplay:
         """
         wanted = self.partitions
         logs, unread = self._logs(wanted, planner)
-        answers = self._answers([wanted[name].place for name in logs])
+        answers = self._answers([wanted[name] for name in logs])
         times = self.brokers.times()
         tolerance = Tolerance(now_ms=now_ms, expiration_ms=times.expiration_ms, deleted=DeletedRecords())
         for name in wanted.keys() - logs.keys():
             why = unread.get(name, f"{self.scope.remote} holds nothing of it")
-            yield wanted[name].place.finding(None, ReplicaState.UNKNOWN, why)
+            yield wanted[name].finding(None, ReplicaState.UNKNOWN, why)
         by_mark = {
             name
             for name in logs
@@ -117,11 +110,11 @@ class LeaderReplay:
         }
         with scratch_directory("replicas") as directory:
             for result in self._replayed({name: logs[name] for name in by_mark}, planner, directory, show):
-                place = wanted[result.topic_partition].place
+                place = wanted[result.topic_partition]
                 yield from _compared(place, result, answers[result.topic_partition], directory, tolerance)
 
     def _logs(
-        self, wanted: Mapping[TopicPartition, _Compared], planner: Planner
+        self, wanted: Mapping[TopicPartition, PartitionReplicas], planner: Planner
     ) -> tuple[dict[TopicPartition, SelectedPartition], dict[TopicPartition | None, str]]:
         """Return the logs of ``wanted``, and why others cannot be read.
 
@@ -130,7 +123,7 @@ class LeaderReplay:
         if not wanted or self.scope.remote is None:
             return {}, {}
         sources = planner.engine.reading.sources
-        ids = {one.topic.name: one.topic.topic_id for one in wanted.values() if one.topic.topic_id is not None}
+        ids = {name.topic: topic_id for name in wanted if (topic_id := self.topics[name.topic].topic_id) is not None}
         asked = [
             TopicIdPartition(name=name.topic, id=ids[name.topic], partition=name.partition)
             for name in wanted
@@ -163,7 +156,7 @@ class LeaderReplay:
             found |= {
                 one.topic_partition: one
                 for one in selection.partitions
-                if scope is remote or one.log_dir.broker_id in wanted[one.topic_partition].place.in_sync
+                if scope is remote or one.log_dir.broker_id in wanted[one.topic_partition].in_sync
             }
             unread |= {one.topic_partition: str(one.error) for one in selection.problems}
         return {name: one for name, one in found.items() if one.inventory.partition.boundaries}, unread

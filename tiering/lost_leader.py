@@ -296,18 +296,13 @@ def _place(connect: Connect, topic_partition: TopicPartition, warn: Callable[[st
         return None
 
 
-class RightIndex(NamedTuple):
-    """A correct transaction index for a segment that has a wrong one, or none."""
+def right_indexes(
+    partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources
+) -> Iterator[tuple[Segment, bytes, tuple[AbortedTxn, ...]]]:
+    """Yield the closed segments of the log dir whose transaction indexes are wrong or not there, with correct ones.
 
-    segment: Segment
-    body: bytes
-    """Of no bytes where nothing was aborted."""
-    not_there: tuple[AbortedTxn, ...]
-    """Its entries that are not there: consumers of this replica were served the records of these."""
-
-
-def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sources: Sources) -> Iterator[RightIndex]:
-    """Yield the correct indexes for the wrong ones, of closed segments of the log dir.
+    An index has no bytes where nothing was aborted. The last value are its entries that are not there: consumers of
+    this replica were served the records of these.
 
     Only segments are judged with a snapshot without missing producers at their base offset, in ``snapshots`` by offset.
 
@@ -325,4 +320,4 @@ def right_indexes(partition: PartitionDir, snapshots: Mapping[int, bytes], sourc
         if there is None or found.judge(there, before).problems:
             right = found.entries(before)
             not_there = tuple(one for one in right if one not in (there or ()))
-            yield RightIndex(segment, write_transaction_index(right), not_there)
+            yield segment, write_transaction_index(right), not_there

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from resnap.replay.explain import log_end
 from resnap.storage.disk import is_there
@@ -258,7 +258,7 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
     partitions: dict[TopicPartition, SelectedPartition] = {}
     facts = scope.live()
     opened, problems = _readable(scope, facts, sources)
-    joining = scope.joining or _joining(scope, [one.log_dir for one in opened], sources)
+    joining = scope.joining or _joining(scope, [log_dir for log_dir, _ in opened], sources)
     problems += () if joining is None else joining.stored.problems
     known = cache(partial(_known_in_log_dirs, scope, sources))
     for log_dir, metadata in opened:
@@ -289,20 +289,15 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
         partitions=tuple(partitions[key] for key in sorted(partitions)),
         problems=tuple(problems),
         incomplete=tuple(one for log_dir, _ in opened for one in log_dir.incomplete),
-        log_dirs=tuple(one.log_dir for one in opened),
+        log_dirs=tuple(log_dir for log_dir, _ in opened),
     )
-
-
-class _Opened(NamedTuple):
-    log_dir: LogDir
-    metadata: ClusterMetadata
 
 
 def _readable(
     scope: Scope, facts: ClusterFacts | None, sources: Sources
-) -> tuple[list[_Opened], list[PartitionProblem]]:
+) -> tuple[list[tuple[LogDir, ClusterMetadata]], list[PartitionProblem]]:
     """Return the sources in scope that can be read, and what is wrong with the others."""
-    opened: list[_Opened] = []
+    opened: list[tuple[LogDir, ClusterMetadata]] = []
     problems: list[PartitionProblem] = []
     for source in scope.sources:
         try:
@@ -321,12 +316,12 @@ def _partition_of(path: Path) -> TopicPartition | None:
     return name.topic_partition if name is not None and is_there(path.parent / META_PROPERTIES) else None
 
 
-def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources) -> _Opened:
+def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources) -> tuple[LogDir, ClusterMetadata]:
     """Return a source with what the running cluster, or a metadata log, says of its topics."""
     listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids, counts=scope.counts)
     metadata = scope.metadata(source)
     listed = with_strays(listed, metadata.unknown)
-    return _Opened(with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata)
+    return with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata
 
 
 def joined_once(scope: Scope, sources: Sources) -> Scope:
@@ -337,7 +332,7 @@ def joined_once(scope: Scope, sources: Sources) -> Scope:
     log_dirs = []
     for source in scope.sources if scope.remote is not None else ():
         with suppress(ResnapError):
-            log_dirs.append(_opened(source, scope, None, sources).log_dir)
+            log_dirs.append(_opened(source, scope, None, sources)[0])
     return replace(scope, joining=_joining(scope, log_dirs, sources)) if log_dirs else scope
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +17,6 @@ from resnap.tiering.judging.planning import can_be_tiered, lost_boundaries
 if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.tiering.selection import SelectedPartition, Selection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedCheck:
-    """The result of checking staged snapshots."""
-
-    broken: tuple[VerificationError, ...]
-    """Those that no broker could load."""
-    absent: int
-    """Lost boundaries for which there is none."""
 
 
 def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -> dict[int, str]:
@@ -49,8 +38,8 @@ def staged_snapshots(selected: SelectedPartition, root: str, sources: Sources) -
     return {offset: str(path) for offset, key in found.items() if is_there(path := Path(root, key))}
 
 
-def check_staged(selection: Selection, root: str, sources: Sources) -> StagedCheck:
-    """Check the snapshots below ``root`` before they are compared.
+def check_staged(selection: Selection, root: str, sources: Sources) -> tuple[tuple[VerificationError, ...], int]:
+    """Return which snapshots below ``root`` no broker could load, and how many lost boundaries have none.
 
     Raises:
         UsageError: ``root`` is not a directory, or has no snapshot of any boundary in scope.
@@ -67,7 +56,7 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> StagedChe
     if not found:
         what = f"{root} has no snapshot of any boundary in scope"
         raise UsageError(what, hint="give what `resnap regenerate --into` was given, and the log dir it was made from")
-    return StagedCheck(broken=tuple(broken), absent=absent)
+    return tuple(broken), absent
 
 
 def _unusable(sources: Sources, staged: tuple[int, str]) -> VerificationError | None:

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import pickle
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import groupby, pairwise
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -246,22 +246,9 @@ def _mixed(ids: IntArray) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-class Scheduled(NamedTuple):
-    """A split and its task."""
-
-    run: int
-    """Index of its run in the job."""
-    split: Split
-    certain_silence_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanTask:
-    """The splits of one task."""
-
-    splits: tuple[Scheduled, ...]
-    plans: tuple[tuple[int, PartitionPlan, Run], ...]
-    """The runs whose first split is here: (index, plan, run)."""
+ScanTask: TypeAlias = tuple[list[tuple[int, "PartitionPlan", "Run"]], list[tuple[int, "Split", int]]]
+"""The runs whose first split is in a task, as (index of the run in the job, plan, run), and all of its splits, as
+(index of the run, split, certain silence in milliseconds)."""
 
 
 def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:
@@ -272,25 +259,19 @@ def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: 
     size_bytes = sum(segment.size_bytes for plan, run in runs for segment in plan.segments[run.start : run.end])
     cut_bytes = part_bytes(reading, size_bytes, slots=slots)
     share = min(size_bytes / (slots * TASKS_PER_SLOT) + 1, SCAN_TASK_BYTES)
-    tasks: list[list[Scheduled]] = [[]]
-    filled = 0
+    tasks: list[ScanTask] = [([], [])]
+    filled, begun = 0, 0
     for index, (plan, run) in enumerate(runs):
         for split in plan_splits(plan, run, cut_bytes):
-            if filled >= share or len(tasks[-1]) == TASK_SPLITS:
-                tasks.append([])
+            if filled >= share or len(tasks[-1][1]) == TASK_SPLITS:
+                tasks.append(([], []))
                 filled = 0
-            tasks[-1].append(Scheduled(index, split, plan.rules.written_under.certain_silence_ms))
+            # A run without a split goes with the next one.
+            tasks[-1][0].extend((number, *runs[number]) for number in range(begun, index + 1))
+            begun = index + 1
+            tasks[-1][1].append((index, split, plan.rules.written_under.certain_silence_ms))
             filled += split.size_bytes
-    return list(_with_plans(tasks, runs))
-
-
-def _with_plans(tasks: Iterable[Sequence[Scheduled]], runs: Sequence[tuple[PartitionPlan, Run]]) -> Iterator[ScanTask]:
-    sent = -1
-    for splits in tasks:
-        if splits:
-            fresh = range(sent + 1, splits[-1].run + 1)
-            sent = splits[-1].run
-            yield ScanTask(splits=tuple(splits), plans=tuple((index, *runs[index]) for index in fresh))
+    return [task for task in tasks if task[1]]
 
 
 def scan(
@@ -305,9 +286,10 @@ def scan(
 
     ``done`` is called for each split, and ``met`` with the producers of a run.
     """
-    for run, plan, stretch in task.plans:
+    plans, splits = task
+    for run, plan, stretch in plans:
         yield run, plan_block(plan, stretch)
-    for run, split, silence_ms in task.splits:
+    for run, split, silence_ms in splits:
         samples: list[IntArray] = [np.zeros(0, dtype=np.int64)]
         yield from ((run, block) for block in _split_blocks(split, silence_ms, reading, size, samples))
         met({run: reduce(join, samples)})

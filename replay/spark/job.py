@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from pyspark import AccumulatorParam, InheritableThread, StorageLevel
 
@@ -61,14 +61,10 @@ TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
 _STOP_TIMEOUT_S: Final = 20
 
 
-class _Division(NamedTuple):
-    """How the runs of a job are divided among combining tasks."""
-
-    shares: tuple[Share, ...]
-    first_share: tuple[int, ...]
-    """The number of the first share of each run; its further ranges have the numbers after it."""
-    starts: dict[int, tuple[int, ...]]
-    """For each run with several ranges, the producer ids at which all ranges but the first begin."""
+_Division: TypeAlias = tuple[tuple[Share, ...], list[int], dict[int, tuple[int, ...]]]
+"""How the runs of a job are divided among combining tasks: all shares; the number of the first share of each run, after
+which come its further ranges; and, for each run with several ranges, the producer ids at which all but the first begin.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +258,7 @@ def _divided(met: Mapping[int, IntArray], runs: int, producers_per_task: int) ->
             shares.extend(Share(run, number, ids) for number, ids in enumerate(id_ranges(begin)))
         else:
             shares.append(Share(run, 0, None))
-    return _Division(tuple(shares), tuple(first_share), starts)
+    return tuple(shares), first_share, starts
 
 
 def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[RunResult]:

@@ -309,12 +309,12 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
     return [
         {
             "brokerId": broker_id,
-            "since": instant(period.since_ms) if period.since_ms else None,
-            "expirationMs": period.expiration.value_ms,
-            "level": period.expiration.level.value,
+            "since": instant(since_ms) if since_ms else None,
+            "expirationMs": expiration.value_ms,
+            "level": expiration.level.value,
         }
         for broker_id in _broker_ids(image)
-        for period in expiration_history(image, broker_id, _of_broker(static, broker_id))
+        for since_ms, expiration in expiration_history(image, broker_id, _of_broker(static, broker_id))
     ]
 
 

@@ -132,9 +132,9 @@ def _indexes(
     topic_partition = partition.topic_partition
     whole = {one.offset: b"".join(area.chunks(topic_partition, one.offset)) for one in staged if not one.left_out}
     staged_indexes = []
-    for right in right_indexes(partition, whole, sources):
-        staged_indexes.append(area.put_index(topic_partition, right.segment.base_offset, right.body))
-        for txn in right.not_there[:_MOST_NAMED]:
+    for segment, body, not_there in right_indexes(partition, whole, sources):
+        staged_indexes.append(area.put_index(topic_partition, segment.base_offset, body))
+        for txn in not_there[:_MOST_NAMED]:
             context.warn(
                 f"{topic_partition}: the transaction of producer {txn.producer_id} that began at offset"
                 f" {txn.first_offset} and was aborted at {txn.last_offset} is not in the transaction index:"

@@ -154,9 +154,9 @@ def _unusable(selection: Selection) -> Result:
 
 def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Staged:
     """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
-    checked = check_staged(selection, root, planner.engine.reading.sources)
-    absent = f"{some(checked.absent, 'boundary')} without the snapshot in {root} that each needs"
-    return Staged(faults=checked.broken, warnings=(absent,) if checked.absent else (), absent=checked.absent)
+    broken, absent = check_staged(selection, root, planner.engine.reading.sources)
+    lacking = f"{some(absent, 'boundary')} without the snapshot in {root} that each needs"
+    return Staged(faults=broken, warnings=(lacking,) if absent else (), absent=absent)
 
 
 def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Result]:

@@ -193,16 +193,8 @@ def _write(entries: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
 
 
-class QuorumState(NamedTuple):
-    """The content of the file."""
-
-    fields: Mapping[str, object]
-    """All but the voters, under Kafka's names."""
-    voters: tuple[int, ...]
-
-
-def read_quorum_state(data: bytes) -> QuorumState:
-    """Return the content of a ``quorum-state``.
+def read_quorum_state(data: bytes) -> tuple[dict[str, object], tuple[int, ...]]:
+    """Return the content of a ``quorum-state``: all fields but the voters, under Kafka's names, and the voters.
 
     Raises:
         FormatError: it is not of that form.
@@ -215,4 +207,4 @@ def read_quorum_state(data: bytes) -> QuorumState:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         expected = "JSON with leaderEpoch and currentVoters"
         raise FormatError("quorum state", position=0, expected=expected, found=f"{data[:80]!r} ({error})") from error
-    return QuorumState(fields, voters)
+    return fields, voters

@@ -142,8 +142,8 @@ def measure(partitions: int) -> Measured:
         waves += 1
         for task in pack(runs, Reading(), slots=SLOTS):
             tasks += 1
-            largest_bytes = max(largest_bytes, sum(one.split.size_bytes for one in task.splits))
-            largest_splits = max(largest_splits, len(task.splits))
+            largest_bytes = max(largest_bytes, sum(split.size_bytes for _, split, _ in task[1]))
+            largest_splits = max(largest_splits, len(task[1]))
             largest_pickled = max(largest_pickled, len(pickle.dumps(task)))
     return Measured(
         listed_bytes=listed_bytes,

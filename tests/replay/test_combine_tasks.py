@@ -139,8 +139,8 @@ def test_tasks_are_bounded_however_few_slots_there_are_at_first(tmp_path: Path, 
     many = replace(plan, segments=segments, runs=(replace(plan.runs[0], start=0, end=len(segments)),))
     packed = pack([(many, many.runs[0])], Reading(), slots=2)
     assert len(packed) == tasks
-    assert sum(len(task.splits) for task in packed) == len(segments)
-    assert max(sum(one.split.size_bytes for one in task.splits) for task in packed) <= SCAN_TASK_BYTES
+    assert sum(len(splits) for _, splits in packed) == len(segments)
+    assert max(sum(split.size_bytes for _, split, _ in splits) for _, splits in packed) <= SCAN_TASK_BYTES
     waiting = deque([many] * 5)
     assert next_wave(waiting, slots=2) == [many]
 
@@ -178,9 +178,9 @@ def test_tasks_cover_every_split_once_and_in_order(tmp_path: Path) -> None:
     plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True)
     for slots in (1, 2, 50):
         tasks = pack([(plan, plan.runs[0])] * 2, Reading(), slots=slots)
-        covered = [(one.run, one.split.segment_index) for task in tasks for one in task.splits]
+        covered = [(run, split.segment_index) for _, splits in tasks for run, split, _ in splits]
         assert covered == [(run, index) for run in range(2) for index in range(9)]
-        assert [run for task in tasks for run, _, _ in task.plans] == [0, 1]
+        assert [run for plans, _ in tasks for run, _, _ in plans] == [0, 1]
         assert 1 <= len(tasks) <= 18
 
 
@@ -188,9 +188,9 @@ def test_large_segments_spread_over_tasks_and_small_ones_share_them(tmp_path: Pa
     plan = planned(log_dir(tmp_path)["sound"], now_ms=NOW_MS, full=True)
     small = pack([(plan, plan.runs[0])], Reading(), slots=1)
     large = pack([(plan, plan.runs[0])], Reading(least_part_bytes=300), slots=16)
-    assert max(len(task.splits) for task in small) >= 3
+    assert max(len(splits) for _, splits in small) >= 3
     assert len(large) >= 16
-    assert max(one.split.part for task in large for one in task.splits) >= 2
+    assert max(split.part for _, splits in large for _, split, _ in splits) >= 2
 
 
 def test_blocks_are_small_enough_to_wait_for_many_partitions() -> None:

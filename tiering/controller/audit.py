@@ -85,14 +85,6 @@ class Audit:
     """Files that could not be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The distinct ids of one file."""
-
-    file: SnapshotFile | Segment
-    ids: Ids
-
-
 def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources = PLAIN) -> Audit:
     """Compare the producer ids in all snapshots and segments of ``log_dir`` with the blocks of an image.
 
@@ -111,10 +103,10 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
     image = load().relying_on(ProducerIdsRecord)
     claims = Claims(image.producer_id_blocks)
     carriers: dict[int, list[Carrier]] = {}
-    for one in read:
-        for producer_id, carrier in _carriers(one.file, claims.wrong(one.ids), sources):
+    for file, ids in read:
+        for producer_id, carrier in _carriers(file, claims.wrong(ids), sources):
             carriers.setdefault(producer_id, []).append(carrier)
-    everything = np.unique(np.concatenate([one.ids for one in read])) if read else np.empty(0)
+    everything = np.unique(np.concatenate([ids for _, ids in read])) if read else np.empty(0)
     return Audit(
         image=image,
         producer_ids=len(everything),
@@ -164,12 +156,14 @@ class Claims:
         return self._claiming[place]
 
 
-def _read_partition(partition: PartitionDir, sources: Sources, problems: list[ResnapError]) -> Iterator[_Read]:
-    """Yield the ids in the files of a partition; files that retention deleted are skipped."""
+def _read_partition(
+    partition: PartitionDir, sources: Sources, problems: list[ResnapError]
+) -> Iterator[tuple[SnapshotFile | Segment, Ids]]:
+    """Yield the distinct ids in the files of a partition; files that retention deleted are skipped."""
     files: list[SnapshotFile | Segment] = [*partition.snapshots, *partition.segments]
     for one in files:
         try:
-            yield _Read(one, _ids_in(one, sources))
+            yield one, _ids_in(one, sources)
         except GONE:
             continue
         except StoreError:

@@ -104,15 +104,6 @@ class BrokerExpiration:
         return self.settings[CHECK_INTERVAL].value_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpirationPeriod:
-    """The expiration of producers from a moment on."""
-
-    since_ms: int
-    """When the setting was changed; the beginning of the log in the first period."""
-    expiration: Effective
-
-
 def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[str, str]) -> BrokerExpiration:
     """Return how the broker ``broker_id`` expires producers; None is any broker without settings of its own.
 
@@ -127,11 +118,11 @@ def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[s
 
 def expiration_history(
     image: MetadataImage, broker_id: int | None, static: Mapping[str, str]
-) -> tuple[ExpirationPeriod, ...]:
-    """Return the broker's producer expirations, change by change, as far back as the log goes."""
+) -> list[tuple[int, Effective]]:
+    """Return the broker's producer expirations, as far back as the log goes, each with the time it was set, first 0."""
     resources = {ALL_BROKERS: Level.ALL_BROKERS, _own(broker_id): Level.BROKER}
     layers: dict[Level, dict[str, str]] = {Level.BROKER: {}, Level.ALL_BROKERS: {}}
-    periods = [ExpirationPeriod(since_ms=0, expiration=_resolved(image, broker_id, static, layers).expiration)]
+    periods = [(0, _resolved(image, broker_id, static, layers).expiration)]
     for change in image.broker_config_changes:
         level = resources.get(change.resource)
         if level is None or change.name != EXPIRATION:
@@ -140,9 +131,9 @@ def expiration_history(
         if change.value is not None:
             layers[level][change.name] = change.value
         now = _resolved(image, broker_id, static, layers).expiration
-        if now.value_ms != periods[-1].expiration.value_ms:
-            periods.append(ExpirationPeriod(since_ms=change.timestamp, expiration=now))
-    return tuple(periods)
+        if now.value_ms != periods[-1][1].value_ms:
+            periods.append((change.timestamp, now))
+    return periods
 
 
 def has_own_setting(image: MetadataImage, broker_id: int | None) -> bool | None:

@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -67,16 +67,6 @@ if TYPE_CHECKING:
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""
 _UNFINISHED: Final = "it is not what the fingerprint describes: the run that wrote it did not finish"
-
-
-class _Staged(NamedTuple):
-    """The content of a staged file."""
-
-    digest: FileDigest | None
-    """None if it is gone."""
-    entries: Entries | None
-    """None if no broker could load it."""
-    problem: str | None
 
 
 def decide(
@@ -169,7 +159,7 @@ def _compared(
     there = _entries(data, decision.offset)
     if there is None:
         return decision
-    staged = _read_staged(area, inventory.partition.topic_partition, decision.offset).entries
+    _, staged, _ = _read_staged(area, inventory.partition.topic_partition, decision.offset)
     if staged is not None and _same(there, staged):
         return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
     return _judged(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
@@ -236,16 +226,16 @@ def _checked(
     changed = staleness.of(print_)
     if changed is not None:
         return replace(decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, has changed")
-    staged = _read_staged(area, topic_partition, decision.offset)
-    if staged.digest is not None and staged.digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
+    digest, entries, problem = _read_staged(area, topic_partition, decision.offset)
+    if digest is not None and digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
-    if staged.entries is None:
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=staged.problem)
+    if entries is None:
+        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=problem)
     return replace(
         decision,
         size_bytes=print_.size_bytes,
         sha256=print_.sha256,
-        entries=len(staged.entries),
+        entries=len(entries),
         left_out=print_.left_out,
     )
 
@@ -259,7 +249,7 @@ def _readable(
     """Return ``decision``, unless the broker would delete the snapshot that it is to get."""
     if not decision.is_change or (decision.entries or 0) <= MOST_READABLE_ENTRIES:
         return decision
-    staged = _read_staged(area, topic_partition, decision.offset).entries
+    _, staged, _ = _read_staged(area, topic_partition, decision.offset)
     why = unreadable_snapshot(decision.entries or 0, releases())
     if why is None or staged is None:
         return decision
@@ -291,15 +281,18 @@ def _checked_index(
     return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
 
 
-def _read_staged(area: StagingArea, topic_partition: TopicPartition, offset: int) -> _Staged:
+def _read_staged(
+    area: StagingArea, topic_partition: TopicPartition, offset: int
+) -> tuple[FileDigest | None, Entries | None, str | None]:
+    """Return the digest of a staged file, None if it is gone; its entries, None if no broker could load it; and why."""
     data = area.read(topic_partition, offset)
     if data is None:
-        return _Staged(None, None, _gone(area.locator(topic_partition, offset)))
+        return None, None, _gone(area.locator(topic_partition, offset))
     digest = FileDigest(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     try:
-        return _Staged(digest, read_snapshot_array(data), None)
+        return digest, read_snapshot_array(data), None
     except FormatError as error:
-        return _Staged(digest, None, str(error))
+        return digest, None, str(error)
 
 
 def _gone(locator: str) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import PartitionProblem
@@ -59,12 +59,8 @@ class SnapshotState(StrEnum):
         return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
 
 
-class SnapshotContent(NamedTuple):
-    """What is known of the content of a snapshot file."""
-
-    state: SnapshotState
-    entries: int | None = None
-    detail: str | None = None
+_Content: TypeAlias = tuple[SnapshotState, int | None, str | None]
+"""What is known of the content of a snapshot file: its state, its entries, and what is wrong with it."""
 
 
 class Compaction(StrEnum):
@@ -228,34 +224,28 @@ def with_beginning(inventory: PartitionInventory) -> PartitionInventory:
     return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 
 
-def _status(
-    segment: Segment, offset: int, snapshot: SnapshotFile | None, content: SnapshotContent | None
-) -> BoundaryStatus:
+def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, content: _Content | None) -> BoundaryStatus:
     if snapshot is None or content is None:
         return BoundaryStatus(offset=offset, segment=segment, state=SnapshotState.MISSING)
+    state, entries, detail = content
     return BoundaryStatus(
-        offset=offset,
-        segment=segment,
-        state=content.state,
-        entries=content.entries,
-        detail=content.detail,
-        path=snapshot.path,
+        offset=offset, segment=segment, state=state, entries=entries, detail=detail, path=snapshot.path
     )
 
 
-def _content(sources: Sources, snapshot: SnapshotFile | None) -> SnapshotContent | None:
+def _content(sources: Sources, snapshot: SnapshotFile | None) -> _Content | None:
     """Return what the file shows; None where there is none, or a live broker has deleted it since it was listed."""
     if snapshot is None:
         return None
     if snapshot.size_bytes == 0:
-        return SnapshotContent(SnapshotState.ZERO_BYTE)
+        return SnapshotState.ZERO_BYTE, None, None
     try:
         entries = len(read_snapshot_array(sources.read(snapshot.path), snapshot.offset))
     except GONE:
         return None
     except FormatError as error:
-        return SnapshotContent(SnapshotState.CORRUPT, detail=str(error))
-    return SnapshotContent(SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries)
+        return SnapshotState.CORRUPT, None, str(error)
+    return SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries, None
 
 
 def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:

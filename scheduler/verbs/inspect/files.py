@@ -171,10 +171,10 @@ def _inspect_meta_properties(file: OpenedFile) -> Answer:
 
 
 def _inspect_quorum_state(file: OpenedFile) -> Answer:
-    state = read_quorum_state(file.content())
+    head, voters = read_quorum_state(file.content())
     columns = (Column(key="voterId", right=True),)
-    rows = [{"voterId": voter} for voter in state.voters]
-    return Answer(head=dict(state.fields), name="currentVoters", kind="voter", rows=rows, columns=columns)
+    rows = [{"voterId": voter} for voter in voters]
+    return Answer(head=head, name="currentVoters", kind="voter", rows=rows, columns=columns)
 
 
 def _inspect_manifest(file: OpenedFile) -> Answer:

@@ -64,7 +64,7 @@ def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: st
     assert (expiration.value_ms, expiration.level) == (43_200_000, Level.ALL_BROKERS)
     (offset,) = [one.offset for one in found.broker_config_changes if one.name == EXPIRATION]
     assert expiration.offset == offset
-    assert [one.expiration.value_ms for one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
+    assert [one.value_ms for _, one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
 
 
 @each(
@@ -155,7 +155,7 @@ def test_a_live_change_is_in_force_from_when_it_was_made() -> None:
         change(ALL_BROKERS, None, 60),
     )
     changed = replace(image(), broker_config_changes=changes)
-    history = [(one.since_ms, one.expiration.value_ms) for one in expiration_history(changed, 1, {EXPIRATION: "400"})]
+    history = [(since_ms, one.value_ms) for since_ms, one in expiration_history(changed, 1, {EXPIRATION: "400"})]
     assert history == [(0, 400), (10, 100), (30, 300), (50, 200), (60, 400)]
 
 
