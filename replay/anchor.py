@@ -25,7 +25,7 @@ from resnap.replay.comparison import IdleSince, compare
 from resnap.replay.explain import batches_of
 from resnap.replay.kernel.summary import NONE
 from resnap.replay.results import BoundaryResult, Outcome
-from resnap.replay.scan.state_file import Anchor, write_state
+from resnap.replay.scan.splits import Anchor, write_state
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays

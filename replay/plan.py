@@ -28,7 +28,7 @@ from resnap.storage.packed import packed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor
     from resnap.replay.window import ReplayRules, SegmentSpan
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from resnap.replay.evidence import BoundaryEvidence
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, Run
-    from resnap.replay.scan.splits import SplitSummary
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import SnapshotDigest

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.results import IdRange, SnapshotSink
-    from resnap.replay.scan.splits import SplitSummary
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.sources.files import Sources
 

@@ -20,8 +20,14 @@ from resnap.replay.results import Outcome
 from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.storage.errors import ClusterError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.tiering.cluster.producers import ActiveProducer
-from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, ReplicaState, Tolerance, lost_producers
+from resnap.tiering.cluster.replica_comparison import (
+    ActiveProducer,
+    DeletedRecords,
+    Loss,
+    ReplicaState,
+    Tolerance,
+    lost_producers,
+)
 from resnap.tiering.judging.lost_producer_state import judge_snapshots
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.planner import cost_of
@@ -44,8 +50,12 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import TopicFacts
     from resnap.tiering.cluster.live_replicas import LiveBrokers
-    from resnap.tiering.cluster.producers import ReplicaProducers
-    from resnap.tiering.cluster.replica_comparison import LostProducer, PartitionReplicas, ReplicaFinding
+    from resnap.tiering.cluster.replica_comparison import (
+        LostProducer,
+        PartitionReplicas,
+        ReplicaFinding,
+        ReplicaProducers,
+    )
     from resnap.tiering.planner import Planner
     from resnap.tiering.selection import Scope, SelectedPartition
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.scan.header_scan import ScanFacts
-from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary
-from resnap.replay.scan.state_file import read_state
+from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary, read_state
 from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.scan.reading import Reading
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor
     from resnap.storage.readers import RangeReader
 
 

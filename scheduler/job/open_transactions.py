@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
 from resnap.storage.words import instant, span
-from resnap.tiering.cluster.producers import describe_producers, describe_transactions
+from resnap.tiering.cluster.replica_comparison import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.open_transaction import Ending
 from resnap.tiering.controller.transactions.state_log import TransactionStates, read_transaction_states

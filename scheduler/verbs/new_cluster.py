@@ -12,7 +12,7 @@ from resnap.storage.errors import ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.words import some
-from resnap.tiering.cluster.producers import next_producer_id
+from resnap.tiering.cluster.replica_comparison import next_producer_id
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_current_image
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord

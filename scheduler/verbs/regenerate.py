@@ -22,8 +22,7 @@ from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selecti
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.installing.fingerprint import ComparedFile, print_segment
-from resnap.tiering.installing.staging_area import StagingArea, depended_on, prints_of
+from resnap.tiering.installing.staging_area import ComparedFile, StagingArea, depended_on, print_segment, prints_of
 from resnap.tiering.lost_leader import right_indexes
 from resnap.tiering.selection import lies_beside
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources as Storage
     from resnap.tiering.engine import Engine
-    from resnap.tiering.installing.fingerprint import SegmentPrint, StagedIndex, StagedPrint
+    from resnap.tiering.installing.staging_area import SegmentPrint, StagedIndex, StagedPrint
     from resnap.tiering.planner import Planned, Planner, Replayed
 
 _MOST_NAMED: Final = 20
@@ -112,7 +111,9 @@ def _regenerate(
             made, unchanged = (prints_of(partition, found) for found in (result.boundaries, one.still_valid))
             indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources, context)
             compared = {
-                found.boundary.offset: ComparedFile(found.comparison.sha256, result.proves_wrong(found))
+                found.boundary.offset: ComparedFile(
+                    offset=found.boundary.offset, sha256=found.comparison.sha256, is_wrong=result.proves_wrong(found)
+                )
                 for found in result.boundaries
                 if found.comparison is not None
             }

@@ -43,7 +43,6 @@ from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
 from resnap.tiering.installing.undo import refuse_running
-from resnap.tiering.restoring.file_copies import Copier
 from resnap.tiering.restoring.new_cluster import MAX_BROKER_ID, Assignment, placed, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,
@@ -53,7 +52,7 @@ from resnap.tiering.restoring.restoration import (
     open_at_end,
     restoration_of,
 )
-from resnap.tiering.restoring.restorer import Restored, Restorer, Target, without_topic_id
+from resnap.tiering.restoring.restorer import Copier, Restored, Restorer, Target, without_topic_id
 from resnap.tiering.selection import Scope, SelectedPartition, Selection, select
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file

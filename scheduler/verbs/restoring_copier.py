@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN
 from resnap.storage.disk import dress_of
 from resnap.storage.threads import Throttle
-from resnap.tiering.restoring.file_copies import Copier, FileTask
-from resnap.tiering.restoring.restorer import FILE_MODE
+from resnap.tiering.restoring.restorer import FILE_MODE, Copier, FileTask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

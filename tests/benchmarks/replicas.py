@@ -19,8 +19,14 @@ from resnap.tiering.cluster.live_replicas import (
     BrokerTimes,
     ReplicaCheck,
 )
-from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers, describe_producers
-from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas, ReplicaState
+from resnap.tiering.cluster.replica_comparison import (
+    ActiveProducer,
+    DeletedRecords,
+    PartitionReplicas,
+    ReplicaProducers,
+    ReplicaState,
+    describe_producers,
+)
 from tests.benchmarks.tables import Table, amount, seconds
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from resnap.tiering.controller.producer_ids.allocation import (
     read_body,
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
-from resnap.tiering.installing.fingerprint import read_fingerprint
+from resnap.tiering.installing.staging_area import read_fingerprint
 from resnap.tiering.installing.undo import read_manifest as read_undo_manifest
 from resnap.tiering.judging.planning import read_saved_plan
 from resnap.tiering.quota.user_quotas import decoded as decoded_quotas

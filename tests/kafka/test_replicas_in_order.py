@@ -15,7 +15,7 @@ import pytest
 
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.producers import describe_producers
+from resnap.tiering.cluster.replica_comparison import describe_producers
 from tests.kafka.brokers import DRIVER, Broker, eventually, tiering
 from tests.kafka.lost_state import IDEMPOTENT, QUICK, send_batch
 

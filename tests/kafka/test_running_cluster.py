@@ -12,7 +12,7 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.producers import ReplicaProducers, describe_producers
+from resnap.tiering.cluster.replica_comparison import ReplicaProducers, describe_producers
 from tests.kafka.brokers import Broker, eventually, zookeeper
 from tests.kafka.raw_client import RawClient
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from tests.fixture_sets import FixtureSet

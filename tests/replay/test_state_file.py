@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
-from resnap.replay.scan.state_file import read_state, write_state
+from resnap.replay.scan.splits import read_state, write_state
 from resnap.storage.errors import FormatError, LogDirError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from resnap.scheduler.cli import run
-from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from resnap.tiering.installing.staging_area import FINGERPRINT_FILE, read_fingerprint
 from resnap.tiering.run_cache.run_cache import FILE, decoded
 from tests.scheduler.shipped import check_store, entries, files_of
 

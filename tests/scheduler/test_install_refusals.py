@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.tiering.installing.fingerprint import read_fingerprint
+from resnap.tiering.installing.staging_area import read_fingerprint
 from tests.scheduler.files import bases, file_at, flip, lost_boundaries
 from tests.scheduler.installed import (
     INSTALLED,

@@ -19,7 +19,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 from resnap.tiering.cluster.live_replicas import BrokerTimes
-from resnap.tiering.cluster.producers import ActiveProducer
+from resnap.tiering.cluster.replica_comparison import ActiveProducer
 from tests.fixture_sets import LOST
 from tests.scheduler.files import file_at
 from tests.tiering.simulated_cluster import Cluster, Partition, Replica

@@ -17,8 +17,7 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs import replicas as job
 from resnap.scheduler.verbs.replicas import ReplicasView, results
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.cluster.producers import ActiveProducer
-from resnap.tiering.cluster.replica_comparison import Loss, LostProducer, ReplicaFinding, ReplicaState
+from resnap.tiering.cluster.replica_comparison import ActiveProducer, Loss, LostProducer, ReplicaFinding, ReplicaState
 from tests import schemas
 from tests.tiering.simulated_cluster import TOPIC, quiet
 

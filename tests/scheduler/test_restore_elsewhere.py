@@ -12,8 +12,7 @@ from resnap.replay.watching import Progress
 from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
-from resnap.tiering.restoring.file_copies import Copier, FileTask
-from resnap.tiering.restoring.restorer import unfinished_name
+from resnap.tiering.restoring.restorer import Copier, FileTask, unfinished_name
 from resnap.tiering.selection import Scope
 from tests.scheduler.test_restore import PARTITIONS, check_whole, log_dir, store
 

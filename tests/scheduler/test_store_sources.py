@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from resnap.tiering.engine import Engine
-from resnap.tiering.installing.fingerprint import FINGERPRINT_FILE, read_fingerprint
+from resnap.tiering.installing.staging_area import FINGERPRINT_FILE, read_fingerprint
 from tests.cases import mostly_slow
 from tests.scheduler.mirrors import mirror
 from tests.scheduler.shipped import entries, files_of, manifests

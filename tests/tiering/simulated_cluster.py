@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.live_replicas import BrokerTimes, ReplicaCheck
-from resnap.tiering.cluster.producers import ActiveProducer, ReplicaProducers
-from resnap.tiering.cluster.replica_comparison import DeletedRecords, PartitionReplicas
+from resnap.tiering.cluster.replica_comparison import (
+    ActiveProducer,
+    DeletedRecords,
+    PartitionReplicas,
+    ReplicaProducers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from resnap.replay.boundary_state import LeftOut
 from resnap.replay.kernel.summary import empty
 from resnap.replay.plan import Coverage
-from resnap.replay.scan.state_file import Anchor, write_state
+from resnap.replay.scan.splits import Anchor, write_state
 from resnap.replay.window import Unexplained
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import SnapshotDigest

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.tiering.installing.fingerprint import (
+from resnap.tiering.installing.staging_area import (
     Fingerprint,
     SegmentPrint,
     StagedPrint,

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 from resnap.tiering.cluster.live_replicas import PARTITIONS_A_REQUEST, LiveBrokers
-from resnap.tiering.cluster.producers import ActiveProducer
-from resnap.tiering.cluster.replica_comparison import DeletedRecords, Loss, ReplicaState, Tolerance, lost_producers
+from resnap.tiering.cluster.replica_comparison import (
+    ActiveProducer,
+    DeletedRecords,
+    Loss,
+    ReplicaState,
+    Tolerance,
+    lost_producers,
+)
 from tests.tiering.simulated_cluster import EXPIRATION_MS, LAG_MS, START_MS, TOPIC, Batch, cluster_of, quiet
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.judging.eligibility import Candidates
-from resnap.tiering.judging.inventory import Compaction, CompactionOrigin, PartitionInventory
-from resnap.tiering.judging.leader_epochs import ALL_KNOWN
+from resnap.tiering.judging.inventory import ALL_KNOWN, Compaction, CompactionOrigin, PartitionInventory
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import ShippedTopic

@@ -25,13 +25,14 @@ from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.cluster.client import error_name
-from resnap.tiering.cluster.producers import ReplicaProducers, describe_producers
 from resnap.tiering.cluster.replica_comparison import (
     DeletedRecords,
     PartitionReplicas,
+    ReplicaProducers,
     ReplicaState,
     Tolerance,
     Watched,
+    describe_producers,
 )
 from resnap.tiering.controller.expiration import EXPIRATION
 

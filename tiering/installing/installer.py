@@ -30,7 +30,6 @@ from resnap.storage.disk import (
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
-from resnap.tiering.installing.fingerprint import Fingerprint, Staleness, print_segment
 from resnap.tiering.installing.installation import (
     NOT_PROVEN_WRONG,
     Decision,
@@ -43,6 +42,7 @@ from resnap.tiering.installing.installation import (
     set_aside_at_log_end,
     with_tail_judged,
 )
+from resnap.tiering.installing.staging_area import Fingerprint, Staleness, print_segment
 from resnap.tiering.installing.undo import (
     ASIDE,
     MANIFEST_FILE,

@@ -25,7 +25,7 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
-from resnap.tiering.judging.leader_epochs import checkpoint_damage
+from resnap.tiering.judging.inventory import checkpoint_damage
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.messages.wire import Cursor, Text, read_varlong
 from resnap.storage.sources.registry import TIERED, brokers_layout
-from resnap.tiering.judging.leader_epochs import checkpointed_epochs
+from resnap.tiering.judging.inventory import checkpointed_epochs
 from resnap.tiering.remote_log.announcement import is_ours
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import (

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult
-    from resnap.replay.scan.state_file import Anchor
+    from resnap.replay.scan.splits import Anchor
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.producer_snapshot import SnapshotDigest

@@ -25,7 +25,7 @@ from resnap.replay.anchor import anchored
 from resnap.replay.boundary_state import LeftOut
 from resnap.replay.evidence import Evidence
 from resnap.replay.plan import Coverage, PartitionPlan
-from resnap.replay.scan.state_file import Anchor, StateFile
+from resnap.replay.scan.splits import Anchor, StateFile
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.replay.window import Unexplained
 from resnap.storage.crc32c import crc32c

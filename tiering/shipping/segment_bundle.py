@@ -38,7 +38,7 @@ from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
-from resnap.tiering.judging.leader_epochs import checkpointed_epochs
+from resnap.tiering.judging.inventory import checkpointed_epochs
 from resnap.tiering.shipping.leader_epoch_check import contradiction
 from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 
