@@ -93,7 +93,9 @@ def boundary_state(
     doubt_coordinator &= ~coordinated
     doubtful = doubt_batch | doubt_transaction | doubt_coordinator
     # An unknown coordinator epoch alone does no harm: once nothing more can be read, the entry is kept without one.
-    shown = _not_replayed(_believed(plan, run, boundary), state, rows["producer_id"][doubtful])
+    # Evidence is not needed if the log was read from its first offset.
+    believed = boundary.evidence.at_boundary if run.read_from(plan) else {}
+    shown = _not_replayed(believed, state, rows["producer_id"][doubtful])
     still_doubtful = doubtful & ~np.isin(rows["producer_id"], list(shown))
     kept = ~(doubt_batch | doubt_transaction | np.isin(rows["producer_id"], list(shown)))
     below = _known_below(state, base, moved, kept_after_ms)
@@ -307,11 +309,6 @@ def _silent_from_ms(run: Run, silence_ms: int, oldest_clock_ms: int | None) -> i
     """
     begun_ms = [clock for clock in (oldest_clock_ms, run.touched_until_ms) if clock is not None]
     return max(run.seen_since_ms or 0, min(begun_ms, default=0)) + silence_ms
-
-
-def _believed(plan: PartitionPlan, run: Run, boundary: Boundary) -> dict[int, ProducerEntry]:
-    """Return the entries that evidence proves at ``boundary``; none if the log was read from its first offset."""
-    return boundary.evidence.at_boundary if run.read_from(plan) else {}
 
 
 def _not_replayed(stands: dict[int, ProducerEntry], state: Array, doubtful: Array) -> dict[int, ProducerEntry]:

@@ -320,7 +320,9 @@ def _with_window(
     The segments below the window's start give the time since which it has seen everything.
     """
     *others, (start, end) = _merge([*stretches, window])
-    unread = (_newest_ms(segment) for segment in segments[:start])
+    unread = (
+        one.mtime_ms if one.largest_timestamp_ms is None else one.largest_timestamp_ms for one in segments[:start]
+    )
     last = Run(
         start=start,
         end=end,
@@ -330,10 +332,6 @@ def _with_window(
         last_chance=start <= earliest,
     )
     return [*(_stretch(*ends) for ends in others), last]
-
-
-def _newest_ms(segment: SegmentSpan) -> int:
-    return segment.mtime_ms if segment.largest_timestamp_ms is None else segment.largest_timestamp_ms
 
 
 def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:

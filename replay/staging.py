@@ -200,7 +200,11 @@ def sweep(parent: Path, prefix: str) -> None:
         # Another process may be sweeping, too.
         with suppress(OSError):
             if directory.lstat().st_uid == os.geteuid():
-                _remove_unless_held(directory)
+                lock = _lock(directory)  # raises if its owner holds it
+                try:
+                    shutil.rmtree(directory, ignore_errors=True)
+                finally:
+                    os.close(lock)
 
 
 def _temporary() -> Path:
@@ -227,15 +231,6 @@ def _make(prefix: str) -> tuple[Path, int]:
             lock = _lock(directory)
             if directory.is_dir():
                 return directory, lock
-            os.close(lock)
-
-
-def _remove_unless_held(directory: Path) -> None:
-    with suppress(BlockingIOError):
-        lock = _lock(directory)
-        try:
-            shutil.rmtree(directory, ignore_errors=True)
-        finally:
             os.close(lock)
 
 

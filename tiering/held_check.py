@@ -87,7 +87,10 @@ class HeldCheck:
             near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
             apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
             if apart:
-                warn(self._undecided(order, apart))
+                warn(
+                    f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
+                    f" this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}` shows it"
+                )
             lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
             wrong = [one for one in lacks if one is not None]
             if wrong:
@@ -120,12 +123,6 @@ class HeldCheck:
             hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
             "these snapshots, where the store holds the beginning of the log; else"
             f" {_AGAIN if all(one.is_replaceable for one, _ in wrong) else _AGAIN_FOR_BROKERS}",
-        )
-
-    def _undecided(self, order: TierOrder, apart: list[ShippedSegment]) -> str:
-        return (
-            f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
-            f" this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}` shows it"
         )
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:

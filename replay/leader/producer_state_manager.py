@@ -278,7 +278,8 @@ class ProducerStateManager:
 
         Brokers before 4.1 leave the epoch to the coordinator, whose answer is the same (KAFKA-19690).
         """
-        if origin not in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) or not self._verifies():
+        verifies = self.settings.rules.verifies_transactions and self.settings.verification_enabled
+        if not verifies or origin not in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR):
             return
         if not isinstance(batch, DataBatch) or not batch.transactional:
             return
@@ -297,9 +298,6 @@ class ProducerStateManager:
         if known and epoch < known.entry.producer_epoch:
             why = f"producer {producer_id}: epoch {epoch} is below {known.entry.producer_epoch}, the last seen"
             raise RefusedError(KafkaError.INVALID_PRODUCER_EPOCH, why)
-
-    def _verifies(self) -> bool:
-        return self.settings.rules.verifies_transactions and self.settings.verification_enabled
 
     def _is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         known = self.producers.get(producer_id)

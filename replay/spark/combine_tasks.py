@@ -80,7 +80,8 @@ class Combining:
                 for share, block in blocks:
                     spool.add((share, *block.place), block.body)
                 for number, stored in groupby(spool.ordered(), key=lambda one: one.place[0]):
-                    yield from self._combine_share(self.shares[number], _without_first(stored))
+                    of_share = (one._replace(place=one.place[1:]) for one in stored)
+                    yield from self._combine_share(self.shares[number], of_share)
         except ResnapError as error:
             # A full disk is reported as such, and not as a failed job with a JVM stack trace.
             yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
@@ -105,10 +106,6 @@ class Combining:
         for found in result.boundaries:
             yield _made(share, ranged.number_of[found.boundary.offset], _bare(found))
         yield _made(share, RUN, replace(result, boundaries=()))
-
-
-def _without_first(stored: Iterable[Stored]) -> Iterator[Stored]:
-    return (one._replace(place=one.place[1:]) for one in stored)
 
 
 def _made(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Made:

@@ -23,7 +23,6 @@ import struct
 import types
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -48,9 +47,6 @@ from resnap.storage.messages.wire import (
     before_flexible,
     write_unsigned_varint,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 T = TypeVar("T")
 
@@ -185,8 +181,9 @@ def write_message(message: object, version: int) -> bytes:
     if not layout.is_flexible:
         return plain
     news = {tag: field for tag, field in layout.tagged.items() if getattr(message, field.name) != field.default}
-    tagged = [(tag, field.wire.write(getattr(message, field.name), version)) for tag, field in news.items()]
-    return plain + write_unsigned_varint(len(tagged)) + b"".join(_tagged_fields(tagged))
+    tagged = [(tag, news[tag].wire.write(getattr(message, news[tag].name), version)) for tag in sorted(news)]
+    framed = [write_unsigned_varint(tag) + write_unsigned_varint(len(data)) + data for tag, data in tagged]
+    return plain + write_unsigned_varint(len(tagged)) + b"".join(framed)
 
 
 def oldest_version(message: object) -> int:
@@ -228,11 +225,6 @@ def _shown(value: object, version: int) -> object:
         return base64.b64encode(value).decode()
     plain = value is None or isinstance(value, bool | int | float | str)
     return value if plain else message_json(value, version)
-
-
-def _tagged_fields(tagged: list[tuple[int, bytes]]) -> Iterator[bytes]:
-    for tag, data in sorted(tagged):
-        yield write_unsigned_varint(tag) + write_unsigned_varint(len(data)) + data
 
 
 def _field_schema(field: Field[Any], hint: object) -> FieldSchema:

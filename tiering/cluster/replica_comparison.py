@@ -267,7 +267,9 @@ def _losses(then: ActiveProducer, other: ActiveProducer | None, now: ActiveProdu
         yield Loss.PRODUCER
     elif other.producer_epoch < then.producer_epoch:
         yield Loss.EPOCH
-    elif _has_not_moved(then, now) and _is_behind(other, then):
+    elif (then.producer_epoch, then.last_sequence) == (now.producer_epoch, now.last_sequence) and _is_behind(
+        other, then
+    ):
         yield Loss.SEQUENCE
     if other is not None and other.coordinator_epoch < then.coordinator_epoch and not _may_have_come_back(other):
         yield Loss.COORDINATOR_EPOCH
@@ -281,10 +283,6 @@ def _losses(then: ActiveProducer, other: ActiveProducer | None, now: ActiveProdu
 def _may_have_come_back(producer: ActiveProducer) -> bool:
     """Whether the replica may have expired it, and relearned it from its open transaction, before a marker."""
     return producer.coordinator_epoch < 0 and producer.current_transaction_start_offset is not None
-
-
-def _has_not_moved(then: ActiveProducer, now: ActiveProducer) -> bool:
-    return (then.producer_epoch, then.last_sequence) == (now.producer_epoch, now.last_sequence)
 
 
 def _is_behind(other: ActiveProducer, known: ActiveProducer) -> bool:

@@ -254,7 +254,8 @@ def _refusals(
     if deleted is not None:
         yield refuse(segment, deleted.reason, _deleted(boundary, deleted), hint=HINTS[Reason.INDEX_MISSING])
     if boundary.state is SnapshotState.MISSING:
-        yield _without_snapshot(boundary)
+        what = f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a"
+        yield refuse(segment, Reason.MISSING_SNAPSHOT, f"{what} NullPointerException")
     swapped = next(_swapped_in(inventory.partition, segment.base_offset, boundary.offset), None)
     if swapped is not None:
         detail = (
@@ -345,14 +346,6 @@ def _deleted(boundary: BoundaryStatus, why: Recovered) -> str:
     return (
         f"{why.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the one for"
         f" offset {boundary.offset} too"
-    )
-
-
-def _without_snapshot(boundary: BoundaryStatus) -> Refusal:
-    return refuse(
-        boundary.segment,
-        Reason.MISSING_SNAPSHOT,
-        f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a NullPointerException",
     )
 
 

@@ -84,9 +84,8 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
             if lost:
                 losses.append(Loss(snapshot, right[0], tuple(lost)))
                 lost_from = right[0].offset if lost_from is None else lost_from
-            if lost or (
-                lost_from is not None and not _has_all(_due(right, snapshot, silence_ms, still_open=True), entries)
-            ):
+            due = None if lost_from is None else _due(right, snapshot, silence_ms, still_open=True)
+            if lost or (due is not None and (not len(due) or lost_producers(due, entries))):
                 distrusted.add(snapshot.path)
                 continue
         if lost_from is not None:
@@ -122,10 +121,6 @@ def lost_producers(due: Entries, after: Entries) -> list[int]:
     lacking[found] = forgotten | (same["producer_epoch"] < was["producer_epoch"])
     lost: list[int] = due["producer_id"][lacking].tolist()
     return lost
-
-
-def _has_all(due: Entries, entries: Entries) -> bool:
-    return bool(len(due)) and not lost_producers(due, entries)
 
 
 def _due(

@@ -239,25 +239,15 @@ class Target:
             UsageError: a broker would not serve it, or would damage it.
 
         """
-        if not self.begins_cluster and None not in (one.cluster_id, self.there.cluster_id):
-            self._refuse_other_cluster(one)
-        if one.topic_id is None and self.there.is_kraft:
-            raise without_topic_id(one)
-        self._refuse_ended_below(one)
-
-    def is_of_cluster_of(self, one: Restoration) -> bool:
-        """Whether the log dir is known to be of the cluster that ``one`` was shipped from."""
-        return one.cluster_id is not None and one.cluster_id == self.there.cluster_id
-
-    def _refuse_other_cluster(self, one: Restoration) -> None:
-        if one.cluster_id != self.there.cluster_id:
+        is_known = not self.begins_cluster and None not in (one.cluster_id, self.there.cluster_id)
+        if is_known and one.cluster_id != self.there.cluster_id:
             raise UsageError(
                 f"{one.topic_partition} is of cluster {one.cluster_id}, and {self.path} of {self.there.cluster_id}",
                 hint="give a log dir of the same cluster, or a new directory; --brokers if a new cluster is to begin",
             )
-
-    def _refuse_ended_below(self, one: Restoration) -> None:
-        """Refuse a log that ends below the log dir's checkpointed log start: a starting broker would empty it."""
+        if one.topic_id is None and self.there.is_kraft:
+            raise without_topic_id(one)
+        # A log that ends below the log dir's checkpointed log start would be emptied by a starting broker.
         log_start = self.log_starts.get(one.topic_partition)
         if log_start is not None and log_start > one.end_offset:
             raise UsageError(
@@ -265,6 +255,10 @@ class Target:
                 f" {self.path / LOG_START_OFFSETS}: a broker would delete all of it",
                 hint="take the line of the partition out of that file, or restore into a new directory",
             )
+
+    def is_of_cluster_of(self, one: Restoration) -> bool:
+        """Whether the log dir is known to be of the cluster that ``one`` was shipped from."""
+        return one.cluster_id is not None and one.cluster_id == self.there.cluster_id
 
 
 def without_topic_id(one: Restoration) -> UsageError:

@@ -209,7 +209,10 @@ class _Folding:
 
     def _apply(self, message: Message, place: Place) -> None:
         if isinstance(message, FeatureLevelRecord) and message.name == METADATA_VERSION:
-            self._note_version(message.feature_level, place)
+            level, newest = message.feature_level, max(METADATA_VERSIONS)
+            if level > newest:
+                text = f"metadata.version {level} is newer than {METADATA_VERSIONS[newest]}, the newest known"
+                self.state.notes.append(Note(offset=place.offset, text=text))
         handler = HANDLERS.get(type(message))
         if handler is not None:
             try:
@@ -240,12 +243,6 @@ class _Folding:
         skipped = self.state.skipped
         first = skipped.get(kind) or SkippedRecords(api_key=api_key, kind=kind, records=0, first=str(place))
         skipped[kind] = replace(first, records=first.records + 1)
-
-    def _note_version(self, level: int, place: Place) -> None:
-        if level > max(METADATA_VERSIONS):
-            newest = METADATA_VERSIONS[max(METADATA_VERSIONS)]
-            text = f"metadata.version {level} is newer than {newest}, the newest known"
-            self.state.notes.append(Note(offset=place.offset, text=text))
 
     def _begin(self, message: BeginTransactionRecord, place: Place) -> None:
         if self._open is not None:
