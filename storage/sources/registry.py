@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.layout import LocalTiered, key_for_brokers
-from resnap.storage.layouts.local_tiered.log import ROOT
+from resnap.storage.layouts.local_tiered import ROOT, LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segment_form import LayoutName, SegmentForm
 

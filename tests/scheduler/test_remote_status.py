@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.remote_status import read_status
-from resnap.storage.layouts.local_tiered.log import object_key
+from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import write_unsigned_varint, write_varint

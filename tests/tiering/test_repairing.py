@@ -15,7 +15,7 @@ from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import ObjectChangedError, StoreAccessError, VerificationError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.aiven.members import INDEX_NAMES
-from resnap.storage.layouts.local_tiered.log import object_key as brokers_key
+from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import ObjectKind, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.log.checkpoints import LeaderEpoch

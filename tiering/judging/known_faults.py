@@ -230,10 +230,6 @@ def _large_state(facts: Facts) -> str | None:
     return f"a partition has {facts.entries:,} producers, and a snapshot is read up to {MOST_READABLE_ENTRIES:,}"
 
 
-def _without_snapshots(facts: Facts) -> str | None:
-    return "closed segments have no snapshot" if facts.lacks_snapshots else None
-
-
 def _several_disks(facts: Facts) -> str | None:
     return f"a broker has {facts.log_dirs} log dirs" if facts.log_dirs is not None and facts.log_dirs > 1 else None
 
@@ -268,7 +264,7 @@ KNOWN_FAULTS: Final = (
         remedy="make the snapshots with `resnap regenerate` and put them in with `resnap install`",
         sources=("KAFKA-15195", "KIP-952", "KIP-1026"),
         severity=Severity.BLOCKS,
-        meets=_without_snapshots,
+        meets=lambda facts: "closed segments have no snapshot" if facts.lacks_snapshots else None,
     ),
     KnownFault(
         name=STATE_LOST_FROM_REMOTE,

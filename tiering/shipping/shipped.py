@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.local_tiered.log import BrokersFolders
+from resnap.storage.layouts.local_tiered import BrokersFolders
 from resnap.storage.layouts.segments import ShippedSegment, read_origin
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.protocol import length_of

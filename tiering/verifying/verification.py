@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, StoreAccessError, in_file
 from resnap.storage.layouts.lineage import is_one_lineage
-from resnap.storage.layouts.local_tiered.log import BrokersFolders
+from resnap.storage.layouts.local_tiered import BrokersFolders
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.shipping.log_digest import DigestingReader

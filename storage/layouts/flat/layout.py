@@ -18,8 +18,8 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, Verification
 from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import list_shipped, shipped_log_dir, unnamed_objects, vouched_by_manifests
 from resnap.storage.layouts.flat.topics import listing_prefix
-from resnap.storage.layouts.local_tiered.log import NEEDED
-from resnap.storage.layouts.local_tiered.log import object_key as brokers_key
+from resnap.storage.layouts.local_tiered import NEEDED
+from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
     TIER_AGAIN,
     TOMBSTONE,

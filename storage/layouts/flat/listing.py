@@ -15,7 +15,7 @@ from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
 from resnap.storage.layouts.flat.topics import listing_prefix, topic_ids_of
-from resnap.storage.layouts.local_tiered.log import EXTENSIONS, BrokersFolders
+from resnap.storage.layouts.local_tiered import EXTENSIONS, BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ObjectKind, read_manifest
 from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
 from resnap.storage.layouts.stored_log import (

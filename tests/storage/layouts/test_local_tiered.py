@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.local_tiered.layout import LocalTiered
-from resnap.storage.layouts.local_tiered.log import LocalTieredKey, parse_key
+from resnap.storage.layouts.local_tiered import LocalTiered, LocalTieredKey, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index

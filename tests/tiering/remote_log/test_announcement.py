@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.local_tiered.log import object_key
+from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ManifestObject, ObjectKind
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import TopicPartition

@@ -1,1 +1,0 @@
-"""The layout ``local-tiered``: objects where `LocalTieredStorage`, Kafka's reference implementation, reads them."""
