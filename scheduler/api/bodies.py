@@ -43,7 +43,10 @@ _PLACES: Final = {
     "sources": (list[Place], Field([], max_length=64)),
     "partitions": (list[PartitionName], Field([], max_length=10_000)),
     "destination": (Place, ...),
+    "kind": (Literal["regenerate", "tier"], "regenerate"),
 }
+_ALWAYS: Final = {"boundaries", "dry_run", "verify_crc"}
+"""What a body decides even where it does not name it."""
 
 
 class Form(BaseModel):
@@ -65,9 +68,10 @@ class Asked(Form):
         return value
 
 
-def _asking(*names: str) -> Any:  # noqa: ANN401 - a class that is made
-    """Return a form of these settings: with their types, defaults and descriptions."""
-    return create_model("Asking", __base__=Asked, **{name: _field(name) for name in names})
+def _asking(*names: str, **own: Any) -> Any:  # noqa: ANN401 - a class that is made
+    """Return a form of these settings, with their types, defaults and descriptions, and of these places."""
+    fields: Any = {name: own.get(name) or _PLACES.get(name) or _field(name) for name in names}
+    return create_model("Asking", __base__=Asked, **fields)
 
 
 def _field(name: str) -> Any:  # noqa: ANN401 - as `create_model` takes it
@@ -87,26 +91,13 @@ def _form(kind: Any) -> Any:  # noqa: ANN401 - types
     return DurationText if parts and parts[0] is timedelta else kind
 
 
-def topics_in(body: Any) -> dict[str, list[str]]:  # noqa: ANN401 - a form of _asking
-    """Return the topics that a body selects, as settings of a run; what was not given stays the service's."""
-    given = {"topics": list(body.topics), "exclude_topics": list(body.exclude_topics)}
-    return {name: globs for name, globs in given.items() if globs}
-
-
 class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_ms", "history_expiration_ms")):  # type: ignore[misc]
     """What a replay takes into account; as the flags of the shell command of the same names."""
 
-    def settings(self) -> dict[str, Any]:
-        """Return them as settings of a run; what was not given stays the service's."""
-        return dict(self.model_dump(exclude_unset=True, exclude_none=True))
 
-
-class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote")):  # type: ignore[misc]
+class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote", "sources", "partitions")):  # type: ignore[misc]
     """What to plan."""
 
-    sources: list[Place] = Field([], max_length=64)
-    """Log dirs, partitions' directories or URLs; `log.dirs` if there are none."""
-    partitions: list[PartitionName] = Field([], max_length=10_000)
     window: Window = Window()
 
     @classmethod
@@ -118,39 +109,29 @@ class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote")):  # 
         body: Self = cls.model_validate({**places, **settings, "window": window})
         return body
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the run is to set."""
-        remote = {} if self.remote is None else {"remote": self.remote}
-        return {**topics_in(self), **remote, "boundaries": self.boundaries, **self.window.settings()}
 
-
-class PlannedRunBody(_asking("dry_run")):  # type: ignore[misc]
+class PlannedRunBody(_asking("dry_run", "kind", "destination")):  # type: ignore[misc]
     """How to carry out a plan."""
-
-    kind: Literal["regenerate", "tier"] = "regenerate"
-    destination: Place
 
 
 class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: ignore[misc]
     """A replay: snapshots as files (`regenerate`), or segments with them into a store (`tier`)."""
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the run is to set."""
-        return {**super().settings(), "dry_run": self.dry_run, "verify_crc": self.verify_crc}
-
 
 def body_of(kind: str, verb: Verb, door: Door) -> type[Asked]:
     """Return the body with which the API is asked for a run of a verb."""
     arguments = {name: (one.checked, one.default) for name, one in verb.arguments.items()}
-    fields: dict[str, Any] = {name: arguments.get(name) or _PLACES.get(name) or _field(name) for name in door.asks}
-    return create_model(f"{kind.title()}Body", __base__=Asked, __doc__=door.body, **fields)
+    body: type[Asked] = create_model(
+        f"{kind.title()}Body", __base__=_asking(*door.asks, **arguments), __doc__=door.body
+    )
+    return body
 
 
 def asked_by(body: Asked, kind: str) -> RunRequest:
-    """Return the run that a body asks for; what was not given stays the service's."""
-    given = {
-        name: value for name, value in body.model_dump(exclude_unset=True, exclude_none=True).items() if value != []
-    }
+    """Return the run that a body asks for; what was not given stays the service's, but for ``_ALWAYS``."""
+    asked = body.model_dump(exclude={"kind"}, exclude_unset=True, exclude_none=True)
+    given = {**body.model_dump(include=_ALWAYS), **asked.pop("window", {}), **asked}
+    given = {name: value for name, value in given.items() if value != []}
     sources, partitions = (tuple(given.pop(name, ())) for name in ("sources", "partitions"))
     to = given.pop("destination", None)
     return RunRequest(kind=kind, sources=sources, partitions=partitions, destination=to, settings=given)

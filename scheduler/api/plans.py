@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
-from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody
+from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody, asked_by
 from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
@@ -15,7 +15,6 @@ from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
 from resnap.scheduler.api.submitting import TAKEN, Submitting, quota_items
 from resnap.scheduler.runs.plans import KeptPlan
-from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=TaggedRoute)
@@ -33,13 +32,7 @@ PlanId = Annotated[str, Path(max_length=200)]
 )  # fmt: skip
 def make_plan(request: Request, response: Response, services: Serving, who: Operator, body: PlanBody) -> PlanAnswer:
     """Find out what a replay would read and make, and keep it; no segment is read."""
-    asked = RunRequest(
-        kind="regenerate",
-        sources=tuple(body.sources),
-        partitions=tuple(body.partitions),
-        settings=body.settings(),
-    )
-    asked = services.within_places(asked)
+    asked = services.within_places(asked_by(body, "regenerate"))
     services.admission.charge(who.name, quota_items(asked))
     plan = services.plans.make(asked, who.name)
     context_in(request.scope).detail["plan"] = plan.id

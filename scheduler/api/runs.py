@@ -17,7 +17,7 @@ from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartition
 from resnap.scheduler.api.submitting import RUNS_PATH, TAKEN, Submitting
 from resnap.scheduler.job.contract import Door, PartitionState, Verb, verbs_of_service
 from resnap.scheduler.runs.history import RunFilter
-from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, Run, RunKind, RunRequest, RunState
+from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, Run, RunKind, RunState
 from resnap.scheduler.service.services import Services
 
 RunId = Annotated[str, Path(max_length=200)]
@@ -35,14 +35,7 @@ router = APIRouter(tags=["runs"], route_class=TaggedRoute)
 @router.post("/v1/replays", status_code=202, summary="Ask for a replay", responses=TAKEN, tags=["replays"])
 def create_replay(submission: Submitting, body: ReplayBody) -> RunAnswer:
     """Rebuild snapshots, or ship segments; the response has the address of the run."""
-    asked = RunRequest(
-        kind=body.kind,
-        sources=tuple(body.sources),
-        partitions=tuple(body.partitions),
-        destination=body.destination,
-        settings=body.settings(),
-    )
-    return submission.take(submission.services.within_places(asked))
+    return submission.take(submission.services.within_places(asked_by(body, body.kind)))
 
 
 def _create(kind: str, verb: Verb, door: Door) -> None:
