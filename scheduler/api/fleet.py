@@ -13,8 +13,9 @@ from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer
-from resnap.scheduler.fleet.rows import broker_row, topic_row
 from resnap.scheduler.job.kafka_releases import fault_rows_if
+from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.service.fleet import Collected
 from resnap.scheduler.service.services import Services
 from resnap.storage.words import instant
@@ -46,8 +47,8 @@ def get_fleet(
         counts=counts_of(collected),
         unanswered=status.unanswered,
         known_faults=fault_rows_if(status.releases),
-        brokers=[broker_row(one) for one in status.brokers],
-        topics=[topic_row(one) for one in page],
+        brokers=[row_of(FleetBrokerRow, one) for one in status.brokers],
+        topics=[row_of(FleetTopicRow, one) for one in page],
         next_cursor=following,
     )
 

@@ -6,6 +6,8 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.scheduler.output.documents import KnownFaultRow
+from resnap.scheduler.output.records import row_of
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
 from resnap.storage.log.producer_snapshot import entries_in
@@ -17,7 +19,6 @@ from resnap.tiering.judging.known_faults import PAGE, Facts, may_meet, met_fault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from resnap.scheduler.output.documents import KnownFaultRow
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.judging.known_faults import MetFault
@@ -83,16 +84,7 @@ def faults_of(
 
 def fault_rows(met: Iterable[MetFault]) -> list[KnownFaultRow]:
     """Return known faults as rows."""
-    return [
-        {
-            "fault": one.fault.name,
-            "releases": [str(release) for release in one.releases],
-            "isCertain": one.is_certain,
-            "detail": one.detail,
-            "hint": one.hint,
-        }
-        for one in met
-    ]
+    return [row_of(KnownFaultRow, one) for one in met]
 
 
 def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None:

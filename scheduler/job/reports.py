@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from resnap.scheduler.output.documents import CostRow, RefusalRow, SizesRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.replay.explain import Batch, Explanation
-    from resnap.scheduler.output.documents import CostRow, Identity, RefusalRow, SizesRow
+    from resnap.scheduler.output.documents import Identity
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
@@ -49,7 +51,7 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
 
 def cost_row(cost: Cost) -> CostRow:
     """Return what a replay would read, as a row."""
-    return {"segments": cost.segments, "bytes": cost.size_bytes}
+    return row_of(CostRow, cost)
 
 
 def bytes_of(cost: object) -> str:
@@ -94,25 +96,12 @@ def count_of(value: object) -> str:
 
 def sizes_row(sizes: TieringSizes) -> SizesRow:
     """Return the bytes of closed segments by their outcome with tiering on."""
-    return {
-        "tierableBytes": sizes.tierable,
-        "blockedBytes": sizes.blocked,
-        "shippedBytes": sizes.shipped,
-        "freeableBytes": sizes.freeable,
-    }
+    return row_of(SizesRow, sizes)
 
 
 def refusal_row(refusal: Refusal) -> RefusalRow:
     """Return the refusal of a segment as a row."""
-    return {
-        "baseOffset": refusal.base_offset,
-        "nextBaseOffset": refusal.next_base_offset,
-        "reason": refusal.reason.value,
-        "detail": refusal.detail,
-        "hint": refusal.hint,
-        "unblockedBy": refusal.unblocked_by,
-        "untilMs": refusal.until_ms,
-    }
+    return row_of(RefusalRow, refusal)
 
 
 def refusal_row_if(refusal: Refusal | None) -> RefusalRow | None:

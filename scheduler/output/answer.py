@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from resnap.storage.words import first_of, human_count, some
 from resnap.tiering.judging.readiness import Verdict
@@ -81,6 +81,13 @@ def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:
     yield turn_on_command(topics[:MOST_NAMED], settings.bootstrap_server, settings.command_config)
     if more > 0:
         yield f"and the same for {human_count(more)} more, which --output json names."
+
+
+def why_of(row: Mapping[str, Any]) -> str:
+    """Return in a few words why a topic is not ready; empty if it is ready."""
+    more = f" and {len(row['unknown']) - 1} more" if len(row["unknown"]) > 1 else ""
+    unknown = [f"not known: {row['unknown'][0]}{more}"] if row["unknown"] else []
+    return "; ".join([*(f"{one['reason']}: {some(one['replicas'], 'replica')}" for one in row["blockers"]), *unknown])
 
 
 class Step(NamedTuple):

@@ -4,7 +4,7 @@ A key always exists, unless it is ``NotRequired``; keys may be added. The functi
 or a test checks their results against the schema (``tests/schemas.py``).
 """
 
-from typing import NotRequired
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
@@ -15,24 +15,24 @@ from resnap.tiering.judging.refusal import UnblockedBy
 class Identity(TypedDict):
     """What names a partition."""
 
-    topic: str
-    partition: int
+    topic: Annotated[str, "topic_partition.topic"]
+    partition: Annotated[int, "topic_partition.partition"]
 
 
 class CostRow(TypedDict):
     """What a replay would read."""
 
     segments: int
-    bytes: int
+    bytes: Annotated[int, "size_bytes"]
 
 
 class SizesRow(TypedDict):
     """Bytes of closed segments, by what tiering would do with them; null where it is unknown what is remote."""
 
-    tierableBytes: int
-    blockedBytes: int
-    shippedBytes: int | None
-    freeableBytes: int
+    tierableBytes: Annotated[int, "tierable"]
+    blockedBytes: Annotated[int, "blocked"]
+    shippedBytes: Annotated[int | None, "shipped"]
+    freeableBytes: Annotated[int, "freeable"]
 
 
 class RefusalRow(TypedDict):
@@ -70,19 +70,19 @@ class LostStateRow(TypedDict):
 class LiveRow(TypedDict):
     """What the running cluster says of a partition."""
 
-    leader: int | None
-    logStartOffset: int | None
-    localStartOffset: int | None
-    highWatermark: int | None
-    lastStableOffset: int | None
-    remoteStorageEnable: bool
-    remoteLogCopyDisable: bool
+    leader: Annotated[int | None, "live_facts.leader"]
+    logStartOffset: Annotated[int | None, "live_facts.log_start_offset"]
+    localStartOffset: Annotated[int | None, "live_facts.local_start_offset"]
+    highWatermark: Annotated[int | None, "live_facts.high_watermark"]
+    lastStableOffset: Annotated[int | None, "live_facts.last_stable_offset"]
+    remoteStorageEnable: Annotated[bool, "live.is_tiered"]
+    remoteLogCopyDisable: Annotated[bool, "live.is_copying_paused"]
 
 
 class KnownFaultRow(TypedDict):
     """A known fault of Kafka's: which of the brokers' releases have it, or may, and what of the topic meets it."""
 
-    fault: str
+    fault: Annotated[str, "fault.name"]
     releases: list[str]
     isCertain: bool
     detail: str
@@ -95,7 +95,7 @@ class WaitingRow(TypedDict):
     offset: int
     sinceMs: int
     segments: int
-    bytes: int
+    bytes: Annotated[int, "size_bytes"]
 
 
 class ScanRow(Identity, SizesRow):
@@ -224,10 +224,10 @@ class ShippedRow(TypedDict):
 
     baseOffset: int
     nextBaseOffset: int
-    bytes: int
+    bytes: Annotated[int, "size_bytes"]
     snapshot: str
     entries: int
-    manifest: str
+    manifest: Annotated[str, "manifest_key"]
 
 
 class ShipmentRow(Identity):
@@ -235,21 +235,21 @@ class ShipmentRow(Identity):
 
     shipped: list[ShippedRow]
     already: int
-    lastStableOffset: int | None
-    refused: list[RefusalRow]
-    blocking: RefusalRow | None
+    lastStableOffset: Annotated[int | None, "eligibility.last_stable_offset"]
+    refused: Annotated[list[RefusalRow], "eligibility.refusals"]
+    blocking: Annotated[RefusalRow | None, "eligibility.blocking"]
 
 
 class VerifiedRow(TypedDict):
     """One segment of `resnap verify URL`."""
 
-    manifest: str
-    topic: str | None
-    partition: int | None
-    baseOffset: int | None
-    nextBaseOffset: int | None
-    bytes: int
-    result: str
+    manifest: Annotated[str, "manifest_key"]
+    topic: Annotated[str | None, "manifest.topic"]
+    partition: Annotated[int | None, "manifest.partition"]
+    baseOffset: Annotated[int | None, "manifest.base_offset"]
+    nextBaseOffset: Annotated[int | None, "manifest.next_base_offset"]
+    bytes: Annotated[int, "size_bytes"]
+    result: Annotated[str, lambda one: "different" if one.problems else "gone" if one.is_retained_away else "ok"]
     problems: list[str]
     undecided: list[str]
 
@@ -262,7 +262,7 @@ class ReplicaProducerRow(TypedDict):
     lastSequence: int
     lastTimestamp: int
     coordinatorEpoch: int
-    currentTransactionStartOffset: int
+    currentTransactionStartOffset: int | None
 
 
 class LostProducerRow(TypedDict):
@@ -273,6 +273,11 @@ class LostProducerRow(TypedDict):
     found: ReplicaProducerRow | None
 
 
+def _lost(loss: str) -> Any:  # noqa: ANN401 - counts for a row
+    """Return what counts the producers of which a replica has lost this."""
+    return lambda one: sum(loss in lost.losses for lost in one.lost)
+
+
 class ReplicaRow(Identity):
     """One replica of `resnap replicas` that is not as it should be."""
 
@@ -280,21 +285,21 @@ class ReplicaRow(Identity):
     leader: int | None
     leads: bool
     state: str
-    lostProducers: int
-    lostEpochs: int
-    lostSequences: int
-    lostCoordinatorEpochs: int
-    lostTransactions: int
-    reason: str | None
+    lostProducers: Annotated[int, _lost("producer")]
+    lostEpochs: Annotated[int, _lost("epoch")]
+    lostSequences: Annotated[int, _lost("sequence")]
+    lostCoordinatorEpochs: Annotated[int, _lost("coordinator-epoch")]
+    lostTransactions: Annotated[int, _lost("transaction")]
+    reason: Annotated[str | None, "why"]
     replayedTo: int | None
-    producers: list[LostProducerRow]
+    producers: Annotated[list[LostProducerRow], "lost"]
 
 
 class IndexRepairRow(TypedDict):
     """What was wrong with a transaction index."""
 
     problems: list[str]
-    lacks: int
+    lacks: Annotated[int, "lacking"]
 
 
 class RepairedRow(TypedDict):
@@ -302,12 +307,12 @@ class RepairedRow(TypedDict):
 
     baseOffset: int
     nextBaseOffset: int
-    snapshot: str | None
-    lacks: int
-    differs: int
-    entries: int | None
-    transactionIndex: IndexRepairRow | None
-    manifest: str
+    snapshot: Annotated[str | None, "verdict"]
+    lacks: Annotated[int, lambda one: one.check.lacks.total if one.check else 0]
+    differs: Annotated[int, lambda one: one.check.differs.total if one.check else 0]
+    entries: Annotated[int | None, "check.replayed.result.entries"]
+    transactionIndex: Annotated[IndexRepairRow | None, "index"]
+    manifest: Annotated[str, "manifest_key"]
 
 
 class RepairRow(Identity):
@@ -327,7 +332,7 @@ class FleetBlockerRow(TypedDict):
     reason: str
     replicas: int
     brokers: list[int]
-    broker: int
+    broker: Annotated[int, "broker_id"]
     partition: int
     detail: str
     hint: str
@@ -339,8 +344,8 @@ class FleetTopicRow(TypedDict):
     topic: str
     verdict: Verdict
     partitions: int
-    replicas: int
-    verdicts: dict[Verdict, int]
+    replicas: Annotated[int, lambda one: sum(one.verdicts.values())]
+    verdicts: Annotated[dict[Verdict, int], lambda one: dict(sorted(one.verdicts.items()))]
     missing: int
     offline: int | None
     underReplicated: int | None
@@ -352,8 +357,8 @@ class FleetTopicRow(TypedDict):
 class FleetBrokerRow(TypedDict):
     """A broker of the cluster: what its service has seen, or why nothing is known of it."""
 
-    broker: int
-    replicas: int | None
+    broker: Annotated[int, "broker_id"]
+    replicas: Annotated[int | None, lambda one: sum(map(len, one.topics.values())) if one.error is None else None]
     scanned: str | None
     error: str | None
 

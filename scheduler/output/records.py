@@ -5,6 +5,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache, partial
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
+
+from typing_extensions import get_type_hints, is_typeddict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+
+
+def row_of(kind: type[T], value: object) -> T:
+    """Return the row of a value: under each key that is required, its attribute of that name in snake case.
+
+    ``Annotated`` names another, as a path through attributes, where what None has is None; or it is a function of the
+    value. Values become what the key's type says.
+    """
+    return cast("T", {key: make(value) for key, make in _makers(cast("Any", kind))})
+
+
+@cache
+def _makers(kind: Any) -> list[tuple[str, Callable[[Any], object]]]:  # noqa: ANN401 - a class
+    hints = get_type_hints(kind, include_extras=True)
+    return [(key, _maker(key, hint)) for key, hint in hints.items() if key in kind.__required_keys__]
+
+
+def _maker(key: str, hint: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
+    snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
+    kind, source = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, snake_case)
+    find, shape = source if callable(source) else partial(_found, source.split(".")), _shape(kind)
+    return lambda value: shape(find(value))
+
+
+def _found(path: Sequence[str], value: object) -> object:
+    for name in path:
+        value = None if value is None else getattr(value, name)
+    return value
+
+
+def _shape(kind: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
+    """Return what makes a value one of a row's: of its type in JSON."""
+    parts = [one for one in get_args(kind) if one is not NoneType]
+    if is_typeddict(kind):
+        return partial(row_of, kind)
+    if get_origin(kind) is dict or not parts:
+        return str if kind is str else lambda value: value
+    shape = _shape(parts[0])
+    if get_origin(kind) is list:
+        return lambda values: [*map(shape, values)]
+    return lambda value: None if value is None else shape(value)
 
 
 def record(value: object) -> dict[str, object]:

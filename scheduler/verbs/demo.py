@@ -21,9 +21,10 @@ from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
+from resnap.scheduler.output.documents import ShipmentRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
 from resnap.scheduler.verbs.scan import Scanned, scan_row, scanned
-from resnap.scheduler.verbs.tier import shipment_row
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.stores.urls import open_store
@@ -210,7 +211,7 @@ class _Demo:
             f"{len(kinds)} segments shipped ({human_bytes(size)}): {kinds.count('regenerated')} with a regenerated"
             f" snapshot, {kinds.count('proven')} with the broker's own, which the replay has proven."
         )
-        return {**figures, "partitions": [shipment_row(one) for one in shipments]}, [closing]
+        return {**figures, "partitions": [row_of(ShipmentRow, one) for one in shipments]}, [closing]
 
     def _work(self, planner: Planner) -> TierWork:
         now_ms, warn = self._context.clock.now_ms, self._context.warn

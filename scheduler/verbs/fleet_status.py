@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
-from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.fleet.status import fleet_status
 from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
-from resnap.scheduler.output.answer import answer_of, turn_on_lines
+from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
+from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.storage.words import human_count, some
@@ -104,13 +105,13 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
     def row(self, result: FleetTopic | FleetBrokers) -> Row | None:
         """Return the row of a topic, and count it."""
         if isinstance(result, FleetBrokers):
-            self._brokers = [broker_row(one) for one in result.status.brokers]
+            self._brokers = [row_of(FleetBrokerRow, one) for one in result.status.brokers]
             self._verdict, self._releases = result.status.verdict, result.status.releases
             return None
         self._by_verdict[result.answer.verdict].append(result.answer.topic)
         if self._blocker is None and result.answer.verdict is Verdict.BLOCKED:
             self._blocker = result.answer.topic, result.answer.blockers[0]
-        return topic_row(result.answer)
+        return row_of(FleetTopicRow, result.answer)
 
     @property
     def exit_code(self) -> int:

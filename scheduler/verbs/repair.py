@@ -17,6 +17,8 @@ from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WR
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import cost_row, count_of, identity
+from resnap.scheduler.output.documents import RepairedRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import LockedError, ResnapError, UsageError
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.store_check import StoreCheck
-    from resnap.tiering.store_repair import Repair
 
 _ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
 
@@ -227,21 +228,6 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                          hint="leave out --topic to put back all that it has replaced")  # fmt: skip
 
 
-def _repair_row(repair: Repair) -> Row:
-    check, index = repair.check, repair.index
-    replayed = None if check is None else check.replayed
-    return {
-        "baseOffset": repair.base_offset,
-        "nextBaseOffset": repair.next_base_offset,
-        "snapshot": repair.verdict,
-        "lacks": 0 if check is None else check.lacks.total,
-        "differs": 0 if check is None else check.differs.total,
-        "entries": None if replayed is None else replayed.result.entries,
-        "transactionIndex": None if index is None else {"problems": list(index.problems), "lacks": index.lacking},
-        "manifest": repair.manifest_key,
-    }
-
-
 def _kinds(repaired: object) -> str:
     rows = repaired if isinstance(repaired, list) else []
     kinds = ((one["snapshot"], "transaction index" if one["transactionIndex"] else None) for one in rows)
@@ -288,7 +274,7 @@ class RepairView(View[Result]):
             "topicId": one.topic_id,
             "segments": one.segments,
             "read": cost_row(cost_of(one.plans)),
-            "repaired": [_repair_row(repair) for repair in one.repaired],
+            "repaired": [row_of(RepairedRow, repair) for repair in one.repaired],
             "notRepaired": len(one.failures),
             "reasons": [str(failure) for failure in one.failures],
         }

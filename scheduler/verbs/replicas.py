@@ -18,15 +18,14 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, ST
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import identity
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.documents import ReplicasRow
-from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.documents import ReplicaRow, ReplicasRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.storage.words import first_of, human_count, some
 from resnap.tiering.cluster.live_replicas import LiveBrokers, ReplicaCheck
-from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
+from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.leader_replay import LeaderReplay
 from resnap.tiering.lost_leader import heal_commands, move_commands
 
@@ -41,14 +40,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
-_LOSSES: Final = {
-    Loss.PRODUCER: "lostProducers",
-    Loss.EPOCH: "lostEpochs",
-    Loss.SEQUENCE: "lostSequences",
-    Loss.COORDINATOR_EPOCH: "lostCoordinatorEpochs",
-    Loss.TRANSACTION: "lostTransactions",
-}
-"""Names of the counts in rows."""
 _HEAL: Final = (
     "keep it from leading, and move leadership away if it leads; docs/lost-producer-state.md describes what clients "
     "notice, and how to repair it"
@@ -239,28 +230,6 @@ def _orders(lost: Sequence[ReplicaFinding]) -> dict[TopicPartition, tuple[int, .
     return orders
 
 
-def _replica_row(one: ReplicaFinding) -> Row:
-    counts = Counter(loss for lost in one.lost for loss in lost.losses)
-    return {
-        **identity(one.topic_partition),
-        "brokerId": one.broker_id,
-        "leader": one.leader,
-        "leads": one.leads,
-        "state": one.state.value,
-        **{name: counts[loss] for loss, name in _LOSSES.items()},
-        "reason": one.why,
-        "replayedTo": one.replayed_to,
-        "producers": [
-            {
-                "losses": [loss.value for loss in lost.losses],
-                "known": plain(lost.known),
-                "found": plain(lost.found),
-            }
-            for lost in one.lost
-        ],
-    }
-
-
 def _in_words(one: ReplicaFinding) -> str:
     """Return the finding about one replica, for people."""
     who = f"broker {one.broker_id}{', which leads,' if one.leads else ''}"
@@ -278,10 +247,6 @@ def _in_words(one: ReplicaFinding) -> str:
 _MOST_NAMED: Final = 5
 
 
-def _lost_count(loss: Loss, title: str) -> Column:
-    return Column(key=_LOSSES[loss], title=title, right=True, show=lambda count: str(count or ""))
-
-
 class ReplicasView(View["Checked | Ended"]):
     """A row per replica that is not as it should be."""
 
@@ -292,11 +257,16 @@ class ReplicasView(View["Checked | Ended"]):
         Column(key="brokerId", title="BROKER", right=True),
         Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),
         Column(key="state", title="STATE"),
-        _lost_count(Loss.PRODUCER, "PRODUCERS"),
-        _lost_count(Loss.EPOCH, "EPOCHS"),
-        _lost_count(Loss.SEQUENCE, "SEQUENCES"),
-        _lost_count(Loss.COORDINATOR_EPOCH, "COORDINATORS"),
-        _lost_count(Loss.TRANSACTION, "TRANSACTIONS"),
+        *(
+            Column(key=f"lost{part}", title=title, right=True, show=lambda count: str(count or ""))
+            for part, title in (
+                ("Producers", "PRODUCERS"),
+                ("Epochs", "EPOCHS"),
+                ("Sequences", "SEQUENCES"),
+                ("CoordinatorEpochs", "COORDINATORS"),
+                ("Transactions", "TRANSACTIONS"),
+            )
+        ),
     )
 
     def __init__(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> None:
@@ -315,7 +285,7 @@ class ReplicasView(View["Checked | Ended"]):
         """Yield the rows of a partition's replicas."""
         self.row(result)
         if isinstance(result, Checked):
-            yield from map(_replica_row, result.replicas)
+            yield from (row_of(ReplicaRow, one) for one in result.replicas)
 
     def row(self, result: Checked | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
@@ -332,7 +302,7 @@ class ReplicasView(View["Checked | Ended"]):
             self._totals[one.state.value] += 1
         self._lost += (one for one in result.replicas if one.state is ReplicaState.LOST)
         said = "; ".join(map(_in_words, result.replicas))
-        return {"reason": said, "replicas": [_replica_row(one) for one in result.replicas]}
+        return {"reason": said, "replicas": [row_of(ReplicaRow, one) for one in result.replicas]}
 
     def totals(self) -> Row:
         """Return how many replicas there are in each state, and Kafka's known faults in the brokers' releases."""

@@ -29,6 +29,8 @@ from resnap.scheduler.job.reports import (
     summed_note,
 )
 from resnap.scheduler.job.wiring import rules_of
+from resnap.scheduler.output.documents import LiveRow, WaitingRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.output.documents import LiveRow, LostStateRow, ScanRow, WaitingRow
+    from resnap.scheduler.output.documents import LostStateRow, ScanRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
@@ -219,7 +221,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "verdict": scan.verdict,
         "logStartOffset": partition.log_start_offset,
         "highWatermark": scan.candidates.high_watermark,
-        "live": _live_row(scan.selected),
+        "live": None if scan.selected.live_facts is None else row_of(LiveRow, scan.selected),
         "boundaries": len(inventory.boundaries),
         "lost": inventory.lost,
         "states": _states(inventory),
@@ -236,7 +238,7 @@ def scan_row(scan: PartitionScan) -> ScanRow:
         "blocking": refusal_row_if(scan.candidates.blocking),
         "brokerStops": refusal_row_if(scan.blockers.decisive),
         "lostProducerState": _lost_state_row(scan),
-        "waiting": _waiting_row(scan.waiting),
+        "waiting": None if scan.waiting is None else row_of(WaitingRow, scan.waiting),
         "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
         "knownFaults": fault_rows(scan.known_faults),
     }
@@ -256,17 +258,6 @@ def _lost_state_row(scan: PartitionScan) -> LostStateRow | None:
         "producersCount": len(lost.producers),
         "detail": lost.detail,
         "hint": HINTS[reason],
-    }
-
-
-def _waiting_row(waiting: Waiting | None) -> WaitingRow | None:
-    if waiting is None:
-        return None
-    return {
-        "offset": waiting.offset,
-        "sinceMs": waiting.since_ms,
-        "segments": waiting.segments,
-        "bytes": waiting.size_bytes,
     }
 
 
@@ -295,22 +286,6 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
         unblocked_by=UnblockedBy(refusal.get("unblockedBy", by)),
         until_ms=refusal.get("untilMs"),
     )
-
-
-def _live_row(selected: SelectedPartition) -> LiveRow | None:
-    """Return what the running cluster says of a partition; None where it was not asked, or has none."""
-    topic, facts = selected.live, selected.live_facts
-    if topic is None or facts is None:
-        return None
-    return {
-        "leader": facts.leader,
-        "logStartOffset": facts.log_start_offset,
-        "localStartOffset": facts.local_start_offset,
-        "highWatermark": facts.high_watermark,
-        "lastStableOffset": facts.last_stable_offset,
-        "remoteStorageEnable": topic.is_tiered,
-        "remoteLogCopyDisable": topic.is_copying_paused,
-    }
 
 
 def _states(inventory: PartitionInventory) -> dict[str, int]:

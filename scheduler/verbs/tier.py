@@ -28,8 +28,9 @@ from resnap.scheduler.cli.flags import (
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of, uploading_of
-from resnap.scheduler.job.reports import count_of, identity, refusal_row, refusal_row_if
+from resnap.scheduler.job.reports import count_of
 from resnap.scheduler.output.documents import PlanRow, ShipmentRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
 from resnap.storage.errors import DataError, VerificationError
@@ -232,28 +233,6 @@ def _refusals_at_fault(topic_partition: TopicPartition, refusals: Iterable[Refus
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
-def shipment_row(shipment: PartitionShipment) -> ShipmentRow:
-    """Return the outcome of one partition's segments."""
-    return {
-        **identity(shipment.topic_partition),
-        "shipped": [
-            {
-                "baseOffset": segment.base_offset,
-                "nextBaseOffset": segment.next_base_offset,
-                "bytes": segment.size_bytes,
-                "snapshot": segment.snapshot.value,
-                "entries": segment.entries,
-                "manifest": segment.manifest_key,
-            }
-            for segment in shipment.shipped
-        ],
-        "already": shipment.already,
-        "lastStableOffset": shipment.eligibility.last_stable_offset,
-        "refused": [refusal_row(refusal) for refusal in shipment.eligibility.refusals],
-        "blocking": refusal_row_if(shipment.eligibility.blocking),
-    }
-
-
 def _kinds_of_snapshots(shipped: object) -> str:
     return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
 
@@ -311,7 +290,7 @@ class TierView(View[Result]):
                 return {"reason": "the store failed before its turn"}
             case Told(row=Tiered(shipment=shipment)):
                 self._count(shipment)
-                return shipment_row(shipment)
+                return row_of(ShipmentRow, shipment)
             case Told(row=Ended(unfinished=unfinished)):
                 self._unfinished, self._is_through = unfinished, not self._has_failed
         return None

@@ -21,7 +21,8 @@ from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Res
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.output.documents import UnfitRow
+from resnap.scheduler.output.documents import UnfitRow, VerifiedRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.values import parse_moment
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.output.documents import VerifiedRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.tiering.planner import Planned, Planner
@@ -328,22 +328,6 @@ def _nothing_shipped(url: str) -> UsageError:
     return UsageError(f"{url} holds no shipped segment", hint=hint)
 
 
-def verified_row(verified: VerifiedSegment) -> VerifiedRow:
-    """Return what reading one shipped segment back showed."""
-    manifest = verified.manifest
-    return {
-        "manifest": verified.manifest_key,
-        "topic": manifest.topic if manifest else None,
-        "partition": manifest.partition if manifest else None,
-        "baseOffset": manifest.base_offset if manifest else None,
-        "nextBaseOffset": manifest.next_base_offset if manifest else None,
-        "bytes": verified.size_bytes,
-        "result": "different" if verified.problems else "gone" if verified.is_retained_away else "ok",
-        "problems": list(verified.problems),
-        "undecided": list(verified.undecided),
-    }
-
-
 class StoreView(View[Result]):
     """A row per segment that was read or is wrong."""
 
@@ -393,7 +377,7 @@ class StoreView(View[Result]):
         self._counts["bytes"] += verified.size_bytes
         self._counts["different"] += bool(verified.problems)
         self._counts["gone"] += verified.is_retained_away
-        return verified_row(verified) if verified.was_read or verified.problems else None
+        return row_of(VerifiedRow, verified) if verified.was_read or verified.problems else None
 
     def totals(self) -> Row:
         """Return how many there are of each."""

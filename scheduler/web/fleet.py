@@ -6,9 +6,10 @@ from fastapi import APIRouter, Query, Response
 
 from resnap.scheduler.api.fleet import collected_by, counts_of, matching, topics_by_verdict
 from resnap.scheduler.api.paging import Paging
-from resnap.scheduler.fleet.rows import broker_row, topic_row, why_of
 from resnap.scheduler.job.kafka_releases import fault_rows_if
-from resnap.scheduler.output.answer import answer_of
+from resnap.scheduler.output.answer import answer_of, why_of
+from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, link, turned
 from resnap.scheduler.web.words import VERDICTS
@@ -29,7 +30,7 @@ def show_fleet(
     collected = collected_by(context.services)
     found = sorted(matching(collected, topic, verdict or ()), key=lambda one: _WORST_FIRST.index(one.verdict))
     shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
-    rows = [topic_row(one) for one in shown]
+    rows = [row_of(FleetTopicRow, one) for one in shown]
     asked = {"topic": topic, "verdict": [one.value for one in verdict or ()]}
     topics = {"topics": [topic]} if topic else None
     counts, status = counts_of(collected), collected.status
@@ -40,7 +41,7 @@ def show_fleet(
         "kinds": VERDICTS,
         "topics": [(one, row, why_of(row)) for one, row in zip(shown, rows, strict=True)],
         "matching": len(found),
-        "brokers": [broker_row(one) for one in status.brokers],
+        "brokers": [row_of(FleetBrokerRow, one) for one in status.brokers],
         "unanswered": status.unanswered,
         "known_faults": fault_rows_if(status.releases),
         "not_checked": None if status.releases is None else status.releases.not_checked,

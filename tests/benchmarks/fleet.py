@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from resnap.scheduler.cli import COLLECT_AFTER
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.fleet.collecting import PAGE, Collector
-from resnap.scheduler.fleet.rows import topic_row
+from resnap.scheduler.output.documents import FleetTopicRow
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.settings.service import FleetEntry
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import instant
@@ -64,7 +65,7 @@ def run(options: Options) -> Iterator[Table]:
             for number, held in enumerate(_held(brokers))
         ]
         answer_s, answers = _timed(lambda: list(topic_answers(collected, places)))  # noqa: B023
-        rows_s, rows = _timed(lambda: [topic_row(one) for one in answers])  # noqa: B023
+        rows_s, rows = _timed(lambda: [row_of(FleetTopicRow, one) for one in answers])  # noqa: B023
         assert {row["verdict"] for row in rows} == {kind}
         assert sum(int(str(row["replicas"])) for row in rows) == brokers * EACH - brokers * EACH % REPLICAS
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

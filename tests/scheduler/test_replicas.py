@@ -69,6 +69,17 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         assert ("error: " in said.getvalue()) == (code != 0)
 
 
+def test_a_producer_without_an_open_transaction_is_as_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = LostProducer(KNOWN, KNOWN._replace(current_transaction_start_offset=None), (Loss.TRANSACTION,))
+    context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=Failures(io.StringIO()))
+    context.show(results([replace(LOST, lost=(ended,))], partitions=1, replicas=3), ReplicasView())
+    document = json.loads(capsys.readouterr().out)
+    schemas.check("replicas", document)
+    (row,) = document["replicas"]
+    assert (row["lostTransactions"], row["lostProducers"]) == (1, 0)
+    assert row["producers"][0]["found"]["currentTransactionStartOffset"] is None
+
+
 def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_be_led_by_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
