@@ -12,16 +12,17 @@ import jsonschema_rs
 from typing_extensions import is_typeddict
 
 from resnap.scheduler.output import documents
+from resnap.scheduler.verbs import planned, repair, scan
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "schemas"
 DOCUMENTS: Final = {
-    "scan": ("partitions", documents.ScanRow),
+    "scan": ("partitions", scan.ScanRow),
     "check": ("topics", documents.TopicRow),
-    "plan": ("partitions", documents.PlanRow),
+    "plan": ("partitions", planned.PlanRow),
     "snapshots": ("boundaries", documents.BoundaryRow),
     "tier": ("partitions", documents.ShipmentRow),
     "verify-store": ("segments", documents.VerifiedRow),
-    "repair": ("partitions", documents.RepairRow),
+    "repair": ("partitions", repair.RepairRow),
     "replicas": ("replicas", documents.ReplicaRow),
     "fleet-status": ("topics", documents.FleetTopicRow),
     "fleet-gate": ("reasons", documents.GateRow),

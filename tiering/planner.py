@@ -84,6 +84,11 @@ class PartitionScan:
     known_faults: tuple[MetFault, ...] = ()
     """Of Kafka's, which the brokers' releases have and the partition meets."""
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its topic and number."""
+        return self.selected.topic_partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:

@@ -18,6 +18,7 @@ from resnap.scheduler.job.contract import PartitionState, verbs_of_service
 from resnap.scheduler.output import documents
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
+from resnap.scheduler.verbs import planned, scan
 from resnap.storage.words import instant
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
@@ -38,8 +39,8 @@ class Described:
         return handler(TypeAdapter(self.kind).core_schema)
 
 
-ScanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.ScanRow)]
-PlanRow: TypeAlias = Annotated[dict[str, Any], Described(documents.PlanRow)]
+ScanRow: TypeAlias = Annotated[dict[str, Any], Described(scan.ScanRow)]
+PlanRow: TypeAlias = Annotated[dict[str, Any], Described(planned.PlanRow)]
 OutcomeRow: TypeAlias = Annotated[
     dict[str, Any],
     Described(reduce(or_, [*(row for _, verb in verbs_of_service() for row in verb.rows), documents.NotDoneRow])),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from resnap.scheduler.output.documents import CostRow, RefusalRow, SizesRow
+from resnap.scheduler.output.documents import CostRow, RefusalRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.replay.explain import Batch, Explanation
-    from resnap.scheduler.output.documents import Identity
+    from resnap.scheduler.output.documents import Identity, SizesRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
@@ -96,7 +96,7 @@ def count_of(value: object) -> str:
 
 def sizes_row(sizes: TieringSizes) -> SizesRow:
     """Return the bytes of closed segments by their outcome with tiering on."""
-    return row_of(SizesRow, sizes)
+    return cast("SizesRow", {key: getattr(sizes, key.removesuffix("Bytes")) for key in SIZES})
 
 
 def refusal_row(refusal: Refusal) -> RefusalRow:

@@ -29,10 +29,10 @@ class CostRow(TypedDict):
 class SizesRow(TypedDict):
     """Bytes of closed segments, by what tiering would do with them; null where it is unknown what is remote."""
 
-    tierableBytes: Annotated[int, "tierable"]
-    blockedBytes: Annotated[int, "blocked"]
-    shippedBytes: Annotated[int | None, "shipped"]
-    freeableBytes: Annotated[int, "freeable"]
+    tierableBytes: Annotated[int, "sizes.tierable"]
+    blockedBytes: Annotated[int, "sizes.blocked"]
+    shippedBytes: Annotated[int | None, "sizes.shipped"]
+    freeableBytes: Annotated[int, "sizes.freeable"]
 
 
 class RefusalRow(TypedDict):
@@ -47,38 +47,6 @@ class RefusalRow(TypedDict):
     untilMs: int | None
 
 
-class LostBoundary(TypedDict):
-    """A boundary without a usable snapshot."""
-
-    offset: int
-    state: str
-    detail: str | None
-
-
-class LostStateRow(TypedDict):
-    """What shows that a replica has lost its producer state."""
-
-    offset: int
-    reason: str
-    isProven: bool
-    producers: list[int]
-    producersCount: int
-    detail: str
-    hint: str
-
-
-class LiveRow(TypedDict):
-    """What the running cluster says of a partition."""
-
-    leader: Annotated[int | None, "live_facts.leader"]
-    logStartOffset: Annotated[int | None, "live_facts.log_start_offset"]
-    localStartOffset: Annotated[int | None, "live_facts.local_start_offset"]
-    highWatermark: Annotated[int | None, "live_facts.high_watermark"]
-    lastStableOffset: Annotated[int | None, "live_facts.last_stable_offset"]
-    remoteStorageEnable: Annotated[bool, "live.is_tiered"]
-    remoteLogCopyDisable: Annotated[bool, "live.is_copying_paused"]
-
-
 class KnownFaultRow(TypedDict):
     """A known fault of Kafka's: which of the brokers' releases have it, or may, and what of the topic meets it."""
 
@@ -87,43 +55,6 @@ class KnownFaultRow(TypedDict):
     isCertain: bool
     detail: str
     hint: str
-
-
-class WaitingRow(TypedDict):
-    """Closed segments of a tiered topic that are not in remote storage; the oldest was closed at `sinceMs`."""
-
-    offset: int
-    sinceMs: int
-    segments: int
-    bytes: Annotated[int, "size_bytes"]
-
-
-class ScanRow(Identity, SizesRow):
-    """One partition of `resnap scan`."""
-
-    path: str
-    topicId: str | None
-    segments: int
-    bytes: int
-    verdict: Verdict
-    logStartOffset: int
-    highWatermark: int | None
-    live: LiveRow | None
-    boundaries: int
-    lost: int
-    states: dict[str, int]
-    lostBoundaries: list[LostBoundary]
-    strays: list[int]
-    compaction: str
-    compactionOrigin: str
-    replayNow: CostRow
-    replayRoll: CostRow
-    blocking: RefusalRow | None
-    brokerStops: RefusalRow | None
-    lostProducerState: LostStateRow | None
-    waiting: WaitingRow | None
-    brokerShipsUnread: list[RefusalRow]
-    knownFaults: list[KnownFaultRow]
 
 
 class BlockerRow(TypedDict):
@@ -151,33 +82,6 @@ class TopicRow(SizesRow):
     warnings: list[BlockerRow]
     unknown: list[str]
     notChecked: list[str]
-
-
-class PlannedBoundary(TypedDict):
-    """A boundary for which a snapshot would be made."""
-
-    offset: int
-    coverage: str
-
-
-class RunRow(TypedDict):
-    """A stretch of segments that would be read."""
-
-    baseOffset: int
-    nextBaseOffset: int | None
-    segments: int
-    anchor: int | None
-
-
-class PlanRow(Identity):
-    """One partition of `resnap plan`."""
-
-    boundaries: list[PlannedBoundary]
-    knownFromOffset: int
-    snapshots: int
-    read: CostRow
-    runs: list[RunRow]
-    segments: int
 
 
 class LeftOutRow(TypedDict):
@@ -293,37 +197,6 @@ class ReplicaRow(Identity):
     reason: Annotated[str | None, "why"]
     replayedTo: int | None
     producers: Annotated[list[LostProducerRow], "lost"]
-
-
-class IndexRepairRow(TypedDict):
-    """What was wrong with a transaction index."""
-
-    problems: list[str]
-    lacks: Annotated[int, "lacking"]
-
-
-class RepairedRow(TypedDict):
-    """A segment whose snapshot or transaction index is replaced."""
-
-    baseOffset: int
-    nextBaseOffset: int
-    snapshot: Annotated[str | None, "verdict"]
-    lacks: Annotated[int, lambda one: one.check.lacks.total if one.check else 0]
-    differs: Annotated[int, lambda one: one.check.differs.total if one.check else 0]
-    entries: Annotated[int | None, "check.replayed.result.entries"]
-    transactionIndex: Annotated[IndexRepairRow | None, "index"]
-    manifest: Annotated[str, "manifest_key"]
-
-
-class RepairRow(Identity):
-    """One partition of `resnap repair`."""
-
-    topicId: str | None
-    segments: int
-    read: CostRow
-    repaired: list[RepairedRow]
-    notRepaired: int
-    reasons: list[str]
 
 
 class FleetBlockerRow(TypedDict):

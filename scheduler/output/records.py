@@ -21,7 +21,7 @@ def row_of(kind: type[T], value: object) -> T:
     """Return the row of a value: under each key that is required, its attribute of that name in snake case.
 
     ``Annotated`` names another, as a path through attributes, where what None has is None; or it is a function of the
-    value. Values become what the key's type says.
+    value, which makes what the key has. Attributes become what the type of the key says.
     """
     return cast("T", {key: make(value) for key, make in _makers(cast("Any", kind))})
 
@@ -35,8 +35,10 @@ def _makers(kind: Any) -> list[tuple[str, Callable[[Any], object]]]:  # noqa: AN
 def _maker(key: str, hint: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
     snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
     kind, source = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, snake_case)
-    find, shape = source if callable(source) else partial(_found, source.split(".")), _shape(kind)
-    return lambda value: shape(find(value))
+    if callable(source):
+        return cast("Callable[[Any], object]", source)
+    shape = _shape(kind)
+    return lambda value: shape(_found(source.split("."), value))
 
 
 def _found(path: Sequence[str], value: object) -> object:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from resnap.scheduler.job.contract import Observer, Result, give, verb_of
 from resnap.scheduler.job.wiring import scope_of
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome
-from resnap.scheduler.verbs.scan import scan_row
+from resnap.scheduler.verbs.scan import ScanRow
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
@@ -138,7 +139,7 @@ class RunObserver(Observer):
         for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
             text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
             self.service.observer.warn(f"{place}: {text}")
-        self.service.scans.keep(kept_as, map(scan_row, partitions), self._replaces, unread=unread)
+        self.service.scans.keep(kept_as, (row_of(ScanRow, one) for one in partitions), self._replaces, unread=unread)
         tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
         newest = (snapshot for one in partitions for snapshot in one.selected.inventory.partition.snapshots[-1:])

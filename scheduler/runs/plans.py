@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.wiring import rules_of
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
-from resnap.scheduler.verbs.planned import plan_row, totals_of
+from resnap.scheduler.verbs.planned import PlanRow, totals_of
 from resnap.tiering.judging.planning import read_saved_plan, write_saved_plan
 from resnap.tiering.planner import Planner
 
@@ -72,7 +73,7 @@ class Plans:
             id=self.ids.make(),
             request=request,
             plan=text,
-            rows=[plan_row(one) for one in planned],
+            rows=[row_of(PlanRow, one.plan) for one in planned],
             totals={"dryRun": True, **totals_of(planned)},
             principal=principal,
             created_ms=self.clock.now_ms(),

@@ -33,7 +33,7 @@ class ScannedPartition:
     judgement: Judgement
     missing: int
     row: Row
-    """As ``scan_row`` makes it."""
+    """As ``ScanRow`` makes it."""
     scanned_ms: int
 
 

@@ -24,7 +24,7 @@ from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.documents import ShipmentRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
-from resnap.scheduler.verbs.scan import Scanned, scan_row, scanned
+from resnap.scheduler.verbs.scan import Scanned, ScanRow, scanned
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.stores.urls import open_store
@@ -200,7 +200,7 @@ class _Demo:
         results = list(scanned(self._planner.select(self._scope), None, self._planner))
         for unread in (one for one in results if isinstance(one, Unread)):
             raise unread.faults[0]
-        return [{**scan_row(one.scan)} for one in results if isinstance(one, Scanned)]
+        return [{**row_of(ScanRow, one.scan)} for one in results if isinstance(one, Scanned)]
 
     def _tier(self) -> tuple[Row, Sequence[str]]:
         shipments, _ = self._shipped(replace(self._work(self._planner), progress=self._context.progress))

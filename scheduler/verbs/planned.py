@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+
+from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import bytes_of, cost_row, identity, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import bytes_of, cost_row, summed_by_topic, summed_note
+from resnap.scheduler.output.documents import CostRow, Identity
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.storage.words import first_of, human_bytes, instant, some, span
 from resnap.tiering.judging.lost_producer_state import lost_state
@@ -19,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from resnap.replay.plan import PartitionPlan
     from resnap.replay.window import ReplayRules
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.output.documents import PlanRow, RunRow
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
@@ -65,10 +69,35 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
         context.warn(f"{some(len(marked) - MOST_NAMED, 'more replica')} with the same signs")
 
 
-def plan_row(planned: Planned) -> PlanRow:
-    """Return what would be done with one partition."""
-    plan = planned.plan
-    runs: list[RunRow] = [
+class PlannedBoundary(TypedDict):
+    """A boundary for which a snapshot would be made."""
+
+    offset: int
+    coverage: str
+
+
+class RunRow(TypedDict):
+    """A stretch of segments that would be read."""
+
+    baseOffset: int
+    nextBaseOffset: int | None
+    segments: int
+    anchor: int | None
+
+
+class PlanRow(Identity):
+    """One partition of `resnap plan`."""
+
+    boundaries: list[PlannedBoundary]
+    knownFromOffset: Annotated[int, lambda plan: plan.known_from()]
+    snapshots: Annotated[int, lambda plan: len(plan.boundaries)]
+    read: Annotated[CostRow, lambda plan: cost_row(cost_of([plan]))]
+    runs: Annotated[list[RunRow], _runs]
+    segments: Annotated[int, lambda plan: len(plan.segments)]
+
+
+def _runs(plan: PartitionPlan) -> list[RunRow]:
+    return [
         {
             "baseOffset": plan.segments[run.start].base_offset,
             "nextBaseOffset": plan.segments[run.end - 1].next_base_offset,
@@ -77,17 +106,6 @@ def plan_row(planned: Planned) -> PlanRow:
         }
         for run in plan.runs
     ]
-    return {
-        **identity(planned.selected.topic_partition),
-        "boundaries": [
-            {"offset": boundary.offset, "coverage": boundary.coverage.value} for boundary in plan.boundaries
-        ],
-        "knownFromOffset": plan.known_from(),
-        "snapshots": len(plan.boundaries),
-        "read": cost_row(cost_of([plan])),
-        "runs": runs,
-        "segments": len(plan.segments),
-    }
 
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
@@ -116,7 +134,7 @@ class DryRunView(View[Any]):
         if not isinstance(result, WouldReplay) or result.planned is None:
             return None
         self.planned.append(result.planned)
-        return plan_row(result.planned)
+        return {**row_of(PlanRow, result.planned.plan)}
 
     def table_head(self) -> Row:
         """Return the same in words."""

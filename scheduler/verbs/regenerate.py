@@ -17,8 +17,8 @@ from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
 from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.output.documents import PlanRow, SnapshotsRow
-from resnap.scheduler.verbs.planned import DryRunView, WouldReplay, note_selection
+from resnap.scheduler.output.documents import SnapshotsRow
+from resnap.scheduler.verbs.planned import DryRunView, PlanRow, WouldReplay, note_selection
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import cost_row, count_of, identity
-from resnap.scheduler.output.documents import RepairedRow
+from resnap.scheduler.output.documents import CostRow, Identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
@@ -228,6 +229,37 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                          hint="leave out --topic to put back all that it has replaced")  # fmt: skip
 
 
+class IndexRepairRow(TypedDict):
+    """What was wrong with a transaction index."""
+
+    problems: list[str]
+    lacks: Annotated[int, "lacking"]
+
+
+class RepairedRow(TypedDict):
+    """A segment whose snapshot or transaction index is replaced."""
+
+    baseOffset: int
+    nextBaseOffset: int
+    snapshot: Annotated[str | None, "verdict"]
+    lacks: Annotated[int, lambda one: one.check.lacks.total if one.check else 0]
+    differs: Annotated[int, lambda one: one.check.differs.total if one.check else 0]
+    entries: Annotated[int | None, "check.replayed.result.entries"]
+    transactionIndex: Annotated[IndexRepairRow | None, "index"]
+    manifest: Annotated[str, "manifest_key"]
+
+
+class RepairRow(Identity):
+    """One partition of `resnap repair`."""
+
+    topicId: str | None
+    segments: int
+    read: Annotated[CostRow, lambda one: cost_row(cost_of(one.plans))]
+    repaired: list[RepairedRow]
+    notRepaired: Annotated[int, lambda one: len(one.failures)]
+    reasons: Annotated[list[str], "failures"]
+
+
 def _kinds(repaired: object) -> str:
     rows = repaired if isinstance(repaired, list) else []
     kinds = ((one["snapshot"], "transaction index" if one["transactionIndex"] else None) for one in rows)
@@ -269,15 +301,7 @@ class RepairView(View[Result]):
         self._totals["segments"] += one.segments
         self._totals["repaired"] += len({repair.manifest_key for repair in one.repaired})
         self._totals["notRepaired"] += len(one.failures)
-        return {
-            **identity(one.topic_partition),
-            "topicId": one.topic_id,
-            "segments": one.segments,
-            "read": cost_row(cost_of(one.plans)),
-            "repaired": [row_of(RepairedRow, repair) for repair in one.repaired],
-            "notRepaired": len(one.failures),
-            "reasons": [str(failure) for failure in one.failures],
-        }
+        return {**row_of(RepairRow, one)}
 
     def table_rows(self, result: Result) -> list[Row]:
         """Return the row of a partition that something is wrong with."""

@@ -12,31 +12,23 @@ from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
-from resnap.scheduler.job.kafka_releases import fault_rows, faults_of
+from resnap.scheduler.job.kafka_releases import faults_of
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.reports import (
-    bytes_of,
-    cost_row,
-    identity,
-    refusal_row,
-    refusal_row_if,
-    sizes_row,
-    summed_by_topic,
-    summed_note,
-)
+from resnap.scheduler.job.reports import bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.job.wiring import rules_of
-from resnap.scheduler.output.documents import LiveRow, WaitingRow
+from resnap.scheduler.output.documents import CostRow, Identity, KnownFaultRow, RefusalRow, SizesRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.words import human_count, some
 from resnap.tiering.judging.inventory import Compaction, SnapshotState
-from resnap.tiering.judging.readiness import ScanFacts, Stop, judge, never_tiered
+from resnap.tiering.judging.readiness import ScanFacts, Stop, Verdict, judge, never_tiered
 from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.lost_leader import heal_commands, log_dirs_of
 from resnap.tiering.planner import PartitionScan, Planner
@@ -56,7 +48,6 @@ if TYPE_CHECKING:
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.output.documents import LostStateRow, ScanRow
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
@@ -207,58 +198,87 @@ def _waiting(selected: SelectedPartition) -> Waiting | None:
     return waiting_segments(selected.inventory.partition, max(facts.remote_end_offset, facts.local_start_offset or 0))
 
 
-def scan_row(scan: PartitionScan) -> ScanRow:
-    """Return one partition of ``scan``."""
-    inventory = scan.selected.inventory
-    partition = inventory.partition
-    return {
-        **identity(scan.selected.topic_partition),
-        "path": str(partition.path),
-        "topicId": partition.topic_id,
-        "segments": len(partition.segments),
-        "bytes": sum(segment.size_bytes for segment in partition.segments),
-        **sizes_row(scan.sizes),
-        "verdict": scan.verdict,
-        "logStartOffset": partition.log_start_offset,
-        "highWatermark": scan.candidates.high_watermark,
-        "live": None if scan.selected.live_facts is None else row_of(LiveRow, scan.selected),
-        "boundaries": len(inventory.boundaries),
-        "lost": inventory.lost,
-        "states": _states(inventory),
-        "lostBoundaries": [
-            {"offset": boundary.offset, "state": boundary.state.value, "detail": boundary.detail}
-            for boundary in inventory.boundaries
-            if not boundary.state.is_usable
-        ],
-        "strays": [stray.offset for stray in inventory.strays],
-        "compaction": inventory.compaction.value,
-        "compactionOrigin": inventory.compaction_origin.value,
-        "replayNow": cost_row(scan.cost_now),
-        "replayRoll": cost_row(scan.cost_roll),
-        "blocking": refusal_row_if(scan.candidates.blocking),
-        "brokerStops": refusal_row_if(scan.blockers.decisive),
-        "lostProducerState": _lost_state_row(scan),
-        "waiting": None if scan.waiting is None else row_of(WaitingRow, scan.waiting),
-        "brokerShipsUnread": [refusal_row(refusal) for refusal in scan.blockers.shipped_as_is],
-        "knownFaults": fault_rows(scan.known_faults),
-    }
+class LostBoundary(TypedDict):
+    """A boundary without a usable snapshot."""
+
+    offset: int
+    state: str
+    detail: str | None
 
 
-def _lost_state_row(scan: PartitionScan) -> LostStateRow | None:
-    """Return what shows that the replica has lost its producer state; None where nothing does."""
-    lost = scan.lost_state
-    if lost is None:
-        return None
-    reason = Reason.LOST_PRODUCER_STATE
-    return {
-        "offset": lost.offset,
-        "reason": reason.value,
-        "isProven": lost.is_proven,
-        "producers": list(lost.producers[:_MOST_NAMED]),
-        "producersCount": len(lost.producers),
-        "detail": lost.detail,
-        "hint": HINTS[reason],
-    }
+class LostStateRow(TypedDict):
+    """What shows that a replica has lost its producer state."""
+
+    offset: int
+    reason: Annotated[str, lambda _: Reason.LOST_PRODUCER_STATE.value]
+    isProven: bool
+    producers: Annotated[list[int], lambda lost: list(lost.producers[:_MOST_NAMED])]
+    producersCount: Annotated[int, lambda lost: len(lost.producers)]
+    detail: str
+    hint: Annotated[str, lambda _: HINTS[Reason.LOST_PRODUCER_STATE]]
+
+
+class LiveRow(TypedDict):
+    """What the running cluster says of a partition."""
+
+    leader: Annotated[int | None, "live_facts.leader"]
+    logStartOffset: Annotated[int | None, "live_facts.log_start_offset"]
+    localStartOffset: Annotated[int | None, "live_facts.local_start_offset"]
+    highWatermark: Annotated[int | None, "live_facts.high_watermark"]
+    lastStableOffset: Annotated[int | None, "live_facts.last_stable_offset"]
+    remoteStorageEnable: Annotated[bool, "live.is_tiered"]
+    remoteLogCopyDisable: Annotated[bool, "live.is_copying_paused"]
+
+
+class WaitingRow(TypedDict):
+    """Closed segments of a tiered topic that are not in remote storage; the oldest was closed at `sinceMs`."""
+
+    offset: int
+    sinceMs: int
+    segments: int
+    bytes: Annotated[int, "size_bytes"]
+
+
+class _LogRow(Identity):
+    """The log of a partition."""
+
+    path: Annotated[str, "selected.inventory.partition.path"]
+    topicId: Annotated[str | None, "selected.inventory.partition.topic_id"]
+    segments: Annotated[int, lambda scan: len(scan.selected.inventory.partition.segments)]
+    bytes: Annotated[int, lambda scan: sum(one.size_bytes for one in scan.selected.inventory.partition.segments)]
+
+
+class ScanRow(_LogRow, SizesRow):
+    """One partition of `resnap scan`."""
+
+    verdict: Verdict
+    logStartOffset: Annotated[int, "selected.inventory.partition.log_start_offset"]
+    highWatermark: Annotated[int | None, "candidates.high_watermark"]
+    live: Annotated[LiveRow | None, lambda scan: row_of(LiveRow, scan.selected) if scan.selected.live_facts else None]
+    boundaries: Annotated[int, lambda scan: len(scan.selected.inventory.boundaries)]
+    lost: Annotated[int, "selected.inventory.lost"]
+    states: Annotated[dict[str, int], lambda scan: _states(scan.selected.inventory)]
+    lostBoundaries: Annotated[list[LostBoundary], lambda scan: _lost_boundaries(scan.selected.inventory)]
+    strays: Annotated[list[int], lambda scan: [stray.offset for stray in scan.selected.inventory.strays]]
+    compaction: Annotated[str, "selected.inventory.compaction"]
+    compactionOrigin: Annotated[str, "selected.inventory.compaction_origin"]
+    replayNow: Annotated[CostRow, "cost_now"]
+    replayRoll: Annotated[CostRow, "cost_roll"]
+    blocking: Annotated[RefusalRow | None, "candidates.blocking"]
+    brokerStops: Annotated[RefusalRow | None, "blockers.decisive"]
+    lostProducerState: Annotated[LostStateRow | None, "lost_state"]
+    waiting: WaitingRow | None
+    brokerShipsUnread: Annotated[list[RefusalRow], "blockers.shipped_as_is"]
+    knownFaults: list[KnownFaultRow]
+
+
+def _states(inventory: PartitionInventory) -> dict[str, int]:
+    """Return how many boundaries are in each state."""
+    return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
+
+
+def _lost_boundaries(inventory: PartitionInventory) -> list[LostBoundary]:
+    return [row_of(LostBoundary, boundary) for boundary in inventory.boundaries if not boundary.state.is_usable]
 
 
 def facts_in(row: Mapping[str, Any]) -> ScanFacts:
@@ -286,11 +306,6 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
         unblocked_by=UnblockedBy(refusal.get("unblockedBy", by)),
         until_ms=refusal.get("untilMs"),
     )
-
-
-def _states(inventory: PartitionInventory) -> dict[str, int]:
-    """Return how many boundaries are in each state."""
-    return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
 
 
 def _why(value: object) -> str:
@@ -349,7 +364,7 @@ class ScanView(View["Scanned | Unread"]):
                 self._first_stop = selected, result.scan.blockers.stop
         if result.scan.lost_state is not None:
             self._lost_state.append(result.scan)
-        return scan_row(result.scan)
+        return {**row_of(ScanRow, result.scan)}
 
     def table_rows(self, result: Scanned | Unread) -> Iterable[Row]:
         """Keep back the row of a partition that lacks something, or where something stops that is not compaction."""

@@ -29,10 +29,10 @@ from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import count_of
-from resnap.scheduler.output.documents import PlanRow, ShipmentRow
+from resnap.scheduler.output.documents import ShipmentRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
-from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, WouldReplay
+from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, WouldReplay
 from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store

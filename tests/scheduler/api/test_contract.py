@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
 from resnap.scheduler.output import documents
+from resnap.scheduler.verbs import planned, scan
 from tests.scheduler.api.whole import Whole, whole
 from tests.schemas import check_row
 
@@ -122,7 +123,7 @@ def test_operations_have_names_for_clients_and_settings_their_descriptions(servi
 def test_rows_of_runs_plans_and_partitions_are_as_the_description_says(service: Whole) -> None:
     out, store = f"{service.directory}/out", f"file://{service.directory}/store"
     asked = {
-        documents.PlanRow: ("/v1/replays", {"destination": out, "dryRun": True}),
+        planned.PlanRow: ("/v1/replays", {"destination": out, "dryRun": True}),
         documents.SnapshotsRow: ("/v1/replays", {"destination": out}),
         documents.ShipmentRow: ("/v1/replays", {"kind": "tier", "destination": store}),
     }
@@ -143,9 +144,9 @@ def test_rows_of_runs_plans_and_partitions_are_as_the_description_says(service: 
         plan = client.post("/v1/plans", json={}).json()
         assert plan["partitions"]
         for row in plan["partitions"]:
-            check_row(documents.PlanRow, row)
+            check_row(planned.PlanRow, row)
         assert shapes["PlanAnswer"]["properties"]["partitions"]["items"]["title"] == "PlanRow"
-        check_row(documents.ScanRow, client.get("/v1/partitions/payments/0").json()["row"])
+        check_row(scan.ScanRow, client.get("/v1/partitions/payments/0").json()["row"])
 
 
 def test_head_is_answered_as_get_without_a_body(service: Whole) -> None:
