@@ -4,7 +4,8 @@
 it, and import nothing else.
 
 A verb is one file, ``scheduler/verbs/<verb>.py``, and its row here. Its file declares a ``Verb``
-(``scheduler.job.contract``) with what is asked, its run, its view, and how the service does it. From these are made
+(``scheduler.job.contract``) with what is asked, its run, its view, and how the service does it; a class for its row has
+the keys of the JSON, what each shows, and its column (``scheduler.output.records``). From these are made
 
 - the shell: its flags are those settings that the verb takes and the fields of its request, its help is the docstring
   of the request (``cli.asking.command_of``);

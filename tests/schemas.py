@@ -12,7 +12,7 @@ import jsonschema_rs
 from typing_extensions import is_typeddict
 
 from resnap.scheduler.output import documents
-from resnap.scheduler.verbs import planned, repair, scan
+from resnap.scheduler.verbs import fleet_gate, planned, repair, replicas, scan, verify
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "schemas"
 DOCUMENTS: Final = {
@@ -21,11 +21,11 @@ DOCUMENTS: Final = {
     "plan": ("partitions", planned.PlanRow),
     "snapshots": ("boundaries", documents.BoundaryRow),
     "tier": ("partitions", documents.ShipmentRow),
-    "verify-store": ("segments", documents.VerifiedRow),
+    "verify-store": ("segments", verify.VerifiedRow),
     "repair": ("partitions", repair.RepairRow),
-    "replicas": ("replicas", documents.ReplicaRow),
+    "replicas": ("replicas", replicas.ReplicaRow),
     "fleet-status": ("topics", documents.FleetTopicRow),
-    "fleet-gate": ("reasons", documents.GateRow),
+    "fleet-gate": ("reasons", fleet_gate.GateRow),
 }
 """By file: what the rows are called in the document, and their type."""
 _PLAIN: Final = {str: "string", int: "integer", bool: "boolean", NoneType: "null"}

@@ -1,13 +1,15 @@
-"""The JSON documents that commands print for programs, as types: ``docs/schemas/`` is generated from them.
+"""Rows of the JSON documents that several commands print, as types; those of one verb are beside its view.
 
-A key always exists, unless it is ``NotRequired``; keys may be added. The functions that make rows return these types,
-or a test checks their results against the schema (``tests/schemas.py``).
+``docs/schemas/`` and the rows in OpenAPI are generated from them, rows are made (``records.row_of``) and tables have
+their columns (``records.columns_of``) by what their keys are annotated with. A key always exists, unless it is
+``NotRequired``; keys may be added. A class with such keys needs a module without postponed annotations.
 """
 
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, NotRequired
 
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
+from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 
@@ -16,7 +18,7 @@ class Identity(TypedDict):
     """What names a partition."""
 
     topic: Annotated[str, "topic_partition.topic"]
-    partition: Annotated[int, "topic_partition.partition"]
+    partition: Annotated[int, "topic_partition.partition", PARTITION]
 
 
 class CostRow(TypedDict):
@@ -144,61 +146,6 @@ class ShipmentRow(Identity):
     blocking: Annotated[RefusalRow | None, "eligibility.blocking"]
 
 
-class VerifiedRow(TypedDict):
-    """One segment of `resnap verify URL`."""
-
-    manifest: Annotated[str, "manifest_key"]
-    topic: Annotated[str | None, "manifest.topic"]
-    partition: Annotated[int | None, "manifest.partition"]
-    baseOffset: Annotated[int | None, "manifest.base_offset"]
-    nextBaseOffset: Annotated[int | None, "manifest.next_base_offset"]
-    bytes: Annotated[int, "size_bytes"]
-    result: Annotated[str, lambda one: "different" if one.problems else "gone" if one.is_retained_away else "ok"]
-    problems: list[str]
-    undecided: list[str]
-
-
-class ReplicaProducerRow(TypedDict):
-    """What a broker says of a producer."""
-
-    producerId: int
-    producerEpoch: int
-    lastSequence: int
-    lastTimestamp: int
-    coordinatorEpoch: int
-    currentTransactionStartOffset: int | None
-
-
-class LostProducerRow(TypedDict):
-    """What a replica lacks of a producer: what another replica knows, and what is there; null for nothing."""
-
-    losses: list[str]
-    known: ReplicaProducerRow
-    found: ReplicaProducerRow | None
-
-
-def _lost(loss: str) -> Any:  # noqa: ANN401 - counts for a row
-    """Return what counts the producers of which a replica has lost this."""
-    return lambda one: sum(loss in lost.losses for lost in one.lost)
-
-
-class ReplicaRow(Identity):
-    """One replica of `resnap replicas` that is not as it should be."""
-
-    brokerId: int | None
-    leader: int | None
-    leads: bool
-    state: str
-    lostProducers: Annotated[int, _lost("producer")]
-    lostEpochs: Annotated[int, _lost("epoch")]
-    lostSequences: Annotated[int, _lost("sequence")]
-    lostCoordinatorEpochs: Annotated[int, _lost("coordinator-epoch")]
-    lostTransactions: Annotated[int, _lost("transaction")]
-    reason: Annotated[str | None, "why"]
-    replayedTo: int | None
-    producers: Annotated[list[LostProducerRow], "lost"]
-
-
 class FleetBlockerRow(TypedDict):
     """What stops replicas of a topic: how many on which brokers, and the first of them."""
 
@@ -214,12 +161,12 @@ class FleetBlockerRow(TypedDict):
 class FleetTopicRow(TypedDict):
     """One topic of `resnap fleet status`; what only the cluster can say is null where it has not."""
 
-    topic: str
-    verdict: Verdict
-    partitions: int
-    replicas: Annotated[int, lambda one: sum(one.verdicts.values())]
+    topic: Annotated[str, Column(title="TOPIC")]
+    verdict: Annotated[Verdict, Column(title="VERDICT", is_state=True)]
+    partitions: Annotated[int, Column(title="PARTITIONS", right=True)]
+    replicas: Annotated[int, lambda one: sum(one.verdicts.values()), Column(title="REPLICAS", right=True)]
     verdicts: Annotated[dict[Verdict, int], lambda one: dict(sorted(one.verdicts.items()))]
-    missing: int
+    missing: Annotated[int, Column(title="MISSING", right=True)]
     offline: int | None
     underReplicated: int | None
     blockedLeaders: int | None
@@ -236,14 +183,6 @@ class FleetBrokerRow(TypedDict):
     error: str | None
 
 
-class GateRow(TypedDict):
-    """One reason of `resnap fleet gate` against stopping a broker."""
-
-    reason: str
-    detail: str
-    hint: str
-
-
 class SnapshotsRow(TypedDict):
     """A partition of a run that made snapshots."""
 
@@ -255,13 +194,6 @@ class UnfitRow(TypedDict):
     """A partition of a run that verified a store, where snapshots are unfit."""
 
     unfitSnapshots: int
-
-
-class ReplicasRow(TypedDict):
-    """A partition of a run that compared replicas."""
-
-    reason: str
-    replicas: list[ReplicaRow]
 
 
 class CensusRow(Identity, TypedDict("_From", {"from": str})):

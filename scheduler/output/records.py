@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from typing_extensions import get_type_hints, is_typeddict
+
+from resnap.scheduler.output.rendering import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,11 +36,19 @@ def _makers(kind: Any) -> list[tuple[str, Callable[[Any], object]]]:  # noqa: AN
 
 def _maker(key: str, hint: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
     snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
-    kind, source = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, snake_case)
+    kind, notes = (hint.__origin__, hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
+    source = next((note for note in notes if not isinstance(note, Column)), snake_case)
     if callable(source):
         return cast("Callable[[Any], object]", source)
     shape = _shape(kind)
     return lambda value: shape(_found(source.split("."), value))
+
+
+def columns_of(kind: Any, *keys: str) -> tuple[Column, ...]:  # noqa: ANN401 - a class
+    """Return the columns that the keys of a row are annotated with: of ``keys`` in this order, else all."""
+    hints = get_type_hints(kind, include_extras=True)
+    notes = ((key, note) for key in keys or hints for note in getattr(hints[key], "__metadata__", ()))
+    return tuple(replace(note, key=key) for key, note in notes if isinstance(note, Column))
 
 
 def _found(path: Sequence[str], value: object) -> object:

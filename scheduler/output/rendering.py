@@ -61,7 +61,8 @@ _COLOURS: Final = {
 class Column:
     """How a table shows one value of each row."""
 
-    key: str
+    key: str = ""
+    """Where a key of a row is annotated with it, that one."""
     title: str | None = None
     """The key itself, unless given."""
     right: bool = False

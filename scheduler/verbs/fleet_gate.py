@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
@@ -13,6 +14,7 @@ from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
 from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.replicas import check_of
 from resnap.storage.errors import ClusterError, UsageError
@@ -119,6 +121,14 @@ def _findings(cluster: Cluster, broker_id: int, context: Context) -> list[Replic
     return list(check_of(cluster, led.__contains__, context).findings())
 
 
+class GateRow(TypedDict):
+    """One reason of `resnap fleet gate` against stopping a broker."""
+
+    reason: Annotated[str, Column(title="REASON")]
+    detail: Annotated[str, Column(title="DETAIL")]
+    hint: Annotated[str, lambda one: HINTS[one.reason], Column(title="WHAT TO DO")]
+
+
 @dataclass(slots=True, kw_only=True)
 class GateView(View[Against]):
     """A row per reason."""
@@ -126,11 +136,7 @@ class GateView(View[Against]):
     broker_id: int
     name = "reasons"
     kind = "reason"
-    columns = (
-        Column(key="reason", title="REASON"),
-        Column(key="detail", title="DETAIL"),
-        Column(key="hint", title="WHAT TO DO"),
-    )
+    columns = columns_of(GateRow)
     _reasons: int = 0
     _unknown: list[str] = field(default_factory=list)
 
@@ -140,8 +146,7 @@ class GateView(View[Against]):
         if result.obstacle is None:
             return None
         self._reasons += 1
-        reason = result.obstacle.reason
-        return {"reason": reason.value, "detail": result.obstacle.detail, "hint": HINTS[reason]}
+        return {**row_of(GateRow, result.obstacle)}
 
     @property
     def exit_code(self) -> int:

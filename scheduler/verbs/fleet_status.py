@@ -13,7 +13,7 @@ from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
 from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
-from resnap.scheduler.output.records import row_of
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.storage.words import human_count, some
@@ -83,14 +83,7 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
 
     name = "topics"
     kind = "topic"
-    columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="verdict", title="VERDICT", is_state=True),
-        Column(key="partitions", title="PARTITIONS", right=True),
-        Column(key="replicas", title="REPLICAS", right=True),
-        Column(key="missing", title="MISSING", right=True),
-        Column(key="why", title="WHY", of=why_of),
-    )
+    columns = (*columns_of(FleetTopicRow), Column(key="why", title="WHY", of=why_of))
 
     settings: Settings
     _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})

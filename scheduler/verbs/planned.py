@@ -11,8 +11,8 @@ from typing_extensions import TypedDict
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
 from resnap.scheduler.job.reports import bytes_of, cost_row, summed_by_topic, summed_note
 from resnap.scheduler.output.documents import CostRow, Identity
-from resnap.scheduler.output.records import row_of
-from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.words import first_of, human_bytes, instant, some, span
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
@@ -90,10 +90,10 @@ class PlanRow(Identity):
 
     boundaries: list[PlannedBoundary]
     knownFromOffset: Annotated[int, lambda plan: plan.known_from()]
-    snapshots: Annotated[int, lambda plan: len(plan.boundaries)]
-    read: Annotated[CostRow, lambda plan: cost_row(cost_of([plan]))]
-    runs: Annotated[list[RunRow], _runs]
-    segments: Annotated[int, lambda plan: len(plan.segments)]
+    snapshots: Annotated[int, lambda plan: len(plan.boundaries), Column(title="SNAPSHOTS", right=True)]
+    read: Annotated[CostRow, lambda plan: cost_row(cost_of([plan])), Column(title="READ", right=True, show=bytes_of)]
+    runs: Annotated[list[RunRow], _runs, Column(title="OFFSETS READ", show=_offsets_read)]
+    segments: Annotated[int, lambda plan: len(plan.segments), Column(title="SEGMENTS", right=True, extra=True)]
 
 
 def _runs(plan: PartitionPlan) -> list[RunRow]:
@@ -163,13 +163,7 @@ class PlanView(DryRunView):
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        PARTITION,
-        Column(key="snapshots", title="SNAPSHOTS", right=True),
-        Column(key="segments", title="SEGMENTS", right=True, extra=True),
-        Column(key="read", title="READ", right=True, show=bytes_of),
-        Column(key="runs", title="OFFSETS READ", show=_offsets_read),
-    )
+    columns = columns_of(PlanRow, "partition", "snapshots", "segments", "read", "runs")
 
     def __init__(self, scope: Scope, rules: ReplayRules, settings: Settings, saved: Path | None) -> None:
         super().__init__()

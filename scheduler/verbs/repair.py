@@ -19,7 +19,7 @@ from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb,
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import cost_row, count_of, identity
 from resnap.scheduler.output.documents import CostRow, Identity
-from resnap.scheduler.output.records import row_of
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import LockedError, ResnapError, UsageError
@@ -253,10 +253,12 @@ class RepairRow(Identity):
     """One partition of `resnap repair`."""
 
     topicId: str | None
-    segments: int
+    segments: Annotated[int, Column(title="SEGMENTS", right=True)]
     read: Annotated[CostRow, lambda one: cost_row(cost_of(one.plans))]
-    repaired: list[RepairedRow]
-    notRepaired: Annotated[int, lambda one: len(one.failures)]
+    repaired: Annotated[
+        list[RepairedRow], Column(title="WRONG", right=True, show=count_of), Column(title="WHAT", show=_kinds)
+    ]
+    notRepaired: Annotated[int, lambda one: len(one.failures), Column(title="NOT REPAIRED", right=True)]
     reasons: Annotated[list[str], "failures"]
 
 
@@ -271,13 +273,7 @@ class RepairView(View[Result]):
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        PARTITION,
-        Column(key="segments", title="SEGMENTS", right=True),
-        Column(key="repaired", title="WRONG", right=True, show=count_of),
-        Column(key="repaired", title="WHAT", show=_kinds),
-        Column(key="notRepaired", title="NOT REPAIRED", right=True),
-    )
+    columns = columns_of(RepairRow)
 
     def __init__(self, url: str, *, is_dry: bool) -> None:
         self._url, self._is_dry, self._run = url, is_dry, ""

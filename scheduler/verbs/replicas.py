@@ -12,6 +12,7 @@ from glob import has_magic
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
@@ -19,13 +20,13 @@ from resnap.scheduler.job.contract import Door, PartitionState, Request, Result,
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.documents import ReplicaRow, ReplicasRow
-from resnap.scheduler.output.records import row_of
-from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.scheduler.output.documents import Identity
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.storage.words import first_of, human_count, some
 from resnap.tiering.cluster.live_replicas import LiveBrokers, ReplicaCheck
-from resnap.tiering.cluster.replica_comparison import ReplicaState
+from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 from resnap.tiering.leader_replay import LeaderReplay
 from resnap.tiering.lost_leader import heal_commands, move_commands
 
@@ -247,27 +248,64 @@ def _in_words(one: ReplicaFinding) -> str:
 _MOST_NAMED: Final = 5
 
 
+class ReplicaProducerRow(TypedDict):
+    """What a broker says of a producer."""
+
+    producerId: int
+    producerEpoch: int
+    lastSequence: int
+    lastTimestamp: int
+    coordinatorEpoch: int
+    currentTransactionStartOffset: int | None
+
+
+class LostProducerRow(TypedDict):
+    """What a replica lacks of a producer: what another replica knows, and what is there; null for nothing."""
+
+    losses: list[str]
+    known: ReplicaProducerRow
+    found: ReplicaProducerRow | None
+
+
+def _number(loss: Loss) -> Callable[[ReplicaFinding], int]:
+    """Return what counts the producers of which a replica has lost this."""
+    return lambda one: sum(loss in lost.losses for lost in one.lost)
+
+
+def _count(title: str) -> Column:
+    return Column(title=title, right=True, show=lambda count: str(count or ""))
+
+
+class ReplicaRow(Identity):
+    """One replica of `resnap replicas` that is not as it should be."""
+
+    brokerId: Annotated[int | None, Column(title="BROKER", right=True)]
+    leader: int | None
+    leads: Annotated[bool, Column(title="LEADS", show=lambda leads: "yes" if leads else "")]
+    state: Annotated[str, Column(title="STATE")]
+    lostProducers: Annotated[int, _number(Loss.PRODUCER), _count("PRODUCERS")]
+    lostEpochs: Annotated[int, _number(Loss.EPOCH), _count("EPOCHS")]
+    lostSequences: Annotated[int, _number(Loss.SEQUENCE), _count("SEQUENCES")]
+    lostCoordinatorEpochs: Annotated[int, _number(Loss.COORDINATOR_EPOCH), _count("COORDINATORS")]
+    lostTransactions: Annotated[int, _number(Loss.TRANSACTION), _count("TRANSACTIONS")]
+    reason: Annotated[str | None, "why"]
+    replayedTo: int | None
+    producers: Annotated[list[LostProducerRow], "lost"]
+
+
+class ReplicasRow(TypedDict):
+    """A partition of a run that compared replicas."""
+
+    reason: str
+    replicas: list[ReplicaRow]
+
+
 class ReplicasView(View["Checked | Ended"]):
     """A row per replica that is not as it should be."""
 
     name = "replicas"
     kind = "replica"
-    columns = (
-        PARTITION,
-        Column(key="brokerId", title="BROKER", right=True),
-        Column(key="leads", title="LEADS", show=lambda leads: "yes" if leads else ""),
-        Column(key="state", title="STATE"),
-        *(
-            Column(key=f"lost{part}", title=title, right=True, show=lambda count: str(count or ""))
-            for part, title in (
-                ("Producers", "PRODUCERS"),
-                ("Epochs", "EPOCHS"),
-                ("Sequences", "SEQUENCES"),
-                ("CoordinatorEpochs", "COORDINATORS"),
-                ("Transactions", "TRANSACTIONS"),
-            )
-        ),
-    )
+    columns = columns_of(ReplicaRow)
 
     def __init__(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> None:
         self._bootstrap_server, self._command_config = bootstrap_server, command_config

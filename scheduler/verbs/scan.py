@@ -22,8 +22,8 @@ from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.documents import CostRow, Identity, KnownFaultRow, RefusalRow, SizesRow
-from resnap.scheduler.output.records import row_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.words import human_count, some
@@ -198,6 +198,10 @@ def _waiting(selected: SelectedPartition) -> Waiting | None:
     return waiting_segments(selected.inventory.partition, max(facts.remote_end_offset, facts.local_start_offset or 0))
 
 
+def _why(value: object) -> str:
+    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
+
+
 class LostBoundary(TypedDict):
     """A boundary without a usable snapshot."""
 
@@ -244,8 +248,16 @@ class _LogRow(Identity):
 
     path: Annotated[str, "selected.inventory.partition.path"]
     topicId: Annotated[str | None, "selected.inventory.partition.topic_id"]
-    segments: Annotated[int, lambda scan: len(scan.selected.inventory.partition.segments)]
-    bytes: Annotated[int, lambda scan: sum(one.size_bytes for one in scan.selected.inventory.partition.segments)]
+    segments: Annotated[
+        int,
+        lambda scan: len(scan.selected.inventory.partition.segments),
+        Column(title="SEGMENTS", right=True, extra=True),
+    ]
+    bytes: Annotated[
+        int,
+        lambda scan: sum(one.size_bytes for one in scan.selected.inventory.partition.segments),
+        replace(BYTES, extra=True),
+    ]
 
 
 class ScanRow(_LogRow, SizesRow):
@@ -256,16 +268,16 @@ class ScanRow(_LogRow, SizesRow):
     highWatermark: Annotated[int | None, "candidates.high_watermark"]
     live: Annotated[LiveRow | None, lambda scan: row_of(LiveRow, scan.selected) if scan.selected.live_facts else None]
     boundaries: Annotated[int, lambda scan: len(scan.selected.inventory.boundaries)]
-    lost: Annotated[int, "selected.inventory.lost"]
+    lost: Annotated[int, "selected.inventory.lost", Column(title="MISSING", right=True)]
     states: Annotated[dict[str, int], lambda scan: _states(scan.selected.inventory)]
     lostBoundaries: Annotated[list[LostBoundary], lambda scan: _lost_boundaries(scan.selected.inventory)]
     strays: Annotated[list[int], lambda scan: [stray.offset for stray in scan.selected.inventory.strays]]
     compaction: Annotated[str, "selected.inventory.compaction"]
     compactionOrigin: Annotated[str, "selected.inventory.compaction_origin"]
-    replayNow: Annotated[CostRow, "cost_now"]
-    replayRoll: Annotated[CostRow, "cost_roll"]
-    blocking: Annotated[RefusalRow | None, "candidates.blocking"]
-    brokerStops: Annotated[RefusalRow | None, "blockers.decisive"]
+    replayNow: Annotated[CostRow, "cost_now", Column(title="READ NOW", right=True, show=bytes_of, extra=True)]
+    replayRoll: Annotated[CostRow, "cost_roll", Column(title="READ ROLL", right=True, show=bytes_of, extra=True)]
+    blocking: Annotated[RefusalRow | None, "candidates.blocking", Column(title="RESNAP STOPS", show=_why)]
+    brokerStops: Annotated[RefusalRow | None, "blockers.decisive", Column(title="BROKER STOPS", show=_why)]
     lostProducerState: Annotated[LostStateRow | None, "lost_state"]
     waiting: WaitingRow | None
     brokerShipsUnread: Annotated[list[RefusalRow], "blockers.shipped_as_is"]
@@ -308,24 +320,13 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
     )
 
 
-def _why(value: object) -> str:
-    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
-
-
 class ScanView(View["Scanned | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        PARTITION,
-        Column(key="segments", title="SEGMENTS", right=True, extra=True),
-        replace(BYTES, extra=True),
-        Column(key="lost", title="MISSING", right=True),
-        Column(key="replayNow", title="READ NOW", right=True, show=bytes_of, extra=True),
-        Column(key="replayRoll", title="READ ROLL", right=True, show=bytes_of, extra=True),
-        Column(key="brokerStops", title="BROKER STOPS", show=_why),
-        Column(key="blocking", title="RESNAP STOPS", show=_why),
+    columns = columns_of(
+        ScanRow, "partition", "segments", "bytes", "lost", "replayNow", "replayRoll", "brokerStops", "blocking"
     )
 
     def __init__(self, request: Asked) -> None:

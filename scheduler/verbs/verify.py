@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
@@ -21,8 +22,8 @@ from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Res
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.output.documents import UnfitRow, VerifiedRow
-from resnap.scheduler.output.records import row_of
+from resnap.scheduler.output.documents import UnfitRow
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.values import parse_moment
@@ -328,16 +329,30 @@ def _nothing_shipped(url: str) -> UsageError:
     return UsageError(f"{url} holds no shipped segment", hint=hint)
 
 
+class VerifiedRow(TypedDict):
+    """One segment of `resnap verify URL`."""
+
+    manifest: Annotated[str, "manifest_key", Column(title="MANIFEST")]
+    topic: Annotated[str | None, "manifest.topic"]
+    partition: Annotated[int | None, "manifest.partition"]
+    baseOffset: Annotated[int | None, "manifest.base_offset"]
+    nextBaseOffset: Annotated[int | None, "manifest.next_base_offset"]
+    bytes: Annotated[int, "size_bytes", BYTES]
+    result: Annotated[
+        str,
+        lambda one: "different" if one.problems else "gone" if one.is_retained_away else "ok",
+        Column(title="RESULT", is_state=True),
+    ]
+    problems: list[str]
+    undecided: list[str]
+
+
 class StoreView(View[Result]):
     """A row per segment that was read or is wrong."""
 
     name = "segments"
     kind = "segment"
-    columns = (
-        Column(key="result", title="RESULT", is_state=True),
-        BYTES,
-        Column(key="manifest", title="MANIFEST"),
-    )
+    columns = columns_of(VerifiedRow, "result", "bytes", "manifest")
 
     def __init__(self) -> None:
         self._checks: Sequence[StoreCheck] = ()

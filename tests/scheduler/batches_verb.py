@@ -10,9 +10,9 @@ import typer
 
 from resnap.scheduler.cli.flags import PARTITIONS
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View, unread
-from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.documents import Identity
-from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.log.record_batch import read_header
 from resnap.tiering.selection import select
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class BatchesRow(Identity):
     """One partition of `resnap batches`."""
 
-    batches: int
+    batches: Annotated[int, Column(title="BATCHES", right=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class BatchesView(View[Result]):
 
     name = "partitions"
     kind = "partition"
-    columns = (PARTITION, Column(key="batches", title="BATCHES", right=True))
+    columns = columns_of(BatchesRow)
 
     def __init__(self) -> None:
         self._batches = 0
@@ -79,7 +79,7 @@ class BatchesView(View[Result]):
         if not isinstance(result, Counted) or result.topic_partition is None:
             return None
         self._batches += result.batches
-        return {**identity(result.topic_partition), "batches": result.batches}
+        return {**row_of(BatchesRow, result)}
 
     def totals(self) -> Row:
         """Return the number of batches."""
