@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,16 +27,16 @@ from resnap.scheduler.runs.scan_history import prune_days
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.fleet import FleetWatch
-from resnap.scheduler.service.preconditions import check_places, warnings
 from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from resnap.scheduler.telemetry.metrics import Metrics, Watched
 from resnap.scheduler.verbs.verify import UNFIT
-from resnap.storage.errors import ConfigurationError, ResnapError
+from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES
 from resnap.storage.log.properties import read_properties
+from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.version import resnap_revision, resnap_version
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.quota.active_producers import Cleaner, Remembering
@@ -44,10 +45,58 @@ from resnap.tiering.quota.quota_manager import series
 from resnap.tiering.quota.token_bucket import QuotaConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.run import Run
     from resnap.scheduler.settings.settings import Settings
+
+_MEMORY = "memory:"
+
+
+def check_places(settings: Settings, state_directory: Path) -> None:
+    """Check that nothing is stored where it does harm, or is lost.
+
+    Raises:
+        ConfigurationError: the state directory is inside a log dir, or a schedule names an impossible place.
+
+    """
+    inner = Path(realpath(state_directory))
+    for log_dir in settings.log_dirs:
+        if inner.is_relative_to(realpath(log_dir)):
+            raise ConfigurationError(
+                f"--state-dir {state_directory} lies in the log dir {log_dir}: a broker does not start beside it",
+                hint="give a directory outside log.dirs",
+            )
+    for spec in settings.schedules:
+        if (spec.to or "").startswith(_MEMORY):
+            raise ConfigurationError(
+                f"schedule {spec.name}: to {spec.to!r} is lost when the run ends",
+                hint="give a directory, file:///DIRECTORY or s3://BUCKET/PREFIX",
+            )
+        for place in filter(is_store_url, spec.sources):
+            _check_url(spec.name, place, settings)
+        if spec.to is not None and (spec.run != "regenerate" or is_store_url(spec.to)):
+            _check_url(spec.name, spec.to, settings)
+
+
+def _check_url(name: str, place: str, settings: Settings) -> None:
+    try:
+        open_store(place, settings.s3())
+    except UsageError as error:
+        raise ConfigurationError(f"schedule {name}: {error}", hint=error.hint) from error
+
+
+def warnings(settings: Settings, *, has_tokens: bool) -> Iterator[str]:
+    """Yield what makes the service useless."""
+    if settings.auth == "token" and not has_tokens:
+        yield "no client can sign in: there is no token yet; `resnap token create NAME --role admin` makes one"
+    if not settings.log_dirs and not settings.schedules:
+        yield "there is nothing to scan: set log.dirs, and a [[schedules]] table that runs `scan`"
+    elif not settings.schedules:
+        yield "nothing is scanned automatically: a [[schedules]] table that runs `scan` fills the pages"
+
 
 PROBE_S: Final = 1.0
 _LAST_RUNS: Final = 20

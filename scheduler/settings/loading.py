@@ -107,7 +107,7 @@ def load_settings(
         raise UsageError("--command-config is given, but no cluster", hint=hint)
     learned, warnings, metadata = list[Layer](), tuple[str, ...](), None
     if places is not None or (ask_cluster and value_in(layers, "bootstrap_server")):
-        from resnap.scheduler.settings.learning import learn  # noqa: PLC0415 - Kafka's formats, which few need
+        from resnap.scheduler.settings.metadata import learn  # noqa: PLC0415 - Kafka's formats, which few need
 
         learned, warnings, metadata = learn(layers, read, places, ask_cluster=ask_cluster, shared=shared_cluster)
     layers += [*learned, read.static]

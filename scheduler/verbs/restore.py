@@ -20,7 +20,7 @@ from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
-from resnap.scheduler.verbs.replaced_snapshots import replaced_snapshots
+from resnap.scheduler.verbs.restore_by_engine import replaced_snapshots, restoring_copier
 from resnap.scheduler.verbs.restored_partition import (
     RestoredPartition,
     RestoreView,
@@ -28,7 +28,6 @@ from resnap.scheduler.verbs.restored_partition import (
     passed_over,
     warnings_of,
 )
-from resnap.scheduler.verbs.restoring_copier import restoring_copier
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.access.attempt_limit import NO_ADDRESS, AttemptLimit, site_of
+from resnap.scheduler.access.control import NO_ADDRESS, AttemptLimit, site_of
 from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
 from resnap.scheduler.access.hosts import Hosts, check_listening
 from resnap.storage.errors import ConfigurationError

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import APIRouter, Request
 
-from resnap.scheduler.access.attempt_limit import BURST
+from resnap.scheduler.access.control import BURST
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.api.middleware import BODY_BYTES

@@ -8,8 +8,7 @@ import pytest
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.service.preconditions import warnings
-from resnap.scheduler.service.services import Services
+from resnap.scheduler.service.services import Services, warnings
 from resnap.storage.errors import ConfigurationError
 from tests.clocks import FixedClock
 

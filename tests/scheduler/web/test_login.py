@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from resnap.scheduler.access.attempt_limit import BURST
+from resnap.scheduler.access.control import BURST
 from resnap.scheduler.access.sessions import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, Viewer
 from resnap.scheduler.web import login
