@@ -17,7 +17,7 @@ from resnap.tiering.controller.metadata.image import release_of_level
 from resnap.tiering.judging.known_faults import PAGE, Facts, may_meet, met_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
@@ -82,14 +82,11 @@ def faults_of(
     return tuple(one for one in met_faults(releases(), facts) if one.met) if may_meet(facts) else ()
 
 
-def fault_rows(met: Iterable[MetFault]) -> list[KnownFaultRow]:
-    """Return known faults as rows."""
-    return [row_of(KnownFaultRow, one) for one in met]
-
-
 def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None:
     """Return the known faults that any tiered topic may meet as rows; None where no broker's release is known."""
-    return fault_rows(releases.faults) if releases is not None and releases.known else None
+    if releases is None or not releases.known:
+        return None
+    return [row_of(KnownFaultRow, one) for one in releases.faults]
 
 
 def faults_line(releases: BrokerReleases) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from resnap.scheduler.output.documents import CostRow, RefusalRow
+from resnap.scheduler.output.documents import RefusalRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.judging.readiness import TieringSizes
     from resnap.tiering.judging.refusal import Refusal
-    from resnap.tiering.planner import Cost
     from resnap.tiering.verifying.chains import Chain
 
 
@@ -49,13 +48,8 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
         )
 
 
-def cost_row(cost: Cost) -> CostRow:
-    """Return what a replay would read, as a row."""
-    return row_of(CostRow, cost)
-
-
 def bytes_of(cost: object) -> str:
-    """Return the bytes in a row of ``cost_row``, for a table cell."""
+    """Return the bytes in a ``CostRow``, for a table cell."""
     return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
 
 
@@ -102,11 +96,6 @@ def sizes_row(sizes: TieringSizes) -> SizesRow:
 def refusal_row(refusal: Refusal) -> RefusalRow:
     """Return the refusal of a segment as a row."""
     return row_of(RefusalRow, refusal)
-
-
-def refusal_row_if(refusal: Refusal | None) -> RefusalRow | None:
-    """Return the refusal of a segment as a row; None if there is none."""
-    return None if refusal is None else refusal_row(refusal)
 
 
 def chain_row(chain: Chain) -> Row:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import bytes_of, cost_row, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.output.documents import CostRow, Identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
@@ -91,7 +91,9 @@ class PlanRow(Identity):
     boundaries: list[PlannedBoundary]
     knownFromOffset: Annotated[int, lambda plan: plan.known_from()]
     snapshots: Annotated[int, lambda plan: len(plan.boundaries), Column(title="SNAPSHOTS", right=True)]
-    read: Annotated[CostRow, lambda plan: cost_row(cost_of([plan])), Column(title="READ", right=True, show=bytes_of)]
+    read: Annotated[
+        CostRow, lambda plan: row_of(CostRow, cost_of([plan])), Column(title="READ", right=True, show=bytes_of)
+    ]
     runs: Annotated[list[RunRow], _runs, Column(title="OFFSETS READ", show=_offsets_read)]
     segments: Annotated[int, lambda plan: len(plan.segments), Column(title="SEGMENTS", right=True, extra=True)]
 

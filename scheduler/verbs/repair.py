@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import cost_row, count_of, identity
+from resnap.scheduler.job.reports import count_of, identity
 from resnap.scheduler.output.documents import CostRow, Identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
@@ -254,7 +254,7 @@ class RepairRow(Identity):
 
     topicId: str | None
     segments: Annotated[int, Column(title="SEGMENTS", right=True)]
-    read: Annotated[CostRow, lambda one: cost_row(cost_of(one.plans))]
+    read: Annotated[CostRow, lambda one: row_of(CostRow, cost_of(one.plans))]
     repaired: Annotated[
         list[RepairedRow], Column(title="WRONG", right=True, show=count_of), Column(title="WHAT", show=_kinds)
     ]
