@@ -1,23 +1,64 @@
 """The JSON Schemas are those of the types that rows are declared with, and what commands print is as they say."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, NotRequired
 
 import jsonschema_rs
 import pytest
+from typing_extensions import TypedDict
 
+from resnap.scheduler.output.documents import Identity
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import Column
+from resnap.storage.log.names import TopicPartition
 from tests.cases import each
+from tests.fixture_sets import FixtureSet
+from tests.scheduler.conftest import Resnap
 from tests.schemas import DOCUMENTS, FOLDER, check, schema, text
 from tests.test_documentation import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-    from tests.fixture_sets import FixtureSet
-    from tests.scheduler.conftest import Resnap
+class Shade(StrEnum):
+    DARK = "dark"
+
+
+class PartRow(TypedDict):
+    """A part."""
+
+    sizeBytes: Annotated[int, Column(title="SIZE", right=True)]
+    shade: str
+
+
+class WholeRow(Identity):
+    """A whole; its module has no postponed annotations, or ``NotRequired`` would not be seen."""
+
+    first: PartRow | None
+    others: list[PartRow]
+    name: Annotated[str | None, "owner.name", Column(title="OWNER")]
+    count: Annotated[int, lambda one: len(one.others), Column(title="PARTS"), Column(title="AGAIN")]
+    more: NotRequired[int]
+
+
+def test_a_row_has_what_its_keys_name_in_their_types_and_its_columns() -> None:
+    part = SimpleNamespace(size_bytes=3, shade=Shade.DARK)
+    one = SimpleNamespace(topic_partition=TopicPartition("a", 1), first=None, others=(part,), owner=None)
+    row = row_of(WholeRow, one)
+    inner = {"sizeBytes": 3, "shade": "dark"}
+    assert row == {"topic": "a", "partition": 1, "first": None, "others": [inner], "name": None, "count": 1}
+    assert [*row] == ["topic", "partition", "first", "others", "name", "count"]
+    assert type(row["others"][0]["shade"]) is str
+    one.first, one.owner = part, SimpleNamespace(name="x")
+    assert (row_of(WholeRow, one)["first"], row_of(WholeRow, one)["name"]) == (inner, "x")
+    assert [(column.key, column.heading) for column in columns_of(WholeRow)] == [
+        ("partition", "PARTITION"), ("name", "OWNER"), ("count", "PARTS"), ("count", "AGAIN"),
+    ]  # fmt: skip
+    assert [column.key for column in columns_of(WholeRow, "name", "partition")] == ["name", "partition"]
+    with pytest.raises(AttributeError):
+        row_of(WholeRow, part)
 
 
 @each("name", list(DOCUMENTS))
