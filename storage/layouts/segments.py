@@ -92,6 +92,8 @@ class NewSegment:
     origin: SnapshotOrigin
     """Where its producer snapshot comes from."""
     created_at_ms: int
+    beside: tuple[ObjectInfo, ...] | None = None
+    """Manifests and tombstones that the store has for its base offset, as listed under the lease; None to list them."""
 
 
 class NewObject(NamedTuple):

@@ -102,21 +102,29 @@ def condition(store: ObjectStore) -> Condition:
         StoreError: the store failed.
 
     """
+    found = condition_of_one(store)
+    return _race(store, replacing=False) if found is Condition.KEPT else found
+
+
+def condition_of_one(store: ObjectStore) -> Condition:
+    """Test a write that must succeed only if the key is free, by one writer alone.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
     with throwaway(store) as key:
         store.put(key, b"first")
         try:
             store.put(key, b"second", if_absent=True)
         except ObjectExistsError:
-            if store.get(key) != b"first":
-                return Condition.IGNORED
+            return Condition.KEPT if store.get(key) == b"first" else Condition.IGNORED
         except StoreError as error:
             if error.transient or isinstance(error, StoreFullError):
                 raise
             store.put(key, b"third")  # a store that takes nothing any more says so here
             return Condition.REFUSED
-        else:
-            return Condition.IGNORED
-    return _race(store, replacing=False)
+        return Condition.IGNORED
 
 
 def replacement(store: ObjectStore) -> Condition:

@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
 import botocore.exceptions
+import botocore.session
 from botocore.config import Config
+from botocore.utils import parse_timestamp
 
 from resnap.storage.errors import (
     ConfigurationError,
@@ -42,6 +46,7 @@ from resnap.storage.errors import (
 from resnap.storage.stores.protocol import ClaimRefusedError
 from resnap.storage.stores.s3_body import send_known_bodies
 from resnap.storage.threads import pause
+from resnap.storage.version import resnap_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -291,8 +296,12 @@ def _seconds(text: str) -> float | None:
 def _make_client(settings: S3Settings) -> S3Client:
     _refuse_credentials(settings.endpoint_url)
     try:
-        session = boto3.session.Session(**settings.session_options())
-        config = Config(max_pool_connections=_CONNECTIONS, **settings.config_options())
+        core = botocore.session.get_session()
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_instant)
+        session = boto3.session.Session(botocore_session=core, **settings.session_options())
+        # Given as a whole: botocore else composes it anew for each request, twice.
+        who = f"resnap/{resnap_version()} {core.user_agent()}"
+        config = Config(user_agent=who, max_pool_connections=_CONNECTIONS, **settings.config_options())
         client = session.client("s3", config=config, **settings.client_options())
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
@@ -303,6 +312,16 @@ def _make_client(settings: S3Settings) -> S3Client:
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]
     return client
+
+
+def _instant(text: str) -> datetime:
+    """Return a time of a response; the two forms that stores use are parsed without dateutil, which takes long."""
+    with suppress(AttributeError, TypeError, ValueError):
+        if text.endswith("Z"):
+            return datetime.fromisoformat(text)
+        if text.endswith("GMT"):
+            return parsedate_to_datetime(text)
+    return parse_timestamp(text)
 
 
 def _refuse_credentials(endpoint_url: str | None) -> None:

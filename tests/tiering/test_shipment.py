@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,19 @@ from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot, s
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.storage.stores.probe import PROBE_PREFIX
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import LeaseLostError
 from resnap.tiering.shipping.shipment import Shipper
+from tests.cases import each
+from tests.storage.stores.test_probe import (
+    IgnoresConditions,
+    SaysNoAndWrites,
+    SendsNone,
+    TakesAnything,
+    Wired,
+)
 from tests.tiering.shipping import (
     UPGRADED,
     an_order,
@@ -32,18 +42,25 @@ from tests.tiering.shipping import (
     tier,
 )
 from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
+from tests.tiering.test_delivery import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.shipment import PartitionShipment
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]
+
+
+FOLDERS = 2
+"""Of a partition: under the id of its topic, and from before it was known."""
+OF_RETENTION = 1
+"""The note of what was deleted of a partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +127,55 @@ def test_lost_snapshots_are_regenerated_and_the_others_proven(tiered: Tiered) ->
         for shipped in shipment.shipped:
             is_there = (directory / f"{shipped.next_base_offset:020d}.snapshot").exists()
             assert shipped.snapshot is (SnapshotHow.PROVEN if is_there else SnapshotHow.REGENERATED)
+
+
+class Counting(Watched):
+    """Counts the requests of each kind that are not the probe's own."""
+
+    def counts(self) -> Counter[str]:
+        return Counter(kind for kind, key in self.calls if not key.startswith(PROBE_PREFIX))
+
+    def get(self, key: str) -> bytes:
+        self.calls.append(("get", key))
+        return super().get(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self.calls.append(("list", prefix))
+        return super().list(prefix)
+
+
+def test_where_a_store_has_proven_its_promises_a_segment_needs_a_write_for_each_object_and_two_looks(
+    order: Order,
+) -> None:
+    store = Counting(Wired())
+    segments = len(shipped_by(order, store).shipped)
+    objects = sum(len(manifest.objects) for manifest in manifests(store.inner))
+    assert segments > 2
+    assert store.counts() == {
+        "put": objects + segments, "list": 2 * FOLDERS + segments, "read": segments, "get": OF_RETENTION,
+    }  # fmt: skip
+
+
+@each("kind", [IgnoresConditions, SaysNoAndWrites])
+def test_where_a_store_does_not_keep_conditions_each_segment_is_looked_for_before_its_manifest(
+    kind: type[Wired], order: Order
+) -> None:
+    store = Counting(kind())
+    segments = len(shipped_by(order, store).shipped)
+    counts = store.counts()
+    assert (counts["head"], counts["read"] + counts["get"]) == (0, segments + OF_RETENTION)
+    assert counts["list"] == (2 + 3 * segments) * FOLDERS + segments
+
+
+@each("kind", [TakesAnything, SendsNone])
+def test_where_a_store_does_not_check_what_it_takes_each_object_is_read_back(kind: type[Wired], order: Order) -> None:
+    store = Counting(kind())
+    segments = len(shipped_by(order, store).shipped)
+    objects = sum(len(manifest.objects) for manifest in manifests(store.inner))
+    assert store.counts() == {
+        "put": objects + segments, "read": objects + segments, "list": 2 * FOLDERS + segments,
+        "get": OF_RETENTION,
+    }  # fmt: skip
 
 
 def test_progress_counts_segments_and_the_bytes_of_their_logs(order: Order, memory_store: ObjectStore) -> None:

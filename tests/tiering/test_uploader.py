@@ -28,7 +28,7 @@ from resnap.storage.layouts.segments import Provenance, ShippedMeanwhileError, S
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.shipping.delivery import Delivery
+from resnap.tiering.shipping.delivery import Delivery, Proof
 from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError
 from resnap.tiering.shipping.segment_copy import upload
@@ -76,9 +76,14 @@ class Cargo:
     provenance: Provenance
     bundle: SegmentBundle
 
-    def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS) -> ShippedSegment:
-        delivery = Delivery(store=store)
-        uploaded = upload(delivery, Flat(), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms)
+    def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS, proven: bool = False) -> ShippedSegment:
+        """Ship as to any store, or as to one that has proven to keep its promises, by one listing."""
+        proof, beside = Proof(), None
+        if proven:
+            proof = Proof(counts=True, conditions=True)
+            beside = tuple(info for info in store.list() if info.key.endswith(".manifest"))
+        delivery = Delivery(store=store, proof=proof)
+        uploaded = upload(delivery, Flat(), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms, beside=beside)
         return publish(delivery, uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:

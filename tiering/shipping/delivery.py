@@ -4,6 +4,9 @@ The store's own check of our checksums is sufficient only if it was seen to refu
 (``storage.stores.probe``), which is tested once per run, before the first object. Otherwise, and whenever the user
 wants it, the whole object is read back. A length, an ETag, or a checksum that a store merely echoes prove nothing.
 
+Where a store was seen to refuse a conditional write to a taken key, segments of other runs are not looked for again
+before that write: the lease keeps them away, and a deletion takes the key of a manifest first.
+
 If the store already holds an object with the same bytes, it copies it itself, if it was seen to do that correctly, too:
 from the version that was read, and with its checksum.
 """
@@ -24,8 +27,8 @@ from resnap.storage.errors import (
     StoreError,
     VerificationError,
 )
-from resnap.storage.stores.probe import copy_problem, upload_checks
-from resnap.storage.stores.protocol import CopyingStore, StoredBody
+from resnap.storage.stores.probe import Condition, condition_of_one, copy_problem, upload_checks
+from resnap.storage.stores.protocol import CopyingStore, StoredBody, WireStore
 from resnap.storage.threads import Throttle
 
 if TYPE_CHECKING:
@@ -46,11 +49,13 @@ class AbandonedError(ResnapError):
 
 
 @dataclass(slots=True)
-class _Proof:
+class Proof:
     """The promises that a store was seen to keep, once it was tested."""
 
     counts: bool | None = None
     """Whether its checks of what is written count."""
+    conditions: bool | None = None
+    """Whether it refuses to write where something is, if it is told to."""
     copies: bool | None = None
     """Whether it copies objects that it holds correctly."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -68,7 +73,7 @@ class Delivery:
     """On what is sent, and on what is read back."""
     complain: Callable[[str], None] = lambda _: None
     """Called, once, with why the store does not copy objects that it holds already."""
-    _proof: _Proof = field(default_factory=_Proof)
+    proof: Proof = field(default_factory=Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -84,15 +89,29 @@ class Delivery:
             StoreError: the store failed.
 
         """
-        proof = self._proof
+        proof = self.proof
         with proof.lock:
             if proof.counts is None:
                 proof.counts = self.verification == "auto" and upload_checks(self.store).count
         return not proof.counts
 
+    @property
+    def keeps_conditions(self) -> bool:
+        """Whether the store refuses to write where something is; tests one that others serve, the first time.
+
+        Raises:
+            StoreError: the store failed.
+
+        """
+        proof, store = self.proof, self.store
+        with proof.lock:
+            if proof.conditions is None:
+                proof.conditions = not isinstance(store, WireStore) or condition_of_one(store) is Condition.KEPT
+        return proof.conditions
+
     def _has_copied(self, one: NewObject) -> bool:
         """Let the store copy ``one`` from an object that it holds; return False if it must be sent."""
-        store, source, proof = self.store, one.open_body, self._proof
+        store, source, proof = self.store, one.open_body, self.proof
         if not isinstance(source, StoredBody) or not isinstance(store, CopyingStore):
             return False
         if _scheme(source.store_url) != _scheme(store.url):
@@ -112,7 +131,7 @@ class Delivery:
 
     def _copies_unless(self, problem: str | None) -> None:
         """Record whether the store copies from here on, and report why it does not."""
-        was_known_not_to, self._proof.copies = self._proof.copies is False, problem is None
+        was_known_not_to, self.proof.copies = self.proof.copies is False, problem is None
         if problem is not None and not was_known_not_to:
             self.complain(f"what the store holds already is read and sent to it once more: {problem}")
 

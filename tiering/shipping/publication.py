@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ObjectExistsError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE
-from resnap.storage.stores.protocol import length_of
+from resnap.storage.stores.protocol import WireStore, length_of
 
 if TYPE_CHECKING:
-    from resnap.storage.layouts.segments import ShippedSegment
+    from collections.abc import Iterator, Sequence
+
+    from resnap.storage.layouts.segments import NewObject, ShippedSegment
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
     """Publish a segment whose objects are stored, if it is unchanged and no other run has shipped it.
 
-    Another run may ship the same segment: that was checked before the first object, and is checked again. If both pass
-    at the same instant there are two correct manifests; readers use the one made last.
+    Another run may ship the same segment: that was checked before the first object, and is checked again, unless the
+    lease keeps others away. If both pass at the same instant there are two correct manifests; readers use the one made
+    last. A deletion puts a tombstone to the key of the manifest first, which then is not free.
 
     Raises:
         ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
@@ -35,10 +38,8 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
     copied.listed.check_unchanged()
     for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
         store.put(torn, TOMBSTONE)
-    lengths = delivery.each(lambda one: length_of(store, one.key), objects.files)
-    for one, length in zip(objects.files, lengths, strict=True):
-        if length != one.size_bytes:
-            raise VerificationError(f"{one.key}: gone or changed after it was verified", hint="run again")
+    for gone in _not_there(delivery, objects.files):
+        raise VerificationError(f"{gone}: gone or changed after it was verified", hint="run again")
     for one in objects.beside:
         delivery.deliver(one)
     key, body = objects.manifest_key, objects.manifest
@@ -50,3 +51,20 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
     else:
         delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
     return layout.read_manifest(key, body)
+
+
+def _not_there(delivery: Delivery, objects: Sequence[NewObject]) -> Iterator[str]:
+    """Yield the keys of ``objects`` that are missing, or of another length; where they lie together, one listing does.
+
+    Of a directory it would read the names of the whole partition.
+    """
+    store, left = delivery.store, {one.key: one.size_bytes for one in objects}
+    first, *others = {key.rpartition(".")[0] for key in left}
+    if isinstance(store, WireStore) and not others:
+        for info in store.list(f"{first}."):
+            if left.get(info.key) == info.size_bytes:
+                del left[info.key]
+            if not left:
+                return
+    lengths = delivery.each(lambda key: length_of(store, key), list(left))
+    yield from (key for key, length in zip(left, lengths, strict=True) if length != left[key])

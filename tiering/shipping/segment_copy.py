@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
     from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.segment_bundle import ListedSegment, SegmentBundle
@@ -48,6 +48,8 @@ class CopyOrder:
     rebuilt: BoundaryResult
     """What the replay gave at its end."""
     created_at_ms: int
+    beside: tuple[ObjectInfo, ...] | None = None
+    """As of ``NewSegment``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def copy_segment(
     layout: Layout,
     staged: ObjectStore,
     rules: ReplayRules,
-    hold_lease: Callable[[], None] = lambda: None,
+    hold_lease: Callable[[CopyOrder], CopyOrder] = lambda order: order,
 ) -> CopiedSegment:
     """Read a segment and write its objects; ``hold_lease`` is called before the first one.
 
@@ -85,7 +87,7 @@ def copy_segment(
         layout: gives their keys.
         staged: the sink of the replay's snapshots.
         rules: of the replay, recorded in the manifest.
-        hold_lease: raises if another run is at work on the partition.
+        hold_lease: raises if another run is at work on the partition; else returns the order with what it has seen.
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
@@ -104,8 +106,16 @@ def copy_segment(
         as_found=layout.keeps_snapshots_as_found,
     )
     bundle = make_bundle(order.listed, order.leader_epochs, chosen.body)
-    hold_lease()
-    return upload(delivery, layout, order.provenance, bundle, chosen.origin, created_at_ms=order.created_at_ms)
+    order = hold_lease(order)
+    return upload(
+        delivery,
+        layout,
+        order.provenance,
+        bundle,
+        chosen.origin,
+        created_at_ms=order.created_at_ms,
+        beside=order.beside,
+    )
 
 
 def upload(
@@ -116,6 +126,7 @@ def upload(
     origin: SnapshotOrigin,
     *,
     created_at_ms: int,
+    beside: tuple[ObjectInfo, ...] | None = None,
 ) -> CopiedSegment:
     """Put the objects of one segment into the store; several segments may be uploaded at once.
 
@@ -139,6 +150,7 @@ def upload(
         files=bundle.files,
         origin=origin,
         created_at_ms=created_at_ms,
+        beside=beside,
     )
     with _blaming_the_segment(listed):
         objects = layout.objects_of(segment, delivery.store)

@@ -241,16 +241,22 @@ class _Partition:
         with span("ship segment", **attributes):
             order = self._order(segment)
             if shipper.copy_elsewhere is not None:
-                self._hold_lease()
-                return shipper.copy_elsewhere(order, self.delivery)
+                return shipper.copy_elsewhere(self._leased(order), self.delivery)
             return copy_segment(
                 order,
                 self.delivery,
                 layout=shipper.layout,
                 staged=shipper.staged,
                 rules=shipper.rules,
-                hold_lease=self._hold_lease,
+                hold_lease=self._leased,
             )
+
+    def _leased(self, order: CopyOrder) -> CopyOrder:
+        """Take the lease; return ``order`` with what was listed under it, if no other run can write unnoticed."""
+        self._hold_lease()
+        if not self.delivery.keeps_conditions:
+            return order
+        return replace(order, beside=self.shipped.beside(order.listed.segment.base_offset))
 
     def _order(self, segment: Segment) -> CopyOrder:
         listed = self._epochs.listed(segment)

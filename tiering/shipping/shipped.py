@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.local_tiered import BrokersFolders
 from resnap.storage.layouts.segments import ShippedSegment, read_origin
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.protocol import length_of
 from resnap.storage.threads import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
@@ -69,6 +69,8 @@ class ShippedTopic:
             self._sizes[info.key] = info.size_bytes
             if place is not None:
                 self._places[info.key] = place
+        self._beside: dict[str, list[ObjectInfo]] = {}
+        """By base offset as keys have it."""
         self._known: dict[str, ShippedSegment] = {}
         """By key: the manifests that were read for the last partition."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
@@ -96,8 +98,17 @@ class ShippedTopic:
             StoreError: the store failed.
 
         """
-        now = {info.key for info, place in self._listed() if place is not None and place.partition == partition}
+        now, self._beside = set(), {}
+        for info, place in self._listed():
+            if place is not None and place.partition == partition:
+                now.add(info.key)
+            if place is not None or self._layout.is_tombstone(info):
+                self._beside.setdefault(_offset_part(info.key), []).append(info)
         return now == {key for _, key in self._manifests.get(partition, [])}
+
+    def beside(self, base_offset: int) -> tuple[ObjectInfo, ...]:
+        """Return the manifests of segments at ``base_offset``, and their tombstones, as of the last ``is_same``."""
+        return tuple(self._beside.get(f"{base_offset:0{OFFSET_DIGITS}d}", ()))
 
     def _listed(self) -> Iterator[tuple[ObjectInfo, Place | None]]:
         for prefix in self._prefixes:
@@ -238,3 +249,7 @@ class ShippedTopic:
                 return None
             self._sizes[key] = found
         return self._sizes[key]
+
+
+def _offset_part(key: str) -> str:
+    return key.rpartition("/")[2][:OFFSET_DIGITS]

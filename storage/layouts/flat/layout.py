@@ -300,7 +300,11 @@ def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
     provenance = segment.provenance
     topic, partition = provenance.topic_partition
     for folder in keys.folders(provenance.cluster_id, topic, provenance.topic_id, partition):
-        yield from store.list(f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-")
+        prefix = f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-"
+        if segment.beside is None:
+            yield from store.list(prefix)
+        else:
+            yield from (info for info in segment.beside if info.key.startswith(prefix))
 
 
 def _in_the_way(segment: NewSegment, store: ObjectStore, key: str) -> Manifest | None:
