@@ -7,11 +7,13 @@ bytes for each number, and stores what all values share only once; a value is bu
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import repeat
-from operator import eq
+from operator import attrgetter, eq
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -46,7 +48,7 @@ class Packed(Sequence[_T]):
             kind=kind,
             length=len(values),
             columns=tuple(
-                given[name] if name in given else _column([getattr(one, name) for one in values], numbers)
+                given[name] if name in given else _column(list(map(attrgetter(name), values)), numbers)
                 for name in _names(kind)
             ),
         )
@@ -97,13 +99,13 @@ class _Columns:
         return self.kind(**{name: column[at] for name, column in zip(_names(self.kind), self.columns, strict=True)})
 
     def __iter__(self) -> Iterator[Any]:
-        setters = _setters(self.kind)
-        for _, *values in zip(range(self.length), *self.columns, strict=False):
-            # As ``kind`` made it once: to call it again for each value takes more than twice as long.
-            one = object.__new__(self.kind)
-            for put, value in zip(setters, values, strict=True):
-                put(one, value)
-            yield one
+        # As ``kind`` made them once, a field of many at a time: to call it again for each takes several times as long.
+        fields = [(put, iter(column)) for put, column in zip(_setters(self.kind), self.columns, strict=True)]
+        for start in range(0, self.length, _MOST_REMEMBERED):
+            some = [object.__new__(self.kind) for _ in range(min(_MOST_REMEMBERED, self.length - start))]
+            for put, column in fields:
+                deque(map(put, some, column), maxlen=0)
+            yield from some
 
 
 @lru_cache(maxsize=8)
@@ -173,16 +175,17 @@ class _Names:
 
 
 def _column(values: list[Any], offsets: array[int]) -> Any:  # noqa: ANN401 - one of the three, or a sequence
-    first = values[0]
-    if all(one is first or (type(one) is type(first) and one == first) for one in values):
+    first, kinds = values[0], set(map(type, values))
+    if len(kinds) == 1 and values[-1] == first and values.count(first) == len(values):
         return _Same(first)
-    kinds = {type(one) for one in values}
     if kinds == {str}:
         before, _, after = first.rpartition(f"{offsets[0]:0{_DIGITS}d}")
         names = _Names(before, offsets, after)
         return names if all(map(eq, names, values)) else tuple(values)
-    if kinds <= {int, NoneType} and all(one is None or _NONE < one < -_NONE for one in values):
-        if NoneType not in kinds:
-            return offsets if values == list(offsets) else array("q", values)
-        return _Optional(array("q", (_NONE if one is None else one for one in values)))
+    with suppress(OverflowError):
+        if kinds == {int}:
+            numbers = array("q", values)
+            return offsets if numbers == offsets else numbers
+        if kinds <= {int, NoneType} and _NONE not in values:
+            return _Optional(array("q", (_NONE if one is None else one for one in values)))
     return tuple(values)

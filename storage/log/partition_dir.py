@@ -321,9 +321,11 @@ def _status(directory: int, name: str) -> FileFacts | None:
 
 def _status_of_any(directory: int, name: str) -> os.stat_result | None:
     """Return the status of what a name, or the link there, leads to, or of a broken link; None for nothing."""
-    for stat_of in (os.stat, os.lstat):
+    try:
+        return os.stat(name, dir_fd=directory)
+    except FileNotFoundError:
         with suppress(FileNotFoundError):
-            return stat_of(name, dir_fd=directory)
+            return os.lstat(name, dir_fd=directory)
     return None
 
 

@@ -252,8 +252,7 @@ def judge_partition(
     )
     remote_end_offset = None if facts is None else facts.remote_end_offset
     blockers = blockers_above(remote_end_offset=remote_end_offset)
-    if blockers.found and remote_end_offset is None:
-        remote_end_offset = remote_end()
+    if blockers.found and remote_end_offset is None and (remote_end_offset := remote_end()) is not None:
         blockers = blockers_above(remote_end_offset=remote_end_offset)
     candidates = before_replay(inventory, high_watermark=high_watermark)
     retention = _retention_of(inventory, sources, retention_ms)
