@@ -6,6 +6,7 @@ import json
 import platform
 import re
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ def package_version(distribution: str) -> str:
         return UNKNOWN
 
 
+@cache
 def resnap_version() -> str:
     """Return Resnap's own version; ``unknown`` in a source checkout that was never installed."""
     return next((found for name in DISTRIBUTIONS if (found := package_version(name)) != UNKNOWN), UNKNOWN)

@@ -131,8 +131,10 @@ class Sources:
     def read_range(self, locator: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a small file, fewer where it ends before; raises as ``read`` does."""
         place, cut = uncut(locator)
-        if cut is not None or member_of(place) or _path(place) is not None:
-            with self.open(locator) as reader:
+        is_plain = cut is None and not member_of(place)
+        path = _path(place) if is_plain else None
+        if path is not None or not is_plain:
+            with self.open(locator) if path is None else open_reader(path) as reader:
                 return reader.read(start, end - start)
         store, key = self._object(place)
         with _deletion_explained():

@@ -284,10 +284,12 @@ class LocalObjectStore:
         found = []
         with self._listing(folder), os.scandir(self._root / folder) as entries:
             for entry in entries:
-                if entry.is_symlink() and entry.name.startswith(name_start):
+                if not entry.name.startswith(name_start):
+                    continue
+                if entry.is_symlink():
                     raise _link_error(Path(entry.path))
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if entry.name.startswith(name_start) and (is_folder or _is_object(entry)):
+                if is_folder or _is_object(entry):
                     found.append((entry.name, is_folder))
         return sorted(found, key=lambda entry: f"{entry[0]}/" if entry[1] else entry[0])
 
@@ -296,12 +298,11 @@ class LocalObjectStore:
 
         The root itself may be one.
         """
-        here = self._root
+        here = str(self._root)
         for part in path.split("/") if is_safe_path(path) else ():
-            here /= part
-            with suppress(OSError):  # reported when the file is opened
-                if here.is_symlink():
-                    raise _link_error(here)
+            here = f"{here}/{part}"
+            if os.path.islink(here):  # noqa: PTH114 - of each part of each key; an error is reported when it is opened
+                raise _link_error(Path(here))
 
     def check_writable(self) -> None:
         """Check that objects could be written, before work is done for them.

@@ -153,7 +153,7 @@ class _Judged(NamedTuple):
     superseded: tuple[str, ...]
 
     def remainder(self, candidates: Candidates) -> Remainder:
-        segments, placement = candidates.segments, self.placement
+        segments, placement = tuple(candidates.segments), self.placement
         refused = [
             refuse(segments[index], Reason.LINEAGE_CONFLICT, self._why(index, verdict), hint=self._hint(index, verdict))
             for index, verdict in enumerate(placement.verdicts)
@@ -234,9 +234,10 @@ class _Look(NamedTuple):
         beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
         foreign: dict[int, str] = {}
         failures: dict[int, FormatError | VerificationError] = {}
-        for index, (near, apart) in enumerate(_side_by_side(spans, beside.segments)):
+        side_by_side = _side_by_side(spans, beside.segments)
+        for index, (segment, (near, apart)) in enumerate(zip(self.candidates.segments, side_by_side, strict=True)):
             error = self._failure(spans[index], near, beside)
-            why = self.lineage.why_foreign(self.candidates.segments[index], spans[index], [*near, *apart])
+            why = self.lineage.why_foreign(segment, spans[index], [*near, *apart])
             why = why or next((others[one.manifest_key] for one in near if one.manifest_key in others), None)
             if why is None and not self.shipped.may_overlap:
                 why = _overlap(spans[index], near)
