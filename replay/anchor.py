@@ -302,7 +302,7 @@ def _existing(locator: str, ids: IdRange | None, sources: Sources) -> tuple[Arra
         with sources.open(locator) as reader:
             parts = snapshot_arrays(read, reader.size_bytes)
             kept = [entries if ids is None else ids.of(entries).copy() for entries in parts]
-        written_ms = sources.facts(locator).mtime_ns // 1_000_000
+            written_ms = sources.facts(locator, reader).mtime_ns // 1_000_000
     except (LogDirError, ObjectNotFoundError, FormatError):
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # Joining turns numbers into the machine's own byte order.

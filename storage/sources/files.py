@@ -23,7 +23,7 @@ from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, RangeReader, ReaderStream, open_reader, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import StoredBody
-from resnap.storage.stores.ranged_reader import ranged_reader
+from resnap.storage.stores.ranged_reader import RangedReader, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.threads import made_once
 from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
@@ -140,8 +140,10 @@ class Sources:
         with _deletion_explained():
             return store.get_range(key, start, end)
 
-    def facts(self, locator: str) -> FileFacts:
-        """Return size and time without reading; raises as ``read`` does."""
+    def facts(self, locator: str, opened: RangeReader | None = None) -> FileFacts:
+        """Return size and time, as the reader ``opened`` may know them already; raises as ``read`` does."""
+        if isinstance(opened, RangedReader):
+            return FileFacts(opened.size_bytes, opened.modified_ms * 1_000_000, 0)
         locator, cut = uncut(locator)
         if cut is not None:
             found = self.facts(locator)

@@ -249,6 +249,21 @@ class WireStore(ObjectStore, Protocol):
 
 
 @runtime_checkable
+class OpeningStore(ObjectStore, Protocol):
+    """A store that gives the facts of an object together with its first bytes."""
+
+    def first(self, key: str, length: int) -> tuple[ObjectInfo, bytes]:
+        """Return what ``head`` does, and at most ``length`` bytes from the start, by a single attempt at one request.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            StoreError: the store failed.
+
+        """
+        ...
+
+
+@runtime_checkable
 class CopyingStore(ObjectStore, Protocol):
     """A store that can copy an object that it holds."""
 

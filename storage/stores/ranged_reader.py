@@ -11,22 +11,24 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.stores.protocol import changed
+from resnap.storage.stores.protocol import OpeningStore, changed
 from resnap.storage.threads import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 _ATTEMPTS: Final = 3
 """At one range: a client repeats requests by itself, but not a body that breaks off."""
 _PAUSE_S: Final = 0.2
+_FIRST_BYTES: Final = 64 << 10
+"""Requested with the facts of an object: a small one comes whole, by one request."""
 
 
 class _Range(NamedTuple):
@@ -53,18 +55,28 @@ def ranged_reader(
         StoreError: the store failed.
 
     """
-    found = store.head(key)
+    found, first = _opened(store, key, min(_FIRST_BYTES, range_bytes, _FIRST_BYTES if end is None else end))
     with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
         try:
             yield RangedReader(
                 _Fetcher(store, key, found.etag, threads),
-                found.size_bytes,
+                found,
+                first,
                 ranges_in_flight=ranges_in_flight,
                 range_bytes=range_bytes,
                 end=found.size_bytes if end is None else min(end, found.size_bytes),
             )
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _opened(store: ObjectStore, key: str, length: int) -> tuple[ObjectInfo, bytes]:
+    """Return the facts of an object, and its first ``length`` bytes where they come with the facts."""
+    if length and isinstance(store, OpeningStore):
+        with suppress(StoreUnavailableError):  # asking for the facts alone is repeated
+            found, first = store.first(key, length)
+            return found, first if len(first) == min(length, found.size_bytes) else b""
+    return store.head(key), b""
 
 
 class _Fetcher:
@@ -101,16 +113,27 @@ class RangedReader:
     """A ``RangeReader`` of an object; one thread may use it."""
 
     def __init__(
-        self, fetcher: _Fetcher, size_bytes: int, *, ranges_in_flight: int, range_bytes: int, end: int
+        self,
+        fetcher: _Fetcher,
+        found: ObjectInfo,
+        first: bytes,
+        *,
+        ranges_in_flight: int,
+        range_bytes: int,
+        end: int,
     ) -> None:
         self.locator = fetcher.locator
         self.etag = fetcher.etag
         """Of the version that is read."""
-        self.size_bytes = size_bytes
+        self.size_bytes, self.modified_ms = found.size_bytes, found.modified_ms
         self._fetcher = fetcher
         self._most, self._range_bytes, self._end = ranges_in_flight, range_bytes, end
         self._window: deque[_Range] = deque()
         """Adjacent and ascending; at most ``_most``."""
+        if first:
+            begun: Future[bytes] = Future()
+            begun.set_result(first)
+            self._window.append(_Range(0, len(first), begun))
         self._read_to: int | None = None
         """Where the read before this one ended; None before the first."""
 

@@ -292,12 +292,28 @@ class S3ObjectStore:
         """Return size, time and etag; see ``ObjectStore.head``. A missing bucket gives: no such object."""
         self._check_reachable(key)
         found = self._caller.call(key, lambda: self._client.head_object(Bucket=self._bucket, Key=self._prefix + key))
+        return self._info(key, found, self._caller.must_say(key, found, "ContentLength"))
+
+    def first(self, key: str, length: int) -> tuple[ObjectInfo, bytes]:
+        """Return the facts of an object and its first bytes; see ``OpeningStore.first``."""
+        self._check_reachable(key)
+        answer = self._caller.once(key, lambda: self._answer(key, 0, length, None))
+        if answer is None:  # an empty object has no range
+            return self.head(key), b""
+        with closing(answer["Body"]) as body:
+            if not answer.get("ContentLength"):
+                return self.head(key), b""
+            size_bytes = self._check_content_range(key, answer.get("ContentRange", ""), 0, length)
+            with self._caller.translated(key):
+                return self._info(key, answer, size_bytes), b"".join(body.iter_chunks(CHUNK_BYTES))
+
+    def _info(self, key: str, answer: Mapping[str, Any], size_bytes: int) -> ObjectInfo:
         must = self._caller.must_say
         return ObjectInfo(
             key=key,
-            size_bytes=must(key, found, "ContentLength"),
-            modified_ms=_modified_ms(must(key, found, "LastModified")),
-            etag=must(key, found, "ETag"),
+            size_bytes=size_bytes,
+            modified_ms=_modified_ms(must(key, answer, "LastModified")),
+            etag=must(key, answer, "ETag"),
         )
 
     def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:
@@ -443,13 +459,13 @@ class S3ObjectStore:
                 raise changed(self._caller.where(key), key) from error
             raise
 
-    def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> None:
-        """Check that the store returned the requested range; some do not support ranges."""
+    def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> int:
+        """Check that the store returned the requested range, and return the size; some do not support ranges."""
         match = _CONTENT_RANGE.fullmatch(given)
         if match:
             first, last, size_bytes = map(int, match.groups())
             if first == start and last + 1 == min(size_bytes, size_bytes if end is None else end):
-                return
+                return size_bytes
         wanted = f"[{start}, {'end' if end is None else end})"
         where = self._caller.where(key)
         raise StoreError(f"{where}: the store answered another range than {wanted}: {given!r}", key=key,

@@ -13,6 +13,7 @@ from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, Store
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.ranged_reader import ranged_reader
 from resnap.storage.stores.s3 import S3ObjectStore
+from tests.cases import each
 from tests.examples import examples
 from tests.storage.stores.range_server import Served, serving
 from tests.tiering.stores import PassingStore
@@ -144,7 +145,39 @@ def test_a_slow_server_is_asked_for_so_many_ranges_at_once_and_no_more(served: S
     served.before_answer = hold
     assert b"".join(read_through(of(served), 500)) == BODY
     assert served.most_in_flight == 4
-    assert (served.heads, len(served.ranges), served.bytes_asked) == (1, 21, len(BODY))
+    assert (served.heads, len(served.ranges), served.bytes_asked) == (0, 21, len(BODY))
+
+
+@pytest.mark.s3
+@each("reads", [[(0, len(BODY))], [(0, 61), (61, 5000), (20_000, 500)], [(20_000, 500), (0, 61)]])
+def test_a_small_object_comes_whole_with_its_facts_by_one_request(reads: list[tuple[int, int]], served: Served) -> None:
+    served.ranges.clear()
+    with ranged_reader(of(served), "key") as reader:
+        assert reader.size_bytes == len(BODY)
+        assert [reader.read(at, length) for at, length in reads] == [BODY[at : at + length] for at, length in reads]
+    assert (served.heads, served.ranges) == (0, [(0, len(BODY))])
+
+
+@pytest.mark.s3
+@each("body", [b"", b"x"])
+def test_an_object_of_a_byte_or_of_none_is_opened_on_a_real_server(
+    body: bytes, s3_bucket: str, s3_settings: S3Settings
+) -> None:
+    store = S3ObjectStore(s3_bucket, "prefix", s3_settings)
+    store.put("key", body)
+    with ranged_reader(store, "key") as reader:
+        assert (reader.size_bytes, reader.modified_ms, reader.read(0, 10)) == (
+            len(body), store.head("key").modified_ms, body,
+        )  # fmt: skip
+
+
+@pytest.mark.s3
+def test_what_is_not_there_is_not_found_when_it_is_opened(s3_bucket: str, s3_settings: S3Settings) -> None:
+    with (
+        pytest.raises(ObjectNotFoundError, match="key"),
+        ranged_reader(S3ObjectStore(s3_bucket, "prefix", s3_settings), "key"),
+    ):
+        pass
 
 
 @pytest.mark.s3
