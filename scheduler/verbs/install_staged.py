@@ -15,6 +15,7 @@ from resnap.scheduler.job.kafka_releases import destination_releases
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
+from resnap.storage.log.names import DirKind, parse_partition_dir_name
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
@@ -24,10 +25,11 @@ from resnap.tiering.installing.undo import MANIFEST_FILE, refuse_running, shutdo
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.clock import Clock
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import FileKind, TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
     from resnap.tiering.installing.installation import Replace
@@ -37,6 +39,15 @@ if TYPE_CHECKING:
 UNDO_SUFFIX: Final = ".undo"
 """Ends the name of the folder, beside the staged snapshots, that holds what undoes their installations."""
 _ELSEWHERE: Final = "give --undo-dir, a directory that this user may write to"
+
+
+_ASIDE: Final = {
+    DirKind.FUTURE: "a broker moves the partition to this disk, and writes snapshots as it copies; what is installed"
+    " into the log dir that it comes from goes when the move ends: let it end, and regenerate from here what is"
+    " lacking",
+    DirKind.DELETE: "the partition was deleted, or moved to another disk",
+    DirKind.STRAY: "a broker of KRaft has set the partition aside",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +161,8 @@ class _Selection:
     problems: list[ResnapError]
     """Partitions that could not be read, and boundaries of the plan that are not staged."""
     absent: tuple[TopicPartition, ...]
+    aside: Mapping[TopicPartition, str]
+    """What is there of absent ones, into which nothing is installed."""
 
     def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
         partitions = tuple(one.installation for one in self.surveyed)
@@ -160,7 +173,7 @@ class _Selection:
             manifest=manifest,
             error=error,
             faults=(*self.problems, *refusals, *(() if error is None else (error,))),
-            warnings=tuple(f"{key} is staged, but not in the log dir" for key in self.absent),
+            warnings=tuple(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
             partly_done=any(one.changes for one in partitions),
         )
 
@@ -179,8 +192,10 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
             request.plan.check_fresh(found)
     there = {found.partition.topic_partition for found in inventory.partitions}
     unread = {problem.topic_partition for problem in inventory.problems}
+    aside = _aside(log_dir)
     if not there and not inventory.problems:
-        raise UsageError(f"{given} has none of the partitions in {request.staged}",
+        found_aside = next((aside[key] for key in staged if key in aside), "")
+        raise UsageError(f"{given} has none of the partitions in {request.staged}{found_aside}",
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
     surveyed: list[Surveyed] = []
     problems = [problem.error for problem in inventory.problems]
@@ -197,7 +212,19 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
         surveyed=surveyed,
         problems=problems,
         absent=tuple(key for key in staged if key not in there and key not in unread),
+        aside=aside,
     )
+
+
+def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
+    """Return what is there of partitions that are deleted, set aside, or copied to this disk."""
+    names = {Path(str(one.path)).name: one.kind for one in log_dir.set_aside}
+    parsed = {text: parse_partition_dir_name(text) for text in names}
+    return {
+        name.topic_partition: f": only {text} is there: {_ASIDE[names[text]]}"
+        for text, name in parsed.items()
+        if name is not None and names[text] in _ASIDE
+    }
 
 
 def _apply(installer: Installer, selection: _Selection, progress: Progress) -> ResnapError | None:

@@ -232,6 +232,24 @@ def test_a_staged_file_that_is_gone_is_named_and_the_others_are_installed(
     assert (lost_boundaries(broker_log / "payments-0"), lost_boundaries(broker_log / "payments-1")) == ([], [])
 
 
+@pytest.mark.parametrize(("kind", "told"), [
+    ("future", "a broker moves the partition"), ("delete", "was deleted, or moved"), ("stray", "has set the partition"),
+])  # fmt: skip
+def test_of_a_partition_that_is_set_aside_here_it_is_said_why_nothing_is_installed(
+    command: Resnap, broker_log: Path, staged: Path, kind: str, told: str
+) -> None:
+    aside = broker_log / f"dash-ed.topic_1-0.{'0' * 32}-{kind}"
+    (broker_log / "dash-ed.topic_1-0").rename(aside)
+    before = look(aside)
+    for words in (("--dry-run",), (), ("--topic", "dash*")):
+        ran = command("install", staged, broker_log, *words)
+        assert ran.code == (2 if "--topic" in words else 0), ran.err
+        [line] = [line for line in ran.err.splitlines() if aside.name in line]
+        assert f": only {aside.name} is there: " in line
+        assert told in line
+    assert look(aside) == before
+
+
 @pytest.mark.parametrize("name", ["00000000000000000000.log.swap", "00000000000000000000.index.cleaned"])
 def test_a_directory_in_the_middle_of_a_change_is_left_alone(
     command: Resnap, broker_log: Path, staged: Path, name: str
