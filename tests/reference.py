@@ -1,9 +1,13 @@
-"""Makes ``docs/reference.md`` and ``docs/resnap.1`` from what the code declares: ``python -m tests.reference``."""
+"""Makes ``docs/reference.md`` and ``docs/resnap.1`` from what the code declares: ``python -m tests.reference``.
+
+So are the tables of Kafka's faults in ``docs/kafka-faults.md`` and ``docs/kafka-versions.md``, between two comments.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 from itertools import groupby
@@ -17,9 +21,11 @@ from resnap.scheduler.cli.commands import all_commands, written
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS, KINDS
 from resnap.scheduler.settings.settings import DECLARED
+from resnap.storage.kafka_release import Release
 from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.judging import readiness
 from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.known_faults import KNOWN_FAULTS, NEWEST_PATCH, Certainty, KnownFault
 from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.judging.tiering_settings import SettingBlocker, SettingReason
 from resnap.tiering.remote_log.announcement import Stop, StopReason
@@ -32,6 +38,10 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference.md"
 MANUAL: Final = PAGE.with_name("resnap.1")
+FAULTS: Final = PAGE.with_name("kafka-faults.md")
+VERSIONS: Final = PAGE.with_name("kafka-versions.md")
+MADE: Final = "<!-- made by `python -m tests.reference` -->\n\n"
+MADE_END: Final = "<!-- until here -->\n"
 HEAD: Final = """# Reference
 
 Made from the declarations in the code by `python -m tests.reference`; a test compares. Do not edit it.
@@ -179,6 +189,47 @@ def runs() -> Iterator[str]:
     yield "Metrics are listed in [operations.md](operations.md), requests of the API in [api.md](api.md)."
 
 
+def with_faults(page: Path) -> str:
+    """Return what ``page`` is to be: its part on Kafka's known faults is made."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(MADE)
+    _, end, after = rest.partition(MADE_END)
+    made = faults() if page == FAULTS else faults_by_release()
+    return "".join([before, MADE, "\n".join(made), "\n", end, after])
+
+
+def faults() -> Iterator[str]:
+    """Yield the releases that were examined, and each fault with those that have it."""
+    examined = [f"{major}.{minor}.{patch}" for (major, minor), patch in NEWEST_PATCH.items()]
+    yield f"Releases that were examined last: {', '.join(examined[:-1])} and {examined[-1]}.\n"
+    yield from table(
+        ("fault", "code", "releases", "known as"),
+        ((fault_link(one), f"`{one.name}`", one.releases_text, ", ".join(one.sources) or "-") for one in KNOWN_FAULTS),
+    )
+
+
+def faults_by_release() -> Iterator[str]:
+    """Yield which faults the newest patch release of each line has."""
+    releases = [Release(*line, patch) for line, patch in NEWEST_PATCH.items()]
+    words = {Certainty.YES: "yes", Certainty.MAYBE: "expected", Certainty.NO: ""}
+    yield from table(
+        ("fault", *map(str, releases)),
+        (
+            (f"[`{one.name}`]({FAULTS.name}{anchor(one)})", *(words[one.is_in(release)] for release in releases))
+            for one in KNOWN_FAULTS
+        ),
+    )
+
+
+def anchor(fault: KnownFault) -> str:
+    """Return the link to the section of a fault within its page."""
+    return "#" + re.sub(r"[^\w -]", "", fault.title.casefold()).replace(" ", "-")
+
+
+def fault_link(fault: KnownFault) -> str:
+    """Return the title of a fault, as the link to its section."""
+    return f"[{fault.title[:1].upper()}{fault.title[1:]}]({anchor(fault)})"
+
+
 def meanings_in(kind: type[StrEnum]) -> dict[str, str]:
     """Return the text below each member of an enumeration; empty where there is none."""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
@@ -195,4 +246,6 @@ def meanings_in(kind: type[StrEnum]) -> dict[str, str]:
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
     MANUAL.write_text(manual(), encoding="utf-8")
+    for one in (FAULTS, VERSIONS):
+        one.write_text(with_faults(one), encoding="utf-8")
     sys.exit(0)

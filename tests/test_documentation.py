@@ -19,11 +19,23 @@ from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
 from resnap.storage import errors
 from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.judging.inventory import SnapshotState
+from resnap.tiering.judging.known_faults import KNOWN_FAULTS, SNAPSHOT_TOO_LARGE
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
 from tests.cases import each
 from tests.picture import PICTURE, picture, printed
-from tests.reference import MANUAL, PAGE, manual, meanings_in, reference
+from tests.reference import (
+    FAULTS,
+    MADE,
+    MANUAL,
+    PAGE,
+    VERSIONS,
+    anchor,
+    manual,
+    meanings_in,
+    reference,
+    with_faults,
+)
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -42,6 +54,30 @@ def section(title: str) -> str:
 def test_the_reference_is_what_the_declarations_make() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "make it again: python -m tests.reference"
     assert MANUAL.read_text(encoding="utf-8") == manual(), "make it again: python -m tests.reference"
+    for page in (FAULTS, VERSIONS):
+        assert MADE in page.read_text(encoding="utf-8")
+        assert page.read_text(encoding="utf-8") == with_faults(page), "make it again: python -m tests.reference"
+
+
+def test_what_is_written_by_hand_names_faults_of_kafka_as_the_code_does() -> None:
+    """Links go to the section of a fault, beside its report, and codes are those of the code."""
+    sections = {anchor(one): one for one in KNOWN_FAULTS}
+    texts = [path.read_text(encoding="utf-8") for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]]
+    links = [link for text in texts for link in re.findall(r"\[([^\]]+)\]\(kafka-faults\.md(#[^)]+)\)", text)]
+    assert {label for label, section in links if section in sections} >= {"KAFKA-20732"}
+    for label, section in links:
+        fault = sections[section]
+        if re.fullmatch(r"`[a-z-]+`|KAFKA-\d+", label):
+            assert label in {f"`{fault.name}`", *fault.sources}, label
+    codes = re.findall(r"kafka-faults\.md\)[^`|\n]{0,4}`([a-z-]+)`", "".join(texts))
+    assert codes
+    assert set(codes) <= {one.name for one in KNOWN_FAULTS}
+    [of] = [one.releases for one in KNOWN_FAULTS if one.name == SNAPSHOT_TOO_LARGE]
+    brokers = f"rokers of {' and '.join(map(str, of))} delete a snapshot"
+    assert brokers in (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rules = (ROOT / "docs" / "deploy" / "prometheus-rules.yml").read_text(encoding="utf-8")
+    assert brokers in rules
+    assert f"({SNAPSHOT_TOO_LARGE})" in rules
 
 
 @pytest.mark.skipif(which("groff") is None, reason="there is no groff")

@@ -22,7 +22,7 @@ MANY_ENTRIES: Final = 800_000
 """From here on partitions are named before the limit is reached."""
 PAGE: Final = "docs/kafka-faults.md"
 _ANY_PATCH: Final = ".999"
-_NEWEST_PATCH: Final = {
+NEWEST_PATCH: Final = {
     (3, 6): 2, (3, 7): 2, (3, 8): 1, (3, 9): 2, (4, 0): 2, (4, 1): 2, (4, 2): 2, (4, 3): 1, (4, 4): 0,
 }  # fmt: skip
 """The newest patch release of each line with tiered storage that was examined."""
@@ -123,7 +123,7 @@ class KnownFault:
 
     def is_in(self, release: Release) -> Certainty:
         """Return whether ``release`` has it; of a line without a patch release, whether all have."""
-        newest = _NEWEST_PATCH.get(release.line)
+        newest = NEWEST_PATCH.get(release.line)
         if release.patch is None and newest is not None:
             found = {self._is_in(Release(*release.line, patch)) for patch in range(newest + 1)}
             is_expected = any(_number(span.first)[:2] == release.line for span in self.expected)
@@ -131,8 +131,8 @@ class KnownFault:
         return self._is_in(release)
 
     def _is_in(self, release: Release) -> Certainty:
-        line = release.line if release.line in _NEWEST_PATCH else max(_NEWEST_PATCH)
-        newest = Release(*line, _NEWEST_PATCH[line])
+        line = release.line if release.line in NEWEST_PATCH else max(NEWEST_PATCH)
+        newest = Release(*line, NEWEST_PATCH[line])
         is_examined = release.number <= newest.number
         if is_examined and any(span.has(release) for span in self.releases):
             return Certainty.YES
