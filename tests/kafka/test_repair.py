@@ -6,7 +6,9 @@ The first half of each story is what happens without the repair.
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -32,6 +34,48 @@ def test_what_3_9_tiered_of_a_log_that_was_moved_without_its_snapshots_is_repair
 ) -> None:
     with moved_without_snapshots(release, tmp_path) as unfit:
         check_story(command, unfit, unfit.remote.as_uri())
+
+
+@pytest.mark.heavy
+def test_consumers_see_the_same_while_the_store_that_they_read_from_is_repaired_undone_and_repaired(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    """No read fails or differs: what `repair` replaces is whole at each moment, and brokers keep the segments."""
+    with moved_without_snapshots(release, tmp_path) as unfit:
+        store = unfit.remote.as_uri()
+        how = ("--no-other-writers", *HOW)
+        before, wrong, since = unfit.read("read_uncommitted"), unfit.read(), len(unfit.broker.printed())
+        is_over = Event()
+
+        def read_on() -> list[tuple[tuple[int, str], tuple[int, str]]]:
+            seen = []
+            while not is_over.is_set():
+                seen.append((unfit.read("read_uncommitted"), unfit.read()))
+            return seen
+
+        with ThreadPoolExecutor(1) as threads:
+            reading = threads.submit(read_on)
+            try:
+                for _ in range(2):
+                    made = command("repair", store, "--topic", TOPIC, *how)
+                    assert made.code == 0, made.err
+                    undone = command("repair", store, "--undo", made.document["summary"]["run"], *how)
+                    assert undone.code == 0, undone.err
+                assert command("repair", store, "--topic", TOPIC, *how).code == 0
+            finally:
+                is_over.set()
+            seen = reading.result()
+        assert len(seen) > 1
+        assert {uncommitted for uncommitted, _ in seen} == {before}
+        assert {committed for _, committed in seen} <= {wrong}, "brokers read the index that they have fetched"
+        assert unfit.broker.complaints(since) == []
+        assert command("verify", "--store", store, *HOW).code == 0
+
+        unfit.broker.stop()
+        unfit.forget_indexes()
+        unfit.broker.start_up()
+        assert unfit.read()[0] == wrong[0] - 1
+        assert unfit.read("read_uncommitted") == before
 
 
 @pytest.mark.heavy
