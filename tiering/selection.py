@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.replay.explain import log_end
+from resnap.replay.watching import Progress
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem, log_dir_around
@@ -37,7 +38,6 @@ from resnap.tiering.remote_log.stored import known_by, known_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from resnap.replay.watching import Progress
     from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Place
@@ -80,6 +80,8 @@ class Scope:
     """The broker's other log dirs, where the sources are not all of them."""
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
+    looking: Callable[[], AbstractContextManager[Sequence[Progress]]] = lambda: nullcontext([Progress()])
+    """Gives what to report to while the sources are listed, and their small files read."""
     rule_flags: tuple[str, ...] = ()
     """Flags of this command by which others read the same partitions with the same result."""
     store_flags: tuple[str, ...] = ()
@@ -255,9 +257,14 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
         StoreError: a source cannot be listed.
 
     """
+    with scope.looking() as (progress,):
+        return _select(scope, sources, progress)
+
+
+def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
     partitions: dict[TopicPartition, SelectedPartition] = {}
     facts = scope.live()
-    opened, problems = _readable(scope, facts, sources)
+    opened, problems = _readable(scope, facts, sources, partial(progress.expect, 0, 0))
     joining = scope.joining or _joining(scope, [log_dir for log_dir, _ in opened], sources)
     problems += () if joining is None else joining.stored.problems
     known = cache(partial(_known_in_log_dirs, scope, sources))
@@ -265,7 +272,14 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
         whole = log_dir if joining is None else with_remote(log_dir, joining)
         settings = metadata.topic_settings() | ({} if facts is None else facts.topic_settings())
         policies = {name: one[CLEANUP_POLICY] for name, one in settings.items() if CLEANUP_POLICY in one}
-        inventory = take_inventory(whole, cleanup_policies=policies, sources=sources)
+        progress.at_work("scanning", 1)
+        progress.expect(sum(len(one.segments) for one in whole.partitions), 0)
+        inventory = take_inventory(
+            whole,
+            cleanup_policies=policies,
+            sources=sources,
+            taken=lambda partition: progress.advance(len(partition.segments), 0),
+        )
         problems += inventory.problems
         for found in inventory.partitions:
             topic = found.partition.topic_partition.topic
@@ -294,14 +308,19 @@ def select(scope: Scope, sources: Sources = PLAIN) -> Selection:
 
 
 def _readable(
-    scope: Scope, facts: ClusterFacts | None, sources: Sources
+    scope: Scope, facts: ClusterFacts | None, sources: Sources, goes_on: Callable[[], None]
 ) -> tuple[list[tuple[LogDir, ClusterMetadata]], list[PartitionProblem]]:
     """Return the sources in scope that can be read, and what is wrong with the others."""
+
+    def wanted(partition: TopicPartition) -> bool:
+        goes_on()
+        return scope.wants_partition(partition)
+
     opened: list[tuple[LogDir, ClusterMetadata]] = []
     problems: list[PartitionProblem] = []
     for source in scope.sources:
         try:
-            opened.append(_opened(source, scope, facts, sources))
+            opened.append(_opened(source, scope, facts, sources, wanted))
         except (LogDirError, NoLogDirError) as error:
             path = Path(source).absolute()
             problems.append(PartitionProblem(path=path, error=error, topic_partition=_partition_of(path)))
@@ -316,9 +335,11 @@ def _partition_of(path: Path) -> TopicPartition | None:
     return name.topic_partition if name is not None and is_there(path.parent / META_PROPERTIES) else None
 
 
-def _opened(source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources) -> tuple[LogDir, ClusterMetadata]:
+def _opened(
+    source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources, wanted: Callable[[TopicPartition], bool]
+) -> tuple[LogDir, ClusterMetadata]:
     """Return a source with what the running cluster, or a metadata log, says of its topics."""
-    listed = open_source(source, sources, topics=scope.wants_partition, topic_ids=scope.topic_ids, counts=scope.counts)
+    listed = open_source(source, sources, topics=wanted, topic_ids=scope.topic_ids, counts=scope.counts)
     metadata = scope.metadata(source)
     listed = with_strays(listed, metadata.unknown)
     return with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata
@@ -332,7 +353,7 @@ def joined_once(scope: Scope, sources: Sources) -> Scope:
     log_dirs = []
     for source in scope.sources if scope.remote is not None else ():
         with suppress(ResnapError):
-            log_dirs.append(_opened(source, scope, None, sources)[0])
+            log_dirs.append(_opened(source, scope, None, sources, scope.wants_partition)[0])
     return replace(scope, joining=_joining(scope, log_dirs, sources)) if log_dirs else scope
 
 

@@ -315,8 +315,14 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
             expect=progress.expect,
             progress=advance,
         )
+        for order in orders:
+            progress.expect(*_amount(order))
         by_partition = {order.topic_partition: order for order in orders}
         yield _Crew(staging_url, shipper, by_partition, progress, executors)
+
+
+def _amount(order: TierOrder) -> tuple[int, int]:
+    return len(order.segments), sum(segment.size_bytes for segment in order.segments)
 
 
 def _not_shipped(order: TierOrder, eligibility: Eligibility | None = None) -> PartitionShipment:
@@ -419,6 +425,8 @@ class _Crew:
         now_ms = self.shipper.now_ms()
         place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
         self._note(1)
+        segments, size_bytes = _amount(order)
+        self.progress.expect(-segments, -size_bytes)  # what of it is eligible counts from here on
         try:
             with leased(self.shipper.delivery.store, place, who=this_run(), now_ms=now_ms) as lease:
                 shipment = self.shipper.ship_partition(

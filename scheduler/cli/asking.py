@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ def command_of(verb: Verb) -> Callable[..., None]:
         sources = given.pop("sources", None)
         saved = saved_plan(given.pop("plan_file", None), sources)
         scope = scope_of(context.settings, sources, saved, reads=verb.reads)
+        scope = replace(scope, looking=partial(context.progress, "select"))
         return context.show(*verb.begin(context, scope=scope, saved=saved, **given))
 
     named = [(name, one.kind, one.default) for name, one in verb.arguments.items()]

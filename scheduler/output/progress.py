@@ -29,7 +29,7 @@ LINE_INTERVAL_S: Final = 10.0
 COMPILING: Final = "preparing machine code (first run only)"
 PHASES: Final = {"waiting": "", "starting": "starting Spark …", "compiling": COMPILING}
 """Phases that people see in other words, or not at all."""
-_SURVEYS: Final = frozenset({"check", "judge", "look", "plan", "scan"})
+_SURVEYS: Final = frozenset({"check", "judge", "look", "plan", "scan", "select"})
 """Tasks that read no segments: they are over soon unless there are very many, and a bar would only flicker."""
 _BEFORE_WORK: Final = ("starting", "compiling")
 """Phases in which nothing is counted: a line says so at once."""
@@ -154,7 +154,8 @@ class LineProgress(TrackedProgress):
             self._said_phase = state.phase
             self._write(state)
             return
-        if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and state.segments_expected:
+        is_survey = state.task in _SURVEYS  # which may begin with a long listing
+        if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and (state.segments_expected or is_survey):
             self._written_s = state.elapsed_s
             self._write(state)
 
@@ -173,13 +174,11 @@ class BarProgress(TrackedProgress):
         self._bar, self._bar_task = bar, bar_task
 
     def _draw(self, state: ProgressState) -> None:
-        segments = f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments"
         self._bar.update(
             self._bar_task,
             total=state.bytes_expected,
             completed=state.size_bytes,
-            segments=segments,
-            phase=PHASES.get(state.phase, state.phase),
+            figures=PHASES[state.phase] if state.phase in _BEFORE_WORK else _figures(state),
         )
 
 
@@ -206,6 +205,12 @@ def _line(state: ProgressState) -> str:
     if state.phase in _BEFORE_WORK:
         waited = f", {human_duration(state.elapsed_s)}" if state.elapsed_s >= LINE_INTERVAL_S else ""
         return f"{state.task}: {PHASES[state.phase]}{waited}"
+    if not state.segments_expected:
+        return f"{state.task}: listing files, {human_duration(state.elapsed_s)}"
+    return f"{state.task}: {_figures(state)}"
+
+
+def _figures(state: ProgressState) -> str:
     parts = [f"{human_count(state.segments)}/{human_count(state.segments_expected)} segments"]
     if state.bytes_expected:
         parts.append(f"{human_bytes(state.size_bytes)}/{human_bytes(state.bytes_expected)}")
@@ -214,7 +219,7 @@ def _line(state: ProgressState) -> str:
         parts.append(f"{human_bytes(round(state.rate_bytes_s))}/s")
     if state.left_s:
         parts.append(f"{human_duration(state.left_s)} left")
-    return f"{state.task}: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 @contextmanager
@@ -245,11 +250,7 @@ def _bars(tasks: Sequence[str], stream: TextIO, clock: Clock) -> Iterator[list[P
     columns = (
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
-        rich_progress.TextColumn("{task.fields[segments]}"),
-        rich_progress.DownloadColumn(binary_units=True),
-        rich_progress.TransferSpeedColumn(),
-        rich_progress.TimeRemainingColumn(),
-        rich_progress.TextColumn("{task.fields[phase]}"),
+        rich_progress.TextColumn("{task.fields[figures]}"),
     )
     with rich_progress.Progress(*columns, console=Console(file=stream)) as bar:
-        yield [BarProgress(task, clock, bar, bar.add_task(task, total=0, segments="", phase="")) for task in tasks]
+        yield [BarProgress(task, clock, bar, bar.add_task(task, total=0, figures="")) for task in tasks]

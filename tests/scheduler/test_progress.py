@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -141,6 +143,53 @@ def test_work_that_reads_no_segments_is_told_by_their_number_unless_it_is_over_s
     quick.advance(30, 0)
     quick.finish()
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_a_listing_is_told_before_a_segment_is_known() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("select", stream, clock)
+    for _ in range(12):
+        progress.expect(0, 0)
+        clock.advance(1_000)
+    progress.at_work("scanning", 1)
+    progress.expect(30, 0)
+    clock.advance(10_000)
+    progress.advance(10, 0)
+    assert stream.getvalue().splitlines() == [
+        "select: listing files, 10.0 s",
+        "select: 10/30 segments, 22.0 s, 20.0 s left",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["scan", "check", "plan", "regenerate", "tier", "census"])
+def test_the_selection_is_told_before_anything_else(
+    verb: str, command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resnap.scheduler.output.progress.LINE_INTERVAL_S", 0.0)
+    to = {"regenerate": "--into", "tier": "--to"}
+    words = (to[verb], (tmp_path / "made").as_uri(), "--dry-run") if verb in to else ()
+    told = command(
+        *(["producer", "census"] if verb == "census" else [verb]), broker_log, *words, "--topic", "orders"
+    ).err
+    lines = [line for line in told.splitlines() if re.match(r"[a-z ]+: (listing|[\d,]+/)", line)]
+    assert lines[0].startswith("select: listing files, ")
+    assert any(line.startswith("select: 3/3 segments, ") for line in lines), lines
+
+
+def test_the_total_of_shipping_is_known_from_the_beginning(
+    command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resnap.scheduler.output.progress.LINE_INTERVAL_S", 0.0)
+    tier = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    ran = command(*tier)
+    told = [row["progress"] for row in map(json.loads, ran.err.splitlines()) if "progress" in row]
+    shipping = [one for one in told if one["task"] == "ship"]
+    shipped = ran.document["summary"]["shipped"]
+    assert max(one["segmentsTotal"] for one in shipping) == max(
+        one["segmentsTotal"] for one in shipping if one["segments"] == 0
+    )
+    assert (shipping[-1]["segments"], shipping[-1]["segmentsTotal"]) == (shipped, shipped)
+    assert [one["bytes"] for one in shipping][-1] == shipping[-1]["bytesTotal"]
 
 
 @pytest.mark.slow

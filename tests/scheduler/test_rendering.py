@@ -301,15 +301,17 @@ def test_nothing_to_do_makes_no_line() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_a_bar_with_segments_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    stream = _Terminal()
-    with show_progress(["ship"], stream, FixedClock(0), quiet=False, as_json=False) as (progress,):
-        assert isinstance(progress, BarProgress)
-        progress.expect(1000, 1 << 20)
-        progress.advance(1000, 1 << 20)
-    assert "1,000/1,000 segments" in stream.getvalue()
-    assert "1.0/1.0 MiB" in stream.getvalue()
+def test_a_terminal_gets_a_bar_with_the_figures_of_a_line_whole_on_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    clock, stream = FixedClock(0), _Terminal()
+    with show_progress(["replay", "ship"], stream, clock, quiet=False, as_json=False) as (replaying, shipping):
+        assert isinstance(shipping, BarProgress)
+        replaying.at_work("compiling", 1)
+        shipping.expect(1000, 1 << 30)
+        clock.advance(10_000)
+        shipping.advance(500, 1 << 29)
+    assert "preparing machine code (first run only)" in stream.getvalue()
+    assert "500/1,000 segments, 512.0 MiB/1.0 GiB, 10.0 s, 51.2 MiB/s, 10.0 s left" in stream.getvalue()
 
 
 def test_a_terminal_shows_two_columns_of_one_value_each_in_its_way() -> None:

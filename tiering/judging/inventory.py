@@ -36,7 +36,7 @@ from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.threads import each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.log_dir import LogDir
@@ -259,6 +259,7 @@ def take_inventory(
     *,
     cleanup_policies: Mapping[str, str] | None = None,
     sources: Sources = PLAIN,
+    taken: Callable[[PartitionDir], None] = lambda _: None,
 ) -> Inventory:
     """Return what ``log_dir`` says of its snapshots; a partition that cannot be read becomes a problem.
 
@@ -266,6 +267,7 @@ def take_inventory(
         log_dir: as loaded.
         cleanup_policies: ``cleanup.policy`` by topic, as far as it is known.
         sources: how the files are reached.
+        taken: is called with each partition once it has been looked at.
 
     Raises:
         StoreError: the store that the log dir lies in failed.
@@ -286,6 +288,7 @@ def take_inventory(
             problems.append(
                 PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
             )
+        taken(partition)
     return Inventory(partitions=tuple(partitions), problems=tuple(problems))
 
 
