@@ -247,16 +247,22 @@ class CensusView(View["Counted | Unread"]):
     kind = "topic"
     columns = (
         Column(key="topic", title="TOPIC"),
-        Column(key="partitions", title="PARTITIONS", right=True, show=lambda value: str(len(cast("list[Row]", value)))),
+        Column(
+            key="partitions",
+            title="PARTITIONS",
+            right=True,
+            extra=True,
+            show=lambda value: str(len(cast("list[Row]", value))),
+        ),
         Column(key="producers", title="PRODUCERS", right=True),
         *(
             Column(key=age, title=f"< {age}" if age in AGES else "OLDER", right=True, of=partial(_of_age, age))
             for age in (*AGES, "older")
         ),
-        Column(key="transactional", title="TRANSACTIONAL", right=True),
-        Column(key="openTransactions", title="OPEN", right=True),
-        Column(key="oneBatch", title="ONE BATCH", right=True),
-        Column(key="heapBytes", title="HEAP", right=True, show=bytes_text),
+        Column(key="transactional", title="TRANSACTIONAL", right=True, extra=True),
+        Column(key="openTransactions", title="OPEN", right=True, extra=True),
+        Column(key="oneBatch", title="ONE BATCH", right=True, extra=True),
+        Column(key="heapBytes", title="HEAP", right=True, extra=True, show=bytes_text),
     )
 
     def __init__(self, request: Asked, context: Context) -> None:

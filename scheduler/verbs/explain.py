@@ -15,7 +15,7 @@ from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows, show_time
 from resnap.scheduler.job.wiring import reading_of, scope_of
-from resnap.scheduler.output.rendering import Column, Row, plain_text
+from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
@@ -153,15 +153,19 @@ class ExplainView(View["Explained | LostItsState"]):
 
     name = "batches"
     kind = "batch"
-    columns = tuple(
-        Column(
-            key=key,
-            right=key not in {"role", "timestamp", "isTransactional", "transactionalId"},
-            show=show_time if key == "timestamp" else plain_text,
-        )
-        for key in ("producerId", "role", "baseOffset", "lastOffset", "producerEpoch", "baseSequence", "lastSequence",
-                    "timestamp", "isTransactional", "coordinatorEpoch", "transactionalId")
-    )  # fmt: skip
+    columns = (
+        Column(key="producerId", title="PRODUCER", right=True),
+        Column(key="role", title="ROLE"),
+        Column(key="baseOffset", title="OFFSET", right=True),
+        Column(key="lastOffset", title="TO", right=True, extra=True),
+        Column(key="timestamp", title="TIME", show=show_time),
+        Column(key="transactionalId", title="TRANSACTIONAL ID"),
+        Column(key="producerEpoch", title="EPOCH", right=True, extra=True),
+        Column(key="baseSequence", title="SEQUENCE", right=True, extra=True),
+        Column(key="lastSequence", title="TO SEQUENCE", right=True, extra=True),
+        Column(key="isTransactional", title="TRANSACTIONAL", extra=True),
+        Column(key="coordinatorEpoch", title="COORDINATOR EPOCH", right=True, extra=True),
+    )
 
     def __init__(self, request: Asked, bootstrap_server: str | None, command_config: Path | None) -> None:
         self._request, self._producers = request, 0

@@ -191,8 +191,8 @@ _SHARED: Final = (
     Column(key="partition", title="PARTITION", of=_partition_or_offset),
     Column(key="snapshots", title="SNAPSHOTS", right=True),
     Column(key="outcome", title="OUTCOME"),
-    Column(key="entries", title="ENTRIES", right=True),
-    Column(key="coverage", title="COVERAGE"),
+    Column(key="entries", title="ENTRIES", right=True, extra=True),
+    Column(key="coverage", title="COVERAGE", extra=True),
 )
 
 
@@ -345,7 +345,7 @@ class JudgedView(ReplayView):
         Column(key="verdict", title="VERDICT"),
         Column(key="missingCount", title="MISSING", right=True, show=_if_any),
         Column(key="differentCount", title="DIFFERENT", right=True, show=_if_any),
-        Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=_if_any),
+        Column(key="byOlderRulesCount", title="BY OLDER RULES", right=True, show=_if_any, extra=True),
     )
 
     made = "recomputed"

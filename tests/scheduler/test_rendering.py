@@ -4,7 +4,7 @@ import errno
 import io
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -12,14 +12,19 @@ from resnap.replay.watching import Progress
 from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, show_progress
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import TABLE_BLOCK, Answer, Column, Output, OutputClosedError
+from resnap.scheduler.verbs.census import CensusView
+from resnap.scheduler.verbs.explain import ExplainView
+from resnap.scheduler.verbs.replayed import JudgedView
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.log.properties import MetaProperties
 from resnap.storage.words import human_bytes, human_count, human_duration, instant
+from resnap.tiering.quota.producer_census import AGES
 from tests.clocks import FixedClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.values import Form
 
 COLUMNS = (Column(key="topic"), Column(key="offset", right=True))
@@ -115,6 +120,39 @@ def test_a_narrow_terminal_folds_each_column_of_text_but_the_names(monkeypatch: 
     assert "t" * 20 in text
     assert max(map(len, text.splitlines())) <= 60
     assert (text.count("some"), text.count("why")) == (3, 9)
+
+
+_ROWS: Final = [
+    (
+        ExplainView.columns,
+        {"producerId": 9_000_001, "role": "began-transaction", "baseOffset": 10**9, "lastOffset": 10**9,
+         "timestamp": 1_795_225_161_805, "transactionalId": "payments-7", "producerEpoch": 7, "baseSequence": 1,
+         "lastSequence": 2, "isTransactional": True, "coordinatorEpoch": 3},
+        "TO, EPOCH, SEQUENCE, TO SEQUENCE, TRANSACTIONAL, COORDINATOR EPOCH",
+    ),
+    (
+        JudgedView.columns,
+        {"topic": "dash-ed.topic_1", "partition": 0, "snapshots": 8, "outcome": "8 rebuilt", "entries": "5 to 10",
+         "coverage": "8 window", "verdict": "2 proven", "missingCount": 1, "differentCount": 1, "byOlderRulesCount": 0},
+        "ENTRIES, COVERAGE, BY OLDER RULES",
+    ),
+    (
+        CensusView.columns,
+        {"topic": "payments", "partitions": [{}], "producers": 45, "ages": dict.fromkeys((*AGES, "older"), 1),
+         "transactional": 22, "openTransactions": 9, "oneBatch": 2, "heapBytes": 11_878},
+        "PARTITIONS, TRANSACTIONAL, OPEN, ONE BATCH, HEAP",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "row", "left_out"), _ROWS, ids=["explain", "verify", "census"])
+def test_wide_tables_fit_a_terminal_of_80_columns(
+    columns: Sequence[Column], row: Row, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = rendered("table", Answer(name="rows", rows=[row], columns=columns), is_terminal=True).splitlines()
+    assert lines[-1] == f"Left out, as the terminal is narrow: {left_out}."
+    assert max(map(len, lines[:-1])) <= 80
 
 
 def test_states_have_colours_on_a_terminal_unless_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
