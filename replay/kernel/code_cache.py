@@ -42,6 +42,7 @@ SOURCES: Final = (
     "resnap.replay.kernel.batch",
     "resnap.replay.kernel.hop",
     "resnap.replay.kernel.combine",
+    "resnap.replay.kernel.records",
     "resnap.replay.kernel.summary",
     "resnap.storage.log.record",
     "resnap.storage.log.producer_snapshot",

@@ -10,6 +10,7 @@ from typing import Final
 from resnap.replay.kernel.checksum import crc32c
 from resnap.replay.kernel.compiling import inlined
 from resnap.replay.kernel.machine import load_8, load_16, load_32, load_64
+from resnap.replay.kernel.records import CUT_SHORT, varint
 from resnap.storage.log.record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
@@ -38,8 +39,6 @@ _USUAL_TYPE_POSITION: Final = HEADER.size + 8
 _ALL_BUT_TYPE: Final = 0x00FFFFFF
 _USUAL_VALUE: Final = 0x000C0000
 _USUAL_EPOCH_POSITION: Final = HEADER.size + 12
-_CUT_SHORT: Final = -1
-"""The position after a number that is not one."""
 
 
 @inlined
@@ -74,15 +73,15 @@ def _is_usual_marker(batch: int, size: int) -> bool:
 
 @inlined
 def _read_record(batch: int, size: int, attributes: int, count: int, has_producer: bool) -> tuple[int, int, int]:
-    length, start = _varint(batch, _HEADER_BYTES, size, 32)
+    length, start = varint(batch, _HEADER_BYTES, size, 32)
     end = start + length
-    if start == _CUT_SHORT or length < 1 or end > size or (count == 1 and end != size):
+    if start == CUT_SHORT or length < 1 or end > size or (count == 1 and end != size):
         return ODD, 0, 0
-    delta, position = _varint(batch, start + 1, end, 64)
-    _, position = _varint(batch, position, end, 32)
+    delta, position = varint(batch, start + 1, end, 64)
+    _, position = varint(batch, position, end, 32)
     key, key_end = _field(batch, position, end)
     value, value_end = _field(batch, key_end, end)
-    headers, position = _varint(batch, value_end, end, 32)
+    headers, position = varint(batch, value_end, end, 32)
     if headers != 0 or position != end or key_end - key < _KEY_BYTES or load_16(batch, key) < 0:
         return ODD, 0, 0
     kind = load_16(batch, key + 2)
@@ -103,28 +102,7 @@ def _read_record(batch: int, size: int, attributes: int, count: int, has_produce
 @inlined
 def _field(batch: int, position: int, end: int) -> tuple[int, int]:
     """Return the start and the end of a key or value; the same position if it is null."""
-    length, start = _varint(batch, position, end, 32)
-    if start == _CUT_SHORT or length < -1 or length > end - start:
-        return 0, _CUT_SHORT
+    length, start = varint(batch, position, end, 32)
+    if start == CUT_SHORT or length < -1 or length > end - start:
+        return 0, CUT_SHORT
     return start, start + max(length, 0)
-
-
-@inlined
-def _varint(batch: int, position: int, end: int, bits: int) -> tuple[int, int]:
-    """Return the number at ``position`` and the position after it (``storage.messages.wire``)."""
-    value = 0
-    if position == _CUT_SHORT:
-        return 0, _CUT_SHORT
-    for shift in range(0, bits, 7):
-        if position >= end:
-            return 0, _CUT_SHORT
-        byte = load_8(batch, position) & 0xFF
-        position += 1
-        room = bits - shift
-        if room < 7 and (byte & 0x7F) >> room:  # noqa: PLR2004 - seven bits to a byte
-            return 0, _CUT_SHORT
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the eighth bit says that more follow
-            half = value >> 1 & 0x7FFFFFFFFFFFFFFF
-            return half ^ -(value & 1), position
-    return 0, _CUT_SHORT

@@ -30,6 +30,12 @@ def _store_big_endian(size: int) -> Callable[[int, int, int], None]:
     return store
 
 
+def load_8(address: int, position: int) -> int:
+    """Return the signed byte at ``address + position``."""
+    return ctypes.c_int8.from_address(address + position).value
+
+
+memcpy: Any = ctypes.memmove
 store_16: Any = _store_big_endian(2)
 store_32: Any = _store_big_endian(4)
 store_64: Any = _store_big_endian(8)

@@ -46,6 +46,9 @@ preadv2: Any = types.ExternalFunction(
 )
 """``preadv2(descriptor, address of one iovec, 1, position, flags)``: how many bytes came, or -1."""
 
+memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+"""``memcpy(target, source, length)``."""
+
 
 def _big_endian(bits: int) -> Intrinsic:
     """Return a function that loads a signed big-endian number of so many bits from ``address + position``."""

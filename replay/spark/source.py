@@ -6,10 +6,12 @@
 Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what Resnap takes as a source (``s3://``,
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
 every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and ``encryption-private-key``
-names the keys of encrypted segments, ``ID=FILE``, several with commas between them; segments that the filters of the
-query exclude are not read (``Pruning``). A row is one batch, as ``header_rows`` describes it; with the option
-``records`` = ``true`` it is one record, as ``read_record_rows`` gives it. Rows come in any order. Damage fails the
-query with the file and the position: a count that leaves something out would look like an answer.
+names the keys of encrypted segments, ``ID=FILE``, several with commas between them; ``remote`` is the URL of what was
+tiered of log dirs, to be read as one log with them. Segments that the filters of the query exclude are not read
+(``Pruning``). A row is one batch, as ``header_rows`` describes it; with the option ``records`` = ``true`` it is one
+record, as ``record_rows`` does. Rows come in any order. Spark tells a source in Python nothing of the columns that a
+query needs, so those of ``schema`` are made, all by default. Damage fails the query with the file and the position: a
+count that leaves something out would look like an answer. With the option ``onDamage`` = ``skip`` it becomes a row.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
@@ -48,15 +50,24 @@ from pyspark.sql.datasource import (
 from resnap.replay.largest_timestamp import proven_largest_timestamp
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.context import ship_packages
-from resnap.replay.spark.header_rows import RECORD_SCHEMA, ROW_SCHEMA, LogSegment, read_header_rows, read_record_rows
+from resnap.replay.spark.header_rows import (
+    DAMAGE,
+    HEADERS,
+    RECORD_SCHEMA,
+    ROW_SCHEMA,
+    LogSegment,
+    damage_rows,
+    read_header_rows,
+)
 from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.disk import readable
 from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
-from resnap.storage.errors import ConfigurationError, ResnapError, UsageError
+from resnap.storage.errors import ConfigurationError, FormatError, ResnapError, UsageError
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir
+from resnap.storage.packed import packed
 from resnap.storage.sources.files import PLAIN, Sources
-from resnap.storage.sources.log_dirs import open_source
+from resnap.storage.sources.log_dirs import Joining, open_source, open_tiered, with_remote
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -65,6 +76,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
 
@@ -86,6 +98,7 @@ PARTITION_BYTES: Final = 64 << 20
 """A task takes neighbouring segments until it has this many bytes."""
 _SQL_TYPES: Final = {
     pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary",
+    HEADERS: "array<struct<key:string,value:binary>>",
 }  # fmt: skip
 
 
@@ -153,18 +166,18 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
         """Return the columns as Spark declares them.
 
         Raises:
-            UsageError: the option ``records`` is neither true nor false.
+            UsageError: an option has a value that it cannot have.
 
         """
         with _hint_told():
-            schema = RECORD_SCHEMA if gives_records(self.options) else ROW_SCHEMA
+            schema = schema_of(self.options)
         return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in schema)
 
-    def reader(self, schema: StructType) -> KafkaLogReader:  # noqa: ARG002 - Spark compares it with the rows
+    def reader(self, schema: StructType) -> KafkaLogReader:
         """Return what reads the given paths.
 
         Raises:
-            UsageError: no path was given, or keys in another form.
+            UsageError: no path was given, keys in another form, or a column in ``schema`` that there is not.
             ConfigurationError: a key file cannot be read.
 
         """
@@ -172,19 +185,35 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
             return KafkaLogReader(
                 paths_of(self.options),
                 self.options.get("topic"),
+                self.options.get("remote"),
                 sources_of(self.options),
+                asked_for(schema, schema_of(self.options)),
                 gives_records=gives_records(self.options),
+                skips_damage=skips_damage(self.options),
             )
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Lists segments where Spark plans, and reads them where it works."""
 
-    def __init__(self, paths: tuple[str, ...], topic: str | None, sources: Sources, *, gives_records: bool) -> None:
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        topic: str | None,
+        remote: str | None,
+        sources: Sources,
+        columns: tuple[str, ...],
+        *,
+        gives_records: bool,
+        skips_damage: bool,
+    ) -> None:
         self._paths = paths
         self._topic = topic
-        self._rows = read_record_rows if gives_records else read_header_rows
+        self._remote = remote
         self._pruning = Pruning(sources=sources)
+        self._columns = columns
+        self._gives_records = gives_records
+        self._skips_damage = skips_damage
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Keep ``filters`` to skip whole segments, and return them all: Spark filters each row again."""
@@ -201,7 +230,11 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         """
         with _hint_told():
-            segments = find_segments(self._paths, self._topic, self._pruning)
+            segments = find_segments(self._paths, self._topic, self._pruning, self._remote)
+        if self._gives_records:
+            segments = [one for one in segments if not one.is_below_start]
+        if not self._gives_records or "committed" not in self._columns:
+            segments = [replace(one, log=()) for one in segments]
         # Without any partition Spark would make up one that holds None.
         return [InputPartition(task) for task in pack(segments, PARTITION_BYTES)] or [InputPartition(())]
 
@@ -216,7 +249,23 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         freeze_worker()
         with _hint_told():
             for segment in partition.value:
-                yield from self._rows(segment, self._pruning.sources)
+                yield from self._rows(segment)
+
+    def _rows(self, segment: LogSegment) -> Iterator[pa.RecordBatch]:
+        sources, columns = self._pruning.sources, self._columns
+        if self._gives_records:
+            from resnap.replay.spark.record_rows import read_record_rows  # noqa: PLC0415 - loads numba
+
+            yield from read_record_rows(segment, sources, columns, skips_damage=self._skips_damage)
+            return
+        try:
+            for rows in read_header_rows(segment, sources):
+                unharmed = pa.nulls(len(rows), DAMAGE.type)
+                yield (rows.append_column(DAMAGE, unharmed) if self._skips_damage else rows).select(columns)
+        except FormatError as error:
+            if not self._skips_damage:
+                raise
+            yield damage_rows(segment, [error], pa.schema([*ROW_SCHEMA, DAMAGE])).select(columns)
 
 
 def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -239,10 +288,47 @@ def gives_records(options: Mapping[str, str]) -> bool:
         UsageError: the option ``records`` is neither true nor false.
 
     """
-    given = options.get("records", "false").lower()
-    if given not in {"true", "false"}:
-        raise UsageError(f"{FORMAT}: the option records is {given!r}", hint="give true or false")
-    return given == "true"
+    return _one_of(options, "records", ("false", "true")) == "true"
+
+
+def skips_damage(options: Mapping[str, str]) -> bool:
+    """Return whether damage is skipped, and named in a row of its own.
+
+    Raises:
+        UsageError: the option ``onDamage`` is neither fail nor skip.
+
+    """
+    return _one_of(options, "onDamage", ("fail", "skip")) == "skip"
+
+
+def _one_of(options: Mapping[str, str], name: str, values: tuple[str, str]) -> str:
+    given = options.get(name, values[0]).lower()
+    if given not in values:
+        raise UsageError(f"{FORMAT}: the option {name} is {given!r}", hint=f"give {values[0]} or {values[1]}")
+    return given
+
+
+def schema_of(options: Mapping[str, str]) -> pa.Schema:
+    """Return all columns that there are; raises as ``gives_records`` and ``skips_damage`` do."""
+    schema = RECORD_SCHEMA if gives_records(options) else ROW_SCHEMA
+    return schema.append(DAMAGE) if skips_damage(options) else schema
+
+
+def asked_for(schema: StructType, every: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that ``schema`` names; with its types, they must be some of ``every``.
+
+    Raises:
+        UsageError: one is not.
+
+    """
+    known = {field.name: _SQL_TYPES[field.type] for field in every}
+    for field in schema:
+        if known.get(field.name) != field.dataType.simpleString():
+            raise UsageError(
+                f"{FORMAT}: there is no column {field.name} of the type {field.dataType.simpleString()}",
+                hint=f"give some of {', '.join(f'{name} {type_}' for name, type_ in known.items())}",
+            )
+    return tuple(field.name for field in schema)
 
 
 def sources_of(options: Mapping[str, str]) -> Sources:
@@ -266,19 +352,20 @@ def sources_of(options: Mapping[str, str]) -> Sources:
 
 
 def find_segments(
-    paths: Iterable[str | Path], topic: str | None = None, pruning: Pruning = EVERYTHING
+    paths: Iterable[str | Path], topic: str | None = None, pruning: Pruning = EVERYTHING, remote: str | None = None
 ) -> list[LogSegment]:
     """Return the segments at ``paths``, which may be URLs, each once, of topics that the glob ``topic`` matches.
 
-    Those of which ``pruning`` lets no row pass are left out.
+    Those of which ``pruning`` lets no row pass are left out. What was tiered to the URL ``remote`` is joined with them.
 
     Raises:
-        UsageError: a path does not exist, or is nothing of Kafka's.
+        UsageError: a path does not exist, is nothing of Kafka's, or is a file and cannot be joined.
         LogDirError, StoreError: a directory, or a store, may not be read.
         FormatError: a partition's metadata is damaged.
+        VerificationError: what was tiered is of another log, or does not reach up to it.
 
     """
-    found = (segment for path in paths for segment in _segments_at(str(path), topic or "*", pruning))
+    found = (segment for path in paths for segment in _segments_at(str(path), topic or "*", pruning, remote))
     return list({segment.range.locator: segment for segment in found}.values())
 
 
@@ -296,15 +383,19 @@ def pack(segments: Iterable[LogSegment], task_bytes: int) -> Iterator[tuple[LogS
         yield tuple(group)
 
 
-def _segments_at(source: str, topic: str, pruning: Pruning) -> Iterator[LogSegment]:
+def _segments_at(source: str, topic: str, pruning: Pruning, remote: str | None) -> Iterator[LogSegment]:
     path = local_path(source) if is_store_url(source) else Path(source).absolute()
     if path is not None and path.suffix == f".{FileKind.LOG}":
+        if remote is not None:
+            raise UsageError(f"{source} is one file, and cannot be joined with {remote}", hint="give its log dir")
         yield from _lone_segment(path, topic, pruning)
         return
     place = source if is_store_url(source) else str(path)
     log_dir = open_source(
         place, pruning.sources, topics=lambda found: fnmatchcase(found.topic, topic) and pruning.reads_topic(found)
     )
+    if remote is not None:
+        log_dir = _joined(log_dir, remote, pruning.sources)
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
         if problem.topic_partition is not None:
@@ -313,10 +404,25 @@ def _segments_at(source: str, topic: str, pruning: Pruning) -> Iterator[LogSegme
         yield from _segments_of(partition, pruning)
 
 
+def _joined(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
+    """Return ``log_dir`` joined with what was tiered of it to the URL ``remote``."""
+    partitions = log_dir.partitions
+    stored = open_tiered(
+        remote,
+        sources,
+        topics={one.topic_partition for one in partitions}.__contains__,
+        topic_ids={one.topic_partition.topic: one.topic_id for one in partitions if one.topic_id is not None},
+        counts=lambda _: True,
+    )
+    joined = with_remote(log_dir, Joining(url=remote, stored=stored, sources=sources, known=lambda *_: ()))
+    return replace(joined, problems=(*joined.problems, *stored.problems))
+
+
 def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegment]:
     topic, number = partition.topic_partition
     if not pruning.reads_topic(partition.topic_partition):
         return
+    log = packed(map(SegmentRange.whole, partition.segments), "base_offset")
     for segment in partition.segments:
         if not pruning.reads_segment(segment):
             continue
@@ -325,6 +431,8 @@ def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegme
             partition=number,
             size_bytes=segment.size_bytes,
             range=SegmentRange.whole(segment),
+            log=log,
+            log_start_offset=partition.log_start_offset,
         )
 
 

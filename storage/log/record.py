@@ -2,7 +2,7 @@
 
 A replay reads only the headers of data batches. It reads records only in markers, in a KRaft quorum's own control
 batches, and in its metadata log. None of these records has headers, and Kafka refuses those that do. Of records that
-clients write the headers are counted.
+clients write the headers are read, too.
 
 Source: ``DefaultRecord`` in Kafka's clients module, ``RecordsIterator`` in its raft module.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.record_batch import (
@@ -61,6 +61,10 @@ MARKER_VALUE: Final = struct.Struct(">hi")
 """Version and coordinator epoch; a later version may append fields."""
 RECORDS_COUNT_POSITION: Final = 57
 _TIMESTAMPS: Final = range(-(2**63), 2**63)
+
+
+RecordHeader: TypeAlias = tuple[memoryview, memoryview | None]
+"""The key and the value of a header."""
 
 
 class Record(NamedTuple):
@@ -160,8 +164,8 @@ def read_record(batch: memoryview, position: int, *, what: str, at: int = 0) -> 
     return record
 
 
-def read_client_records(records: Buffer, count: int, *, at: int = 0) -> Iterator[tuple[Record, int]]:
-    """Yield ``count`` records that fill ``records``, with how many headers each has, which are not read.
+def read_client_records(records: Buffer, count: int, *, at: int = 0) -> Iterator[tuple[Record, list[RecordHeader]]]:
+    """Yield ``count`` records that fill ``records``, with their headers.
 
     Raises:
         FormatError: another number of records, or one that does not fit its own lengths; ``at`` is the file position
@@ -173,11 +177,25 @@ def read_client_records(records: Buffer, count: int, *, at: int = 0) -> Iterator
         record, headers, after = _read_fields(view, position, "record", at)
         if not 0 <= headers <= record.end - after:
             raise FormatError("record header count", position=at, expected=f"0 to {record.end - after}", found=headers)
+        yield record, _read_headers(view[: record.end], after, headers, at)
         position = record.end
-        yield record, headers
     if position != len(view):
         raise FormatError(f"batch of {count} records", position=at, expected=f"{position} bytes of records",
                           found=len(view))  # fmt: skip
+
+
+def _read_headers(body: memoryview, position: int, count: int, at: int) -> list[RecordHeader]:
+    """Return the ``count`` headers that fill ``body`` from ``position`` on."""
+    found: list[RecordHeader] = []
+    for _ in range(count):
+        key, _, after = _read_field(body, position, "record header key length", at)
+        value, _, position = _read_field(body, after, "record header value length", at)
+        if key is None:
+            raise FormatError("record header key length", position=at, expected="0 or more", found=-1)
+        found.append((key, value))
+    if position != len(body):
+        raise FormatError("record headers", position=at, expected=f"an end after {position} bytes", found=len(body))
+    return found
 
 
 def _read_fields(batch: memoryview, position: int, what: str, at: int) -> tuple[Record, int, int]:

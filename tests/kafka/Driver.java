@@ -55,7 +55,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * decide BOOTSTRAP TOPIC PARTITION                   waits until no transaction is open
  * delete BOOTSTRAP TOPIC PARTITION OFFSET            the records below an offset
  * read BOOTSTRAP TOPIC PARTITION [LEVEL [END]]       reads it all, up to END, as read_committed, or as is said; prints
- *                                                    offsets, count and digest
+ *                                                    offsets, count and digest of all that it sees
  */
 public class Driver {
     static final String[] CODECS = {"none", "gzip", "snappy", "lz4", "zstd"};
@@ -238,13 +238,24 @@ public class Driver {
                         continue;
                     }
                     records++;
-                    digest.update((record.offset() + "\n").getBytes(StandardCharsets.UTF_8));
-                    digest.update(record.value());
+                    digest.update(told(record).getBytes(StandardCharsets.UTF_8));
                 }
             }
             System.out.printf("start %d%nend %d%nrecords %d%nsha256 %s%n",
                 start, end, records, HexFormat.of().formatHex(digest.digest()));
         }
+    }
+
+    /** A line with all that a consumer sees of a record. */
+    static String told(ConsumerRecord<byte[], byte[]> record) {
+        StringBuilder told = new StringBuilder(record.offset() + " " + record.timestamp() + " "
+            + record.leaderEpoch().orElse(-1) + " " + hex(record.key()) + " " + hex(record.value()));
+        record.headers().forEach(header -> told.append(" " + header.key() + "=" + hex(header.value())));
+        return told.append("\n").toString();
+    }
+
+    static String hex(byte[] bytes) {
+        return bytes == null ? "null" : HexFormat.of().formatHex(bytes);
     }
 
     /** Producers of every kind, in an order that a seed decides: some are fenced, some transactions time out or hang. */
@@ -370,7 +381,12 @@ public class Driver {
             for (int i = 0; i < records; i++) {
                 byte[] value = new byte[10 + random.nextInt(200)];
                 random.nextBytes(value);
-                sent.add(producer.send(new ProducerRecord<>(topic, partition, null, value)));
+                ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(topic, partition,
+                    i % 3 == 1 ? ("k" + i).getBytes(StandardCharsets.UTF_8) : null, i % 7 == 6 ? null : value);
+                for (int number = 0; number < i % 4; number++) {
+                    record.headers().add("h\u00e9" + number, number == 2 ? null : new byte[] {(byte) i});
+                }
+                sent.add(producer.send(record));
             }
             producer.flush();
             for (Future<RecordMetadata> one : sent) {

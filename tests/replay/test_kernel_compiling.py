@@ -155,11 +155,12 @@ def test_without_numba_python_runs_the_same_fold_and_it_equals_the_specification
         "import sys; sys.modules['numba'] = None\n"
         "import pytest\n"
         "sys.exit(pytest.main(['-q', '-n0', '-pno:cacheprovider', 'tests/replay/test_partial_state.py',\n"
-        "    'tests/replay/test_boundary_state.py', '-k', 'any_parts or beyond_doubt']))\n"
+        "    'tests/replay/test_boundary_state.py', 'tests/replay/test_record_rows.py',\n"
+        "    '-k', 'any_parts or beyond_doubt or as_python_does']))\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "2 passed" in ran.stdout
+    assert "3 passed" in ran.stdout
 
 
 def test_the_command_line_starts_without_numba() -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import groupby
+from dataclasses import replace
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan
 
-from resnap.replay.spark.header_rows import read_header_rows, read_record_rows
+from resnap.replay.spark.header_rows import DAMAGE, read_header_rows
+from resnap.replay.spark.record_rows import _binary, _fields, _packed, _parsed, read_record_rows
 from resnap.replay.spark.source import EVERYTHING, KafkaLogSource, Pruning, find_segments
 from resnap.storage.errors import FormatError, UsageError
+from resnap.storage.log.record import read_client_records
 from resnap.storage.log.record_batch import LOG_APPEND_TIME, RecordBatchHeader, seal
 from resnap.storage.messages.wire import write_varint
+from resnap.storage.sources.files import PLAIN
+from tests.builders import a_partition
+from tests.logs.batch_builder import write_data_batch
+from tests.logs.log_writer import PartitionWriter
 from tests.scheduler.files import flip
+from tests.strategies import DataEvent, Event, LegacyEvent, MarkerEvent, PlainEvent, histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +65,7 @@ def test_each_batch_of_every_magic_and_codec_has_its_records(fixture_set: Callab
     assert kinds == old | {(2, codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
 
 
-def record(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes], delta: int) -> bytes:
+def record(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes | None], delta: int) -> bytes:
     def field(data: bytes | None) -> bytes:
         return write_varint(-1) if data is None else write_varint(len(data)) + data
 
@@ -104,11 +113,14 @@ def test_any_records_below_a_right_checksum_give_rows_or_an_error_of_the_format(
 
 def test_keys_sizes_and_headers_are_those_of_the_records(tmp_path: Path) -> None:
     common: dict[str, object] = {"topic": None, "partition": None, "segment": 7, "position": 0}
+    common |= {"leaderEpoch": 0, "committed": True}
+    pairs = [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}]
     rows = [
-        common | {"offset": 7, "timestamp": 1000, "key": b"k", "valueSize": 5, "headersCount": 0},
-        common | {"offset": 8, "timestamp": 1005, "key": b"\xff\x00", "valueSize": None, "headersCount": 0},
-        common | {"offset": 10, "timestamp": 1015, "key": None, "valueSize": 0, "headersCount": 2},
+        common | {"offset": 7, "timestamp": 1000, "key": b"k", "valueSize": 5, "value": b"value"},
+        common | {"offset": 8, "timestamp": 1005, "key": b"\xff\x00", "valueSize": None, "value": None},
+        common | {"offset": 10, "timestamp": 1015, "key": None, "valueSize": 0, "value": b""},
     ]
+    rows = [row | {"headersCount": len(own), "headers": own} for row, own in zip(rows, ([], [], pairs), strict=True)]
     assert records_of(a_log(tmp_path)) == rows
     assert records_of(a_log(tmp_path, attributes=LOG_APPEND_TIME)) == [row | {"timestamp": 1015} for row in rows]
 
@@ -120,6 +132,174 @@ def test_damage_is_named_with_file_and_position(tmp_path: Path) -> None:
         records_of(path)
     with pytest.raises(FormatError, match=r"00000000000000000007\.log: compressed records at byte 0"):
         records_of(a_log(tmp_path, attributes=4))
+
+
+def expected_ends(events: Sequence[Event]) -> dict[int, bool | None]:
+    """Return for the offset of each record what became of its transaction."""
+    found: dict[int, bool | None] = {}
+    waiting: dict[int, list[int]] = {}
+    offset = 0
+    for event in events:
+        match event:
+            case DataEvent(emptied=True):
+                pass
+            case DataEvent(transactional=True):
+                waiting.setdefault(event.producer_id, []).extend(range(offset, offset + event.records))
+            case MarkerEvent():
+                found |= dict.fromkeys(waiting.pop(event.producer_id, ()), event.commit)
+            case DataEvent() | PlainEvent() | LegacyEvent():
+                found |= dict.fromkeys(range(offset, offset + event.records), True)
+        offset += event.records
+    return found | {one: None for offsets in waiting.values() for one in offsets}
+
+
+@given(events=histories(legal=False), sizes=st.lists(st.integers(0, 6), max_size=8))
+def test_records_are_committed_as_the_next_marker_of_their_producer_says_in_whatever_segment(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Event], sizes: list[int]
+) -> None:
+    rest = iter(events)
+    segments = [[*islice(rest, size)] for size in sizes]
+    partition = a_partition(tmp_path_factory.mktemp("any"), [*segments, list(rest)])
+    rows = records_of(partition)
+    assert {row["offset"]: row["committed"] for row in rows} == expected_ends(events)
+    assert len(rows) == len(expected_ends(events))
+
+
+def test_a_marker_is_looked_for_until_all_that_is_open_has_ended(tmp_path: Path) -> None:
+    one, two = (DataEvent(producer_id=number, transactional=True) for number in (1, 2))
+    segments: list[list[Event]] = [
+        [one, two],
+        [MarkerEvent(producer_id=1, commit=False), one],
+        [MarkerEvent(producer_id=1), MarkerEvent(producer_id=2)],
+        [PlainEvent()],
+    ]
+    partition = a_partition(tmp_path, segments)
+    assert [row["committed"] for row in records_of(partition)] == [False, True, True, True]
+    flip(max(partition.glob("*.log")), 16)
+    first = next(iter(find_segments([partition])))
+    assert [row["committed"] for batch in read_record_rows(first) for row in batch.to_pylist()] == [False, True]
+
+
+def test_what_a_gap_in_the_log_may_hide_is_open(tmp_path: Path) -> None:
+    ended = [[DataEvent(producer_id=1, transactional=True)], [PlainEvent()], [MarkerEvent(producer_id=1)]]
+    first, _, last = find_segments([a_partition(tmp_path, ended)])
+    for log, committed in ((first.log, True), ([first.range, last.range], None)):
+        (rows,) = read_record_rows(replace(first, log=log))
+        assert rows["committed"].to_pylist() == [committed]
+
+
+def test_damage_that_is_skipped_has_a_row_of_its_own(tmp_path: Path) -> None:
+    def skipping(which: int, *columns: str) -> list[dict[str, Any]]:
+        segment = find_segments([partition])[which]
+        found = read_record_rows(segment, PLAIN, (*columns, DAMAGE.name), skips_damage=True)
+        return [row for batch in found for row in batch.to_pylist()]
+
+    data = DataEvent(producer_id=1, transactional=True)
+    partition = a_partition(tmp_path, [[data, PlainEvent(), data, data], [PlainEvent(), MarkerEvent(producer_id=1)]])
+    first, last = sorted(partition.glob("*.log"))
+    flip(first, len(first.read_bytes()) // 2 - 1)  # in the second batch
+    rows = skipping(0, "offset", "committed")
+    assert [(row["offset"], row["committed"]) for row in rows] == [(0, True), (2, True), (3, True), (None, None)]
+    assert f"{first}: record batch checksum" in rows[-1]["damage"]
+    flip(last, len(last.read_bytes()) - 1)  # the marker
+    rows = skipping(0, "offset", "committed")
+    assert [(row["offset"], row["committed"]) for row in rows[:3]] == [(0, None), (2, None), (3, None)]
+    assert [one in row["damage"] for one, row in zip((str(first), str(last)), rows[3:], strict=True)] == [True, True]
+    content = bytearray(first.read_bytes())
+    content[16] = 9  # its magic: where the next one begins is unknown
+    first.write_bytes(content)
+    (row,) = skipping(0, "offset", "position")
+    assert (row["offset"], row["position"]) == (None, 16)
+    assert "record batch magic" in row["damage"]
+    with pytest.raises(FormatError, match="record batch magic"):
+        records_of(partition)
+
+
+def test_records_below_the_log_start_offset_are_left_out(fixture_set: Callable[[str], FixtureSet]) -> None:
+    for topic in ("payments-0", "legacy-0"):
+        for segment in find_segments([fixture_set("kafka-2.7.2").data / topic]):
+            every = [row for batch in read_record_rows(segment) for row in batch.to_pylist()]
+            if not every:
+                continue
+            start = every[len(every) // 2]["offset"]
+            late = replace(segment, log_start_offset=start)
+            assert [row for batch in read_record_rows(late) for row in batch.to_pylist()] == [
+                row for row in every if row["offset"] >= start
+            ]
+            counted = sum(len(batch) for batch in read_record_rows(late, PLAIN, ("committed",)))
+            assert counted == sum(row["offset"] >= start for row in every)
+
+
+def test_columns_that_need_no_records_decompress_none(
+    fixture_set: Callable[[str], FixtureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = find_segments([fixture_set("kafka-4.4.0-kraft").data / "payments-0"])
+    columns = ("topic", "partition", "segment", "position", "leaderEpoch", "committed")
+    every = [row for one in segments for batch in read_record_rows(one) for row in batch.to_pylist()]
+    monkeypatch.setattr("resnap.replay.spark.record_rows.decompressed", None)
+    found = [row for one in segments for batch in read_record_rows(one, PLAIN, columns) for row in batch.to_pylist()]
+    assert found == [{name: row[name] for name in columns} for row in every]
+    assert {row["committed"] for row in found} == {True, False, None}
+    with pytest.raises(TypeError):
+        list(read_record_rows(segments[0], PLAIN, ("offset",)))
+
+
+@given(
+    records=st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=20),
+            st.none() | st.binary(max_size=200),
+            st.lists(st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=9)), max_size=3),
+        ),
+        max_size=5,
+    ),
+    damage=st.none() | st.tuples(st.integers(0, 10_000), st.integers(1, 255)),
+)
+def test_machine_code_reads_records_as_python_does(records: list[Any], damage: tuple[int, int] | None) -> None:
+    content = bytearray(
+        b"".join(record(key, value, *own, delta=number) for number, (key, value, own) in enumerate(records))
+    )
+    if damage is not None and content:
+        content[damage[0] % len(content)] ^= damage[1]
+    try:
+        expected = [
+            (one.timestamp_delta, one.offset_delta, one.key, one.value, own)
+            for one, own in read_client_records(content, len(records))
+        ]
+    except FormatError:
+        with pytest.raises(FormatError):
+            _parsed(content, len(records), 0)
+        return
+    parsed, packed = _parsed(content, len(records), 0), _packed(_fields(content, len(records), 0))
+    assert np.array_equal(
+        parsed.records[["timestamp_delta", "offset_delta"]], packed.records[["timestamp_delta", "offset_delta"]]
+    )
+    for name in ("key", "value"):
+        for ours, python in ((parsed.records, packed.records), (parsed.headers, packed.headers)):
+            assert _binary(ours[f"{name}_at"], ours[f"{name}_length"]) == _binary(
+                python[f"{name}_at"], python[f"{name}_length"]
+            )
+    assert parsed.records["headers"].tolist() == [len(own) for *_, own in expected]
+    keys = _binary(parsed.records["key_at"], parsed.records["key_length"])
+    assert keys.to_pylist() == [None if key is None else bytes(key) for _, _, key, _, _ in expected]
+
+
+def test_rows_come_in_pieces_of_a_megabyte_or_of_one_batch(tmp_path: Path) -> None:
+    sizes = [*[300] * 9_000, 5 << 20, *[300] * 9_000]
+    with PartitionWriter(tmp_path / "payments-0") as writer:
+        for size in sizes:
+            writer.append_batch(write_data_batch(offset=writer.next_offset, values=[bytes(size)], timestamps=1))
+    (segment,) = find_segments([tmp_path / "payments-0"])
+    pieces = list(read_record_rows(segment))
+    assert sum(map(len, pieces)) == len(sizes)
+    assert sorted(piece["value"].nbytes for piece in pieces)[-2] < 2 << 20
+    assert max(piece["value"].nbytes for piece in pieces) < 7 << 20
+
+
+def test_keys_of_headers_are_text_as_javas_clients_show_it(tmp_path: Path) -> None:
+    odd = record(b"k", b"v", ("\u20ac".encode(), b"1"), (b"\xff\xe2", None), delta=0)
+    (row,) = records_of(a_log(tmp_path, records=[odd]))
+    assert [(one["key"], one["value"]) for one in row["headers"]] == [("\u20ac", b"1"), ("\ufffd\ufffd", None)]
 
 
 def test_filters_of_offsets_and_times_leave_out_segments(fixture_set: Callable[[str], FixtureSet]) -> None:

@@ -7,20 +7,32 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.replay.spark.header_rows import LogSegment, read_header_rows
 from resnap.replay.spark.jvm import find_java
+from resnap.replay.spark.record_rows import read_record_rows
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import PROJECT_ROOT, SparkSettings
-from resnap.replay.spark.source import KafkaLogSource, Pruning, find_segments, pack, paths_of, register_kafka_log
+from resnap.replay.spark.source import (
+    KafkaLogSource,
+    Pruning,
+    find_segments,
+    pack,
+    paths_of,
+    register_kafka_log,
+    schema_of,
+)
 from resnap.scheduler.cli import run as scheduler_run
-from resnap.storage.errors import ConfigurationError, FormatError, StoreAccessError, UsageError
+from resnap.storage.errors import ConfigurationError, FormatError, StoreAccessError, UsageError, VerificationError
+from resnap.storage.sources.files import PLAIN
 from tests.builders import a_batch, a_partition
 from tests.cases import mostly_slow
 from tests.replay.plain_rows import Row, plain_rows
@@ -29,7 +41,6 @@ from tests.strategies import DataEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from mypy_boto3_s3 import S3Client
     from pyspark.sql import DataFrame, SparkSession
@@ -166,12 +177,93 @@ def test_records_are_rows_if_the_option_says_so(session: SparkSession, data: Pat
     expected = sum(row["recordsCount"] for row in rows_of(payments) if not row["isControl"])
     assert records.count() == expected > 0
     (first,) = records.where("offset = 0").collect()
+    first_value = next(read_record_rows(find_segments([payments])[0]))["value"][0].as_py()
     assert first.asDict() == {
         "topic": "payments", "partition": 0, "segment": 0, "position": 0, "offset": 0, "timestamp": 1795225156110,
-        "key": bytearray(b"k7"), "valueSize": 24, "headersCount": 0,
+        "key": bytearray(b"k7"), "valueSize": 24, "headersCount": 0, "value": bytearray(first_value), "headers": [],
+        "leaderEpoch": 0, "committed": True,
     }  # fmt: skip
     with pytest.raises(PySparkException, match="the option records is 'yes'"):
         session.read.format("kafka_log").option("records", "yes").load(str(payments))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_only_the_columns_of_a_given_schema_are_made(session: SparkSession, data: Path) -> None:
+    payments = data / "payments-0"
+    session.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW some (committed BOOLEAN, offset BIGINT) USING kafka_log"
+        f" OPTIONS (path '{payments}', records 'true')"
+    )
+    found = session.sql("SELECT * FROM some ORDER BY offset").collect()
+    columns = ("committed", "offset")
+    expected = [row for one in find_segments([payments]) for batch in read_record_rows(one, PLAIN, columns)
+                for row in batch.to_pylist()]  # fmt: skip
+    assert [row.asDict() for row in found] == expected
+    reader = session.read.format("kafka_log").option("records", "true")
+    with pytest.raises(PySparkException, match="there is no column offset of the type int"):
+        reader.schema("offset INT").load(str(payments)).count()
+    batches = session.read.format("kafka_log").schema("producerId BIGINT").load(str(payments))
+    assert batches.columns == ["producerId"]
+    assert batches.count() == len(rows_of(payments))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_damage_that_is_skipped_is_named_in_a_column(
+    session: SparkSession, data: Path, writable_copy: Callable[[Path], Path]
+) -> None:
+    partition = writable_copy(data / "payments-0")
+    first = min(partition.glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[70] ^= 1
+    first.write_bytes(content)
+    records = session.read.format("kafka_log").option("records", "true")
+    with pytest.raises(PySparkException, match="record batch checksum"):
+        records.load(str(partition)).count()
+    rows = records.option("onDamage", "skip").load(str(partition))
+    (named,) = rows.where("damage IS NOT NULL").collect()
+    assert (named["position"], named["offset"]) == (0, None)
+    assert f"{first}: record batch checksum" in named["damage"]
+    assert rows.where("damage IS NULL").count() == sum(
+        row["recordsCount"]
+        for row in rows_of(partition)
+        if not row["isControl"] and (row["segment"], row["position"]) != (0, 0)
+    )
+    content[16] = 9
+    first.write_bytes(content)
+    batches = session.read.format("kafka_log").option("onDamage", "skip").load(str(partition))
+    (named,) = batches.where("damage IS NOT NULL").collect()
+    assert "record batch magic" in named["damage"]
+    with pytest.raises(PySparkException, match="the option onDamage is 'ignore'"):
+        session.read.format("kafka_log").option("onDamage", "ignore").load(str(partition))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_records_are_written_as_parquet_and_a_later_run_adds_what_is_new(
+    session: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    log, table = tmp_path / "data" / "payments-0", tmp_path / "table"
+    log.mkdir(parents=True)
+    *closed, active = sorted((data / "payments-0").glob("*.log"))
+    for path in closed:
+        shutil.copy(path, log)
+    records = session.read.format("kafka_log").option("records", "true")
+    records.load(str(log)).where("committed").write.parquet(str(table))
+    before = session.read.parquet(str(table)).count()
+    shutil.copy(active, log)
+    place = ["topic", "partition", "offset"]
+    for _ in range(2):
+        written = session.read.parquet(str(table)).select(place)
+        new = records.load(str(log)).where("committed").join(written, place, "left_anti")
+        new.write.mode("append").parquet(str(table))
+    expected = [row for one in find_segments([log]) for batch in read_record_rows(one) for row in batch.to_pylist()]
+    found = session.read.parquet(str(table)).orderBy("offset").collect()
+    assert [(row["offset"], bytes(row["value"])) for row in found] == [
+        (row["offset"], row["value"]) for row in expected if row["committed"]
+    ]
+    assert len(found) > before > 0
 
 
 @pytest.mark.slow
@@ -284,7 +376,7 @@ def test_encrypted_segments_are_read_with_the_keys_that_an_option_names(
     keyed = options | {"encryption-private-key": f"key1={tiered.root / 'keys' / 'private.pem'}"}
 
     def rows_under(given: dict[str, str], *filters: Filter) -> list[dict[str, Any]]:
-        reader = KafkaLogSource(given).reader(None)  # type: ignore[no-untyped-call]
+        reader = KafkaLogSource(given).reader(from_arrow_schema(schema_of(given)))  # type: ignore[no-untyped-call]
         reader.pushFilters([*filters])
         sent = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as to executors
         return [row for task in sent.partitions() for batch in sent.read(task) for row in batch.to_pylist()]
@@ -370,6 +462,26 @@ def test_a_bucket_is_a_source(data: Path, s3_client: S3Client, s3_bucket: str, b
     for path in (data / "orders-0").iterdir():
         s3_client.put_object(Bucket=s3_bucket, Key=f"mirror/orders-0/{path.name}", Body=path.read_bytes())
     assert rows_of(f"s3://{s3_bucket}/mirror") == rows_of(data / "orders-0")
+
+
+@pytest.mark.parametrize(("name", "inside"), [("kafka-4.4.0-tiered", ""), ("kafka-3.9.1-aiven-plain", "/tiered")])
+def test_a_log_dir_and_what_was_tiered_of_it_are_read_as_one_log(
+    fixture_set: Callable[[str], FixtureSet], name: str, inside: str, tmp_path: Path
+) -> None:
+    tiered = fixture_set(name)
+    remote, data = f"{tiered.remote.as_uri()}{inside}", shutil.copytree(tiered.data, tmp_path / "data")
+    whole = find_segments([data / "payments-0"])
+    for segment in whole[: len(whole) // 2]:
+        Path(segment.range.locator).unlink()
+    joined = find_segments([data / "payments-0"], remote=remote)
+    assert [one.range.base_offset for one in joined] == [one.range.base_offset for one in whole]
+    assert {one.range.locator.startswith(str(data)) for one in joined} == {True, False}
+    assert {tuple(one.log) for one in joined} == {tuple(one.range for one in joined)}
+    with pytest.raises(UsageError, match="one file"):
+        find_segments([min((data / "payments-0").glob("*.log"))], remote=remote)
+    other = fixture_set("kafka-3.9.1-tiered").data / "payments-0"
+    with pytest.raises((UsageError, VerificationError), match=r"of the topic with id|of the cluster"):
+        find_segments([other], remote=remote)
 
 
 def test_a_lone_file_ends_where_its_neighbour_begins(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""Parses the records of a decompressed batch, compiled, and copies their keys and values side by side.
+
+The rules are those of ``storage.log.record.read_client_records``, but without error messages: what does not fit gives
+``ODD``, and goes to that module, which raises the error.
+
+Source: ``DefaultRecord`` in Kafka's clients module.
+"""
+
+# ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from resnap.replay.kernel.compiling import compiled, inlined, load_8, memcpy, record_at
+
+ODD: Final = -1
+CUT_SHORT: Final = -1
+"""The position after a number that is not one."""
+HEADER_DTYPE: Final = np.dtype([("key_at", "<i8"), ("key_length", "<i8"), ("value_at", "<i8"), ("value_length", "<i8")])
+"""A header of a record: addresses and bytes; a null has the length -1."""
+RECORD_DTYPE: Final = np.dtype(
+    [("timestamp_delta", "<i8"), ("offset_delta", "<i8"), *HEADER_DTYPE.descr, ("headers", "<i8")]
+)
+"""A record, and how many headers it has."""
+_record_at = record_at(RECORD_DTYPE)
+_header_at = record_at(HEADER_DTYPE)
+
+
+@compiled
+def read_records(batch: int, size: int, count: int, records: int, headers: int, room: int) -> int:
+    """Fill ``records`` with the records that fill ``size`` bytes at ``batch``; return how many headers they have.
+
+    So many of these as there is room for go to ``headers``.
+    """
+    position, found = 0, 0
+    for number in range(count):
+        length, start = varint(batch, position, size, 32)
+        if start == CUT_SHORT or length < 1 or length > size - start:
+            return ODD
+        end = start + length
+        timestamp_delta, after = varint(batch, start + 1, end, 64)
+        offset_delta, after = varint(batch, after, end, 32)
+        key_length, key, after = _sized(batch, after, end, -1)
+        value_length, value, after = _sized(batch, after, end, -1)
+        header_count, after = varint(batch, after, end, 32)
+        if after == CUT_SHORT or header_count < 0 or header_count > end - after:
+            return ODD
+        for header in range(found, found + header_count):
+            after = _read_header(batch, after, end, headers, header, room)
+        if after != end:
+            return ODD
+        record = _record_at(records, number)
+        record.timestamp_delta, record.offset_delta, record.headers = timestamp_delta, offset_delta, header_count
+        record.key_at, record.key_length = batch + key, key_length
+        record.value_at, record.value_length = batch + value, value_length
+        position = end
+        found += header_count
+    return found if position == size else ODD
+
+
+@inlined
+def _read_header(batch: int, position: int, end: int, headers: int, number: int, room: int) -> int:
+    """Fill header ``number``, if there is room; return the position after it."""
+    key_length, key, after = _sized(batch, position, end, 0)
+    value_length, value, after = _sized(batch, after, end, -1)
+    if number < room and after != CUT_SHORT:
+        header = _header_at(headers, number)
+        header.key_at, header.key_length = batch + key, key_length
+        header.value_at, header.value_length = batch + value, value_length
+    return after
+
+
+@inlined
+def _sized(batch: int, position: int, end: int, least: int) -> tuple[int, int, int]:
+    """Return the length of a field, where it starts, and where it ends."""
+    length, start = varint(batch, position, end, 32)
+    if start == CUT_SHORT or length < least or length > end - start:
+        return 0, 0, CUT_SHORT
+    return length, start, start + max(length, 0)
+
+
+@compiled
+def gather(fields: int, lengths: int, count: int, target: int) -> int:
+    """Copy ``count`` fields, whose addresses and lengths are at the two given ones, to ``target``; return the bytes."""
+    copied = 0
+    for number in range(count):
+        length = _number_at(lengths, number).value
+        if length > 0:
+            memcpy(target + copied, _number_at(fields, number).value, length)
+            copied += length
+    return copied
+
+
+_number_at = record_at(np.dtype([("value", "<i8")]))
+
+
+@inlined
+def varint(batch: int, position: int, end: int, bits: int) -> tuple[int, int]:
+    """Return the number at ``position`` and the position after it (``storage.messages.wire``)."""
+    value = 0
+    if position == CUT_SHORT:
+        return 0, CUT_SHORT
+    for shift in range(0, bits, 7):
+        if position >= end:
+            return 0, CUT_SHORT
+        byte = load_8(batch, position) & 0xFF
+        position += 1
+        room = bits - shift
+        if room < 7 and (byte & 0x7F) >> room:  # noqa: PLR2004 - seven bits to a byte
+            return 0, CUT_SHORT
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the eighth bit says that more follow
+            half = value >> 1 & 0x7FFFFFFFFFFFFFFF
+            return half ^ -(value & 1), position
+    return 0, CUT_SHORT

@@ -1,0 +1,356 @@
+"""Records as rows of a table: one row per record that a client wrote, those of compressed batches included.
+
+Batches are read whole, checked by their checksums, and decompressed; control records give no rows, and so do records
+below the log start offset, which no consumer sees. The offset of a message inside a compressed one counts from the last
+of them (KIP-31), in magic 0 it is its own. Rows come in pieces of a megabyte, or of one batch if that is larger.
+
+Source: ``DefaultRecord``, ``AbstractLegacyRecordBatch.DeepRecordsIterator`` in Kafka's clients module.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from resnap.replay.kernel.records import HEADER_DTYPE, RECORD_DTYPE, gather, read_records
+from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
+from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows
+from resnap.replay.spark.transaction_ends import TransactionEnds
+from resnap.storage.errors import FormatError
+from resnap.storage.log.compression import decompressed
+from resnap.storage.log.message_set import (
+    MAGIC_V0,
+    LegacyMessage,
+    check_legacy_crc,
+    read_key_and_value,
+    read_legacy_message,
+)
+from resnap.storage.log.record import read_client_records
+from resnap.storage.log.record_batch import (
+    CONTROL,
+    HEADER,
+    LOG_APPEND_TIME,
+    check_crc,
+    compression_name,
+)
+from resnap.storage.sources.files import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from resnap.replay.kernel.summary import Array
+    from resnap.replay.scan.header_scan import Block
+    from resnap.replay.spark.header_rows import LogSegment
+    from resnap.storage.crc32c import Buffer
+    from resnap.storage.readers import RangeReader
+    from resnap.storage.sources.files import Sources
+
+_OF_RECORDS: Final = frozenset({"offset", "timestamp", "key", "valueSize", "headersCount", "value", "headers"})
+"""The columns for which batches are decompressed."""
+_PIECE_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = (1 << 31) - 1 - _PIECE_BYTES
+"""Of a decompressed batch: Arrow counts the bytes of a column in 31 bits."""
+_LEAST_RECORD_BYTES: Final = 7
+_Fields: TypeAlias = "tuple[int, int, Buffer | None, Buffer | None, Sequence[tuple[Buffer, Buffer | None]]]"
+"""Offset and timestamp, or their deltas, key, value and headers of a record."""
+
+
+class _Parsed(NamedTuple):
+    """The records of a batch, as addresses in ``data``, which must outlive them."""
+
+    data: Buffer
+    records: Array
+    """``RECORD_DTYPE``"""
+    headers: Array
+    """``HEADER_DTYPE``"""
+
+
+class _Batch(NamedTuple):
+    """What the rows of a batch, or of an old message, need besides its records."""
+
+    at: int
+    committed: int
+    """-1 while its transaction is open."""
+    base_offset: int
+    partition_leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    records_count: int
+
+
+_OF_HEADER: Final = _Batch._fields[2:]
+
+
+def read_record_rows(
+    segment: LogSegment,
+    sources: Sources = PLAIN,
+    columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
+    *,
+    skips_damage: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``segment`` with the ``columns`` of ``RECORD_SCHEMA``; in a block, old messages come first.
+
+    If it ``skips_damage``, a damaged batch, or what follows damage that hides the next batch, gives a row that says so
+    in the column ``DAMAGE``. Transactions whose ends may lie there are open.
+
+    Raises:
+        FormatError: damage, with file and position; what came before it has been yielded.
+        LogDirError, StoreError: the file does not exist, or cannot be read.
+
+    """
+    yield from _RecordRows(segment, sources, columns, skips_damage).read()
+
+
+class _RecordRows:
+    def __init__(self, segment: LogSegment, sources: Sources, columns: Sequence[str], skips_damage: bool) -> None:
+        self._segment = segment
+        self._sources = sources
+        self._schema = pa.schema([DAMAGE if name == DAMAGE.name else RECORD_SCHEMA.field(name) for name in columns])
+        self._parses = not _OF_RECORDS.isdisjoint(columns)
+        self._skips_damage = skips_damage
+        self._ends = TransactionEnds(segment, sources, skips_damage=skips_damage) if "committed" in columns else None
+        self._batches: list[_Batch] = []
+        self._parsed: list[_Parsed] = []
+        """Of the same batches, if a column needs records."""
+        self._held_bytes = 0
+        self._damage: dict[str, FormatError] = {}
+        """What was skipped, by its text."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        whole = self._segment.range
+        with self._sources.open(whole.locator) as reader:
+            try:
+                for block in read_blocks(reader, whole, ScanFacts()):
+                    yield from self._pieces(reader, block)
+            except FormatError as error:
+                self._skip(error)
+        for unread in () if self._ends is None else self._ends.damage:
+            self._skip(unread)
+        if self._damage:
+            yield damage_rows(self._segment, self._damage.values(), self._schema)
+
+    def _pieces(self, reader: RangeReader, block: Block) -> Iterator[pa.RecordBatch]:
+        for add in chain(self._messages(reader, block), self._batches_of(reader, block)):
+            try:
+                add()
+            except FormatError as error:
+                self._skip(error)
+            if self._held_bytes >= _PIECE_BYTES:
+                yield self._rows()
+        if self._batches:
+            yield self._rows()
+
+    def _skip(self, error: FormatError) -> None:
+        error.file = error.file or self._segment.range.locator
+        if not self._skips_damage:
+            raise error
+        self._damage[str(error)] = error
+
+    def _messages(self, reader: RangeReader, block: Block) -> Iterator[Callable[[], None]]:
+        for position, message in block.messages:
+            at = block.at + position
+            if message.offset >= self._segment.log_start_offset:
+                yield partial(self._add_message, reader, at, message.size_bytes)
+
+    def _add_message(self, reader: RangeReader, at: int, size_bytes: int) -> None:
+        start = self._segment.log_start_offset
+        parsed = _packed(one for one in _legacy_fields(reader.read(at, size_bytes), at) if one[0] >= start)
+        self._add(_Batch(at, 1, 0, -1, 0, 0, 0, 0, 0), parsed)
+
+    def _batches_of(self, reader: RangeReader, block: Block) -> Iterator[Callable[[], None]]:
+        headers = block.headers
+        committed = [1] * len(headers) if self._ends is None else self._ends.committed(block)
+        columns = (headers[name].tolist() for name in _OF_HEADER)
+        positions = (block.at + block.positions).tolist()
+        for index, fields in enumerate(zip(positions, committed, *columns, strict=True)):
+            batch = _Batch._make(fields)
+            if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
+                yield partial(self._add_batch, reader, block, index, batch)
+
+    def _add_batch(self, reader: RangeReader, block: Block, index: int, batch: _Batch) -> None:
+        at, count, start = batch.at, batch.records_count, self._segment.log_start_offset
+        is_cut = batch.base_offset < start
+        parsed = None
+        if self._parses or is_cut or not 0 <= count <= batch.last_offset_delta + 1:
+            content = whole_batch(reader, block, index)
+            check_crc(content, at=at)
+            if not batch.attributes & CONTROL:
+                records = decompressed(memoryview(content)[HEADER.size :], compression_name(batch.attributes), at=at)
+                parsed = _parsed(records, count, at)
+                if is_cut:
+                    fields = _fields(records, count, at)
+                    parsed = _packed(one for one in fields if batch.base_offset + one[0] >= start)
+        if not batch.attributes & CONTROL:
+            self._add(batch, parsed)
+
+    def _add(self, batch: _Batch, parsed: _Parsed | None) -> None:
+        if parsed is not None:
+            batch = batch._replace(records_count=len(parsed.records))
+            self._parsed.append(parsed)
+            self._held_bytes += len(parsed.data)
+        self._batches.append(batch)
+
+    def _rows(self) -> pa.RecordBatch:
+        """Return the rows of the batches held, and let go of these."""
+        columns = _Columns(self._segment, self._batches, self._parsed)
+        self._batches, self._parsed, self._held_bytes = [], [], 0
+        return pa.RecordBatch.from_arrays([columns.array(name) for name in self._schema.names], schema=self._schema)
+
+
+class _Columns:
+    """The rows of ``batches``, column by column."""
+
+    def __init__(self, segment: LogSegment, batches: Sequence[_Batch], parsed: Sequence[_Parsed]) -> None:
+        self._segment = segment
+        self._parsed = parsed  # keeps the bytes that addresses lead to
+        self._batches = dict(zip(_Batch._fields, np.array(batches, dtype=np.int64).T, strict=True))
+        self._count = int(self._batches["records_count"].sum())
+        self._records = _one_array([one.records for one in parsed], RECORD_DTYPE)
+        self._headers = _one_array([one.headers for one in parsed if len(one.headers)], HEADER_DTYPE)
+
+    def array(self, name: str) -> pa.Array:
+        """Return a column of ``RECORD_SCHEMA``, or the empty ``DAMAGE``."""
+        records, each, segment = self._records, self._of_batch, self._segment
+        made: dict[str, Callable[[], pa.Array]] = {
+            "topic": lambda: self._same(pa.scalar(segment.topic, pa.string())),
+            "partition": lambda: self._same(pa.scalar(segment.partition, pa.int32())),
+            "segment": lambda: self._same(pa.scalar(segment.range.base_offset, pa.int64())),
+            "position": lambda: pa.array(each("at")),
+            "offset": lambda: pa.array(each("base_offset") + records["offset_delta"]),
+            "timestamp": lambda: _unless_absent(self._timestamps(), pa.int64()),
+            "key": lambda: _binary(records["key_at"], records["key_length"]),
+            "valueSize": lambda: _unless_absent(records["value_length"], pa.int32()),
+            "headersCount": lambda: pa.array(records["headers"].astype(np.int32)),
+            "value": lambda: _binary(records["value_at"], records["value_length"]),
+            "headers": self._header_lists,
+            "leaderEpoch": lambda: _unless_absent(each("partition_leader_epoch"), pa.int32()),
+            "committed": lambda: _unless_absent(each("committed"), pa.bool_()),
+            DAMAGE.name: lambda: self._same(pa.scalar(None, DAMAGE.type)),
+        }
+        return made[name]()
+
+    def _same(self, value: pa.Scalar) -> pa.Array:
+        return pa.repeat(value, self._count)
+
+    def _of_batch(self, name: str) -> npt.NDArray[np.int64]:
+        """Return for each row the value of its batch."""
+        return np.repeat(self._batches[name], self._batches["records_count"])
+
+    def _timestamps(self) -> npt.NDArray[np.int64]:
+        by_broker = self._of_batch("attributes") & LOG_APPEND_TIME != 0
+        by_client = self._of_batch("base_timestamp") + self._records["timestamp_delta"]
+        return np.where(by_broker, self._of_batch("max_timestamp"), by_client)
+
+    def _header_lists(self) -> pa.Array:
+        keys = _binary(self._headers["key_at"], self._headers["key_length"])
+        try:
+            names = keys.cast(pa.string())
+        except pa.ArrowInvalid:  # as Java's clients show bytes that are no UTF-8
+            names = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], type=pa.string())
+        values = _binary(self._headers["value_at"], self._headers["value_length"])
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+        return pa.ListArray.from_arrays(pa.array(_ends(self._records["headers"])), pairs, type=HEADERS)
+
+
+def _one_array(parts: Sequence[Array], kind: np.dtype[np.void]) -> Array:
+    """Return ``parts`` as one array, by way of numbers: to compare the fields of records takes longer than all else."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(one.view(np.int64) for one in parts)]).view(kind)
+
+
+def _binary(addresses: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the fields at ``addresses``; one whose length is -1 is null."""
+    addresses, lengths = np.ascontiguousarray(addresses), np.ascontiguousarray(lengths)
+    ends, is_null = _ends(np.maximum(lengths, 0)), lengths < 0
+    content = np.empty(int(ends[-1]), dtype=np.uint8)
+    gather(addresses.ctypes.data, lengths.ctypes.data, len(lengths), content.ctypes.data)
+    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [valid, pa.py_buffer(ends), pa.py_buffer(content)])
+
+
+def _ends(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Return where fields of these lengths begin and end, side by side, as Arrow wants it."""
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+
+
+def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, mask=values == -1).cast(kind)
+
+
+def _parsed(records: Buffer, count: int, at: int) -> _Parsed:
+    """Return the ``count`` records that fill ``records``; raises as ``read_client_records`` does."""
+    size = len(records)
+    if size > _MOST_BYTES:
+        raise FormatError("decompressed records", position=at, expected=f"at most {_MOST_BYTES} bytes", found=size)
+    if 0 < count <= size // _LEAST_RECORD_BYTES:
+        content = np.frombuffer(records, dtype=np.uint8)
+        address = content.ctypes.data
+        parsed, headers = np.empty(count, RECORD_DTYPE), _NO_HEADERS
+        found = read_records(address, size, count, parsed.ctypes.data, 0, 0)
+        if found > 0:
+            headers = np.empty(found, HEADER_DTYPE)
+            read_records(address, size, count, parsed.ctypes.data, headers.ctypes.data, found)
+        if found >= 0:
+            return _Parsed(records, parsed, headers)
+    return _packed(_fields(records, count, at))
+
+
+def _fields(records: Buffer, count: int, at: int) -> Iterator[_Fields]:
+    for record, headers in read_client_records(records, count, at=at):
+        yield record.offset_delta, record.timestamp_delta, record.key, record.value, headers
+
+
+def _packed(records: Iterable[_Fields]) -> _Parsed:
+    """Return ``records`` with their fields side by side."""
+    data, rows, headers = bytearray(), [], []
+
+    def keep(field: Buffer | None) -> tuple[int, int]:
+        data.extend(field or b"")
+        return len(data) - len(field or b""), -1 if field is None else len(field)
+
+    for offset, timestamp, key, value, own in records:
+        rows.append((_int64(timestamp), _int64(offset), *keep(key), *keep(value), len(own)))
+        headers += [(*keep(name), *keep(content)) for name, content in own]
+    kept = np.frombuffer(bytes(data) or b"\0", dtype=np.uint8)
+    found = _Parsed(kept.data, np.array(rows, dtype=RECORD_DTYPE), np.array(headers, dtype=HEADER_DTYPE))
+    for array in found.records, found.headers:
+        array["key_at"] += kept.ctypes.data
+        array["value_at"] += kept.ctypes.data
+    return found
+
+
+def _legacy_fields(message: Buffer, at: int) -> Iterator[_Fields]:
+    outer = read_legacy_message(message, at=at)
+    check_legacy_crc(message, at=at)
+    key, value = read_key_and_value(message, outer, at=at)
+    if not outer.is_compressed or value is None:
+        yield outer.offset, outer.timestamp, key, value, ()
+        return
+    inside = list(_messages(decompressed(value, compression_name(outer.attributes), at=at), at))
+    first = 0 if outer.magic == MAGIC_V0 or not inside else outer.offset - inside[-1][0].offset
+    for inner, data in inside:
+        timestamp = outer.timestamp if outer.attributes & LOG_APPEND_TIME else inner.timestamp
+        yield first + inner.offset, timestamp, *read_key_and_value(data, inner, at=at), ()
+
+
+def _messages(messages: Buffer, at: int) -> Iterator[tuple[LegacyMessage, memoryview]]:
+    view, position = memoryview(messages), 0
+    while position < len(view):
+        message = read_legacy_message(view, position, at=at)
+        yield message, view[position : position + message.size_bytes]
+        position += message.size_bytes
+
+
+def _int64(value: int) -> int:
+    """Return ``value`` as Java's ``long`` has it: a delta that a client has written may lead beyond its ends."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_NO_HEADERS: Final = np.empty(0, dtype=HEADER_DTYPE)
