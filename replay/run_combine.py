@@ -25,7 +25,6 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.plan import Coverage
 from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
-from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
 from resnap.replay.window import roll_time_ms
 from resnap.storage.sources.files import PLAIN
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.results import IdRange, SnapshotSink
+    from resnap.replay.scan.producer_table import ProducerTable
     from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.sources.files import Sources
@@ -76,6 +76,8 @@ class RunCombine:
     """The anchor that the run began with has gone, or lacks what turned out to matter."""
 
     def __post_init__(self) -> None:
+        from resnap.replay.scan.producer_table import ProducerTable  # noqa: PLC0415 - loads numba
+
         self._table = ProducerTable(self.plan.rules.written_under.certain_silence_ms)
         self._kept_places = kept_places(self.plan, self.run)
         self._base = _begun_with(self.plan, self.run)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
 
+from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
@@ -136,8 +137,6 @@ class Engine:
         size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
         if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
-            from resnap.replay.rebuild import rebuild_locally  # noqa: PLC0415 - imports numba
-
             yield from rebuild_locally(plans, sink, reading=self.reading, progress=progress, watcher=watcher)
             return
         if watcher is not None and not self._is_awake():
