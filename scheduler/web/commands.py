@@ -87,21 +87,20 @@ class Shell:
 
     def _flag(self, name: str, value: object) -> list[str]:
         flag = DECLARED[name].flag
-        if isinstance(value, bool):
-            off = [f"--no-{flag.removeprefix('--')}"] if name in self.is_on else []
-            return [flag] if value else off
+        if value is False and name in self.is_on:
+            return [f"--no-{flag.removeprefix('--')}"]
         if name == "spark_conf" and isinstance(value, list | tuple):
             value = [_property(str(one)) for one in value]
-        if isinstance(value, list | tuple):
-            return [word for one in value for word in (flag, _text(one))]
-        return [] if value is None else [flag, _text(value)]
+        return _words(flag, value)
 
     def run(self, request: RunRequest) -> str:
         """Return the command that does what a run does; that of a plan reads it from ``plan_file``."""
         verb = verb_of(request.kind)
         values = dict(request.settings) if verb.to is None else {**request.settings, verb.to: request.destination}
-        given = [(one.flag, values.pop(name)) for name, one in verb.arguments.items() if values.get(name) is not None]
-        words = [str(word) for both in given for word in both]
+        arguments = [
+            (one.flag, values.pop(name)) for name, one in verb.arguments.items() if one.flag and name in values
+        ]
+        words = [word for flag, value in arguments for word in _words(flag, value)]
         if request.plan is not None:
             return self.line(request.kind, "--plan", plan_file(request.plan), *words, settings=values)
         sources = [] if verb.reads == "cluster" else [*(request.sources or self.log_dirs)]
@@ -186,6 +185,14 @@ def _property(entry: str) -> str:
     key, separator, value = entry.partition("=")
     properties = shown({key: value})
     return f"{key}{separator}{properties[key]}" if isinstance(properties, dict) else key
+
+
+def _words(flag: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [flag] if value else []
+    if isinstance(value, list | tuple):
+        return [word for one in value for word in (flag, _text(one))]
+    return [] if value is None else [flag, _text(value)]
 
 
 def _text(value: object) -> str:

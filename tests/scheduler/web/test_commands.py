@@ -70,6 +70,15 @@ def test_the_command_of_a_run_is_complete_whatever_is_in_it(kind: RunKind, place
     assert "--no-full" in line  # which the configuration has on
 
 
+def test_the_command_of_a_run_has_what_its_verb_alone_takes() -> None:
+    assert parsed(SHELL.run(RunRequest(kind="scan", sources=("/data",), settings={"exit_code": True})))["exit_code"]
+    assert "exit_code" not in parsed(
+        SHELL.run(RunRequest(kind="scan", sources=("/data",), settings={"exit_code": False}))
+    )
+    line = SHELL.run(RunRequest(kind="verify", sources=("/data",), settings={"since": ODD}))
+    assert parsed(line)["since"] == ODD
+
+
 def test_a_run_of_a_plan_takes_it_from_a_file() -> None:
     line = SHELL.run(RunRequest(kind="tier", sources=("/data",), destination="s3://b/p", plan="01abc"))
     found = parsed(line)
