@@ -377,12 +377,12 @@ def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> 
 @pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.heavy)])
 def test_a_kill_at_any_instant_leaves_whole_partitions(store: Path, quick: Path, kills: int) -> None:
     draw, states = random.Random(kills), set()
-    log_dir = quick / "data"
+    log_dir, steps = quick / "data", steps_of(store, quick / "count")
     for number in range(kills):
         if number % 4 == 0:
             shutil.rmtree(log_dir, ignore_errors=True)
             log_dir.mkdir()
-        kill_on_a_disk(lambda disk: restore(store, log_dir, disk), draw, steps=900)
+        kill_on_a_disk(lambda disk: restore(store, log_dir, disk), draw, steps)
         states.add(len(check_whole(store, log_dir, killed=True)))
     restore(store, log_dir)
     assert check_whole(store, log_dir) == set(PARTITIONS)
