@@ -1,4 +1,6 @@
-"""The engine without Spark: scans and combines the same plan in this process. The test oracle of ``spark.job``.
+"""The engine without Spark: cuts a run into splits, scans and combines them in this process.
+
+It is the test oracle of ``spark.job``.
 
 Cuts a run into splits, and joins the parts of a segment as if it had been scanned as one.
 

@@ -1,4 +1,6 @@
-"""A replica that lost its producer state: what it did wrong as leader, and how to move leadership away.
+"""A replica that led without its producer state: what it did wrong, its right indexes, how leadership is moved away.
+
+A replica that lost its producer state: what it did wrong as leader, and how to move leadership away.
 
 What a replica without its producer state did wrong as leader, from its log and its indexes.
 

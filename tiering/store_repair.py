@@ -30,8 +30,9 @@ from resnap.storage.layouts.segments import RightParts
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
 from resnap.storage.words import some
-from resnap.tiering.repairing.originals import JudgedIndex, Record, folders_in, judge_indexes, read_record, read_segment
+from resnap.tiering.repairing.originals import Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
+from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.originals import ReadSegment
+    from resnap.tiering.repairing.stored_indexes import ReadSegment
     from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.shipping.lease import Tenure
     from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot

@@ -1,7 +1,7 @@
 """Compiles functions with numba; where numba does not work, Python runs the same functions.
 
 Compiled functions work on records at addresses (``record_at``), and use only what both ways have, so that both give the
-same bytes. The scan of headers (``hop``) exists only as machine code: ``scan.plain_scan`` replaces it.
+same bytes. The scan of headers (``hop``) exists only as machine code: ``scan.producer_fold`` replaces it.
 """
 
 from __future__ import annotations

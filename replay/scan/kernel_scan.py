@@ -1,4 +1,4 @@
-"""Scans a split by machine code, at the speed of memory; ``plain_scan`` gives the same result without it.
+"""Scans a split by machine code, at the speed of memory; ``producer_fold`` gives the same result without it.
 
 The compiled loop (``replay.kernel.hop``) runs until something needs Python: more room, the high watermark, or an
 unusual batch. The plain path accepts that batch or raises an error, and the loop continues after it. So errors have one

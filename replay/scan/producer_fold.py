@@ -1,4 +1,6 @@
-"""Builds a summary event by event with compiled code, and holds the arrays for it.
+"""The plain path of a scan: makes producer events of batch headers, and builds summaries of them event by event.
+
+Builds a summary event by event with compiled code, and holds the arrays for it.
 
 Batch headers become producer events, as columns: one row per data batch or marker of a producer. The rows of a block
 are what ``producer_state`` calls events. This is the plain path of a scan; the compiled one (``kernel_scan``) must

@@ -1,9 +1,11 @@
-"""Splits: the units of scanning; and the summaries that scans return to the ordered combine.
+"""Splits, the units of scanning: where segments are cut, and what a scan returns and keeps.
+
+Splits: the units of scanning; and the summaries that scans return to the ordered combine.
 
 A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index names.
 Its result is summaries, one per producer, and the facts of the segment: never a batch. If the high watermark is inside
 a split, the summaries come in pieces below and above it, so that the state there is known, too. Parts are joined again
-before they are combined (``replay.parts``).
+before they are combined (``replay.rebuild``).
 
 Finds where a large segment can be cut: at a batch in its offset index, at or after a wanted byte.
 
@@ -12,7 +14,7 @@ last one of that append, and does not give the position of the next batch. The t
 entry, so the driver reads no index, and the same byte leads every task to the same batch.
 
 An index may be missing, damaged, or filled with zeros ahead of time. None of these is an error here: an entry that is
-not found means the end of the file, and ``parts`` checks whether the parts fit once they were read.
+not found means the end of the file, and ``replay.rebuild`` checks whether the parts fit once they were read.
 
 Anchors, and the files that hold their summary rows.
 

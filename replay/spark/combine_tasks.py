@@ -18,7 +18,7 @@ from resnap.replay.evidence import BoundaryEvidence
 from resnap.replay.rebuild import by_segment, whole
 from resnap.replay.results import IdRange, Outcome, join_boundaries, of_range, within
 from resnap.replay.run_combine import RunCombine
-from resnap.replay.spark.blocks import Spool, Stored, plan_of, summaries
+from resnap.replay.spark.scan_tasks import Spool, Stored, plan_of, summaries
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartSink, RunResult
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import SplitSummary
-    from resnap.replay.spark.blocks import Block
+    from resnap.replay.spark.scan_tasks import Block
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
 

@@ -30,11 +30,11 @@ from resnap.replay.results import id_ranges, join_rounds, join_runs, next_round,
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
-from resnap.replay.spark.blocks import block_bytes, estimated, join, pack, parted, range_starts, scan
 from resnap.replay.spark.combine_tasks import FAILED, RUN, Combining, Share, merge
 from resnap.replay.spark.failures import job_failure_told
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
+from resnap.replay.spark.scan_tasks import block_bytes, estimated, join, pack, parted, range_starts, scan
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
 from resnap.replay.staging import open_sink
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
     from resnap.replay.scan.splits import Split
-    from resnap.replay.spark.blocks import Block, IntArray
     from resnap.replay.spark.combine_tasks import Made
+    from resnap.replay.spark.scan_tasks import Block, IntArray
     from resnap.replay.watching import Watcher
     from resnap.storage.stores.s3_settings import S3Settings
 

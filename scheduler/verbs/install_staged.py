@@ -21,7 +21,8 @@ from resnap.storage.words import some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea
-from resnap.tiering.installing.undo import MANIFEST_FILE, refuse_running, shutdown_mark, stopped
+from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from resnap.tiering.installing.undo import MANIFEST_FILE
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:

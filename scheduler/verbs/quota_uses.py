@@ -22,7 +22,7 @@ from resnap.storage.words import human_count
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import LogUses, Remembering, Uses, in_time, joined, read_uses
 from resnap.tiering.quota.layers import life_cycle
-from resnap.tiering.quota.producer_census import PrincipalMap, read_principal_map
+from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
 from resnap.tiering.quota.simulation import Rules
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from resnap.tiering.selection import Scope, select

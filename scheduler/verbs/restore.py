@@ -41,7 +41,7 @@ from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
-from resnap.tiering.installing.undo import refuse_running
+from resnap.tiering.installing.stopped_broker import refuse_running
 from resnap.tiering.restoring.new_cluster import MAX_BROKER_ID, Assignment, placed, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,

@@ -1,4 +1,6 @@
-"""The layout ``local-tiered``: what brokers tier where `LocalTieredStorage`, Kafka's reference, reads it.
+"""The layout ``local-tiered``, which `LocalTieredStorage`, Kafka's reference, reads: keys, segments, brokers' folders.
+
+The layout ``local-tiered``: what brokers tier where `LocalTieredStorage`, Kafka's reference, reads it.
 
 There is no manifest: keys alone name the segments.
 

@@ -1,4 +1,6 @@
-"""Checkpoint files: Kafka's small text tables of offsets, per partition or per leader epoch.
+"""Small files beside the logs: checkpoints of offsets and leader epochs, and ``quorum-state``.
+
+Checkpoint files: Kafka's small text tables of offsets, per partition or per leader epoch.
 
 A version line (``0``), a line with the number of entries, then one entry a line. Kafka replaces such a file as a whole,
 so a wrong count or a line of another form means that Kafka did not write it, and none of it can be trusted. An empty

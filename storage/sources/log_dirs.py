@@ -1,4 +1,6 @@
-"""Opens a prefix of a store, or one partition in it, as a log dir: a plain copy, or what was tiered there.
+"""Opens a prefix of a store as a log dir, and joins a log dir with what was tiered of it.
+
+Opens a prefix of a store, or one partition in it, as a log dir: a plain copy, or what was tiered there.
 
 The keys show which of these it is. Only names, sizes, times and small objects are read.
 

@@ -19,7 +19,7 @@ from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS
-from resnap.replay.spark.blocks import pack
+from resnap.replay.spark.scan_tasks import pack
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import PartitionDir, Segment

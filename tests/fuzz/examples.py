@@ -30,7 +30,8 @@ from resnap.tiering.controller.producer_ids.allocation import (
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.staging_area import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
-from resnap.tiering.installing.undo import Change, ShutdownMark, UndoManifest
+from resnap.tiering.installing.stopped_broker import ShutdownMark
+from resnap.tiering.installing.undo import Change, UndoManifest
 from resnap.tiering.installing.undo import write_manifest as write_undo_manifest
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas

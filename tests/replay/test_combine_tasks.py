@@ -20,10 +20,9 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import id_ranges, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES
-from resnap.replay.spark import blocks
-from resnap.replay.spark.blocks import block_bytes, join, pack, parted, range_starts, scan
 from resnap.replay.spark.combine_tasks import FAILED, Combining, Share, merge
 from resnap.replay.spark.job import _assembled, next_wave
+from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, join, pack, parted, range_starts, rows_of, scan
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
@@ -115,9 +114,9 @@ def test_nothing_leaves_a_scanning_task_but_one_row_for_each_split_and_producer(
     splits: list[int] = []
     for task in pack([(plan, plan.runs[0])], Reading(), slots=2):
         for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None):
-            if block.place.kind == blocks.ROWS:
-                rows += [(block.place.segment_index, pid) for pid in blocks.rows_of(block.body)["producer_id"].tolist()]
-            elif block.place.segment_index == blocks.BELOW_ALL:
+            if block.place.kind == ROWS:
+                rows += [(block.place.segment_index, pid) for pid in rows_of(block.body)["producer_id"].tolist()]
+            elif block.place.segment_index == BELOW_ALL:
                 assert pickle.loads(block.body)[1] == plan.runs[0]  # noqa: S301 - our own
             else:
                 summary = pickle.loads(block.body)  # noqa: S301 - our own
@@ -151,11 +150,11 @@ def test_ranges_divide_the_work(tmp_path: Path) -> None:
     )
     tasks = pack([(plan, plan.runs[0])], Reading(), slots=1)
     rows = [
-        (number, blocks.rows_of(part.body)["producer_id"].tolist())
+        (number, rows_of(part.body)["producer_id"].tolist())
         for task in tasks
         for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None)
         for number, part in parted(block, (10, 30))
-        if part.place.kind == blocks.ROWS
+        if part.place.kind == ROWS
     ]
     held = {number: {pid for at, pids in rows if at == number for pid in pids} for number in range(3)}
     assert held == {0: {*range(10)}, 1: {*range(10, 30)}, 2: {*range(30, 40)}}

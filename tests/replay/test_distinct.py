@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.spark.blocks import SAMPLE, estimated, join, range_starts, sketch
+from resnap.replay.spark.scan_tasks import SAMPLE, estimated, join, range_starts, sketch
 from tests.cases import each
 
 ids = st.lists(st.integers(0, 5_000), max_size=3_000).map(lambda drawn: np.array(drawn, dtype=np.int64))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from resnap.replay.spark.blocks import Spool
+from resnap.replay.spark.scan_tasks import Spool
 
 
 @pytest.mark.parametrize("in_memory_bytes", [1, 1 << 20])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from resnap.storage.disk import Dress, FileDigest
 from resnap.storage.errors import FormatError
+from resnap.tiering.installing.stopped_broker import ShutdownMark
 from resnap.tiering.installing.undo import (
     Change,
     OldFile,
-    ShutdownMark,
     UndoManifest,
     read_manifest,
     write_manifest,

@@ -1,4 +1,6 @@
-"""Installs staged snapshots beside the segments of a log dir whose lock the caller holds.
+"""Decides what becomes of each staged snapshot, and installs them in a log dir whose lock the caller holds.
+
+Installs staged snapshots beside the segments of a log dir whose lock the caller holds.
 
 Everything is decided first (``install_survey``), then written to the undo manifest together with the replaced bytes,
 then done, one file at a time. Wherever the run ends, each file is either old or new; the next run does the rest.
@@ -48,7 +50,6 @@ from resnap.tiering.installing.undo import (
     MANIFEST_FILE,
     Change,
     OldFile,
-    ShutdownMark,
     UndoManifest,
     write_manifest,
 )
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.installing.staging_area import StagingArea
+    from resnap.tiering.installing.stopped_broker import ShutdownMark
     from resnap.tiering.judging.inventory import PartitionInventory
 
 Entries: TypeAlias = npt.NDArray[np.void]

@@ -1,4 +1,6 @@
-"""Undoes an installation by its manifest: restores every file in name, bytes, mode, owner and time.
+"""The undo manifest of an installation, written before the first change, and what undoes the installation by it.
+
+Undoes an installation by its manifest: restores every file in name, bytes, mode, owner and time.
 
 The bytes of each file show whether it is the old one or the installed one. So a killed installation is undone as far as
 it went, a killed undo is continued, and a complete one changes nothing. Any other bytes mean that the file was changed
@@ -8,17 +10,11 @@ The undo manifest: the changes of an installation, written durably before the fi
 
 The manifest names every file by its path below the log dir, with its old and its new state. Replaced bytes are saved
 beside the manifest, in ``aside/`` under the same paths. It is JSON, readable for people, too.
-
-Checks that a log dir may be changed: its broker was shut down cleanly, and no process uses it.
-
-A killed broker recovers at its next start, and creates or deletes snapshots then; so its current files are not
-reliable. The mark of a clean shutdown is read, never written: a starting broker removes it.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +36,6 @@ from resnap.storage.disk import (
 from resnap.storage.errors import (
     FileGoneError,
     FormatError,
-    LogDirError,
     StalePlanError,
     UsageError,
     VerificationError,
@@ -48,71 +43,11 @@ from resnap.storage.errors import (
     parser_says,
 )
 from resnap.storage.json_values import typed
-from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
-from resnap.storage.log.log_dir_lock import in_use, lock_holder, locked, refuse_root
 from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
+from resnap.tiering.installing.stopped_broker import ShutdownMark, find_shutdown_mark, refuse_running, stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-
-@contextmanager
-def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
-    """Hold the lock of ``log_dir`` while the context lasts; yield the mark of the clean shutdown.
-
-    Raises:
-        LogDirInUseError: a broker runs there, or another run of ours.
-        LogDirError: the broker was not shut down cleanly, or the log dir may not be changed.
-
-    """
-    # First ask without the lock: if the mark is missing, the likely reason is that the broker runs.
-    refuse_running(log_dir)
-    shutdown_mark(log_dir)
-    with locked(log_dir):
-        yield shutdown_mark(log_dir)
-
-
-def shutdown_mark(log_dir: Path) -> ShutdownMark:
-    """Return the mark that the broker left at its clean shutdown.
-
-    Raises:
-        LogDirError: there is no mark, or it cannot be read.
-
-    """
-    mark = find_shutdown_mark(log_dir)
-    if mark is None:
-        raise LogDirError(
-            f"{log_dir}: the broker was not shut down cleanly, {CLEAN_SHUTDOWN} is not there",
-            hint="start the broker, so that it recovers its logs, and stop it once more with SIGTERM "
-            "(kafka-server-stop.sh); then run the same command again",
-        )
-    return mark
-
-
-def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
-    """Return the mark that the broker left at its clean shutdown; None if there is none.
-
-    Raises:
-        LogDirError: it cannot be read.
-
-    """
-    path = log_dir / CLEAN_SHUTDOWN
-    digest = digest_of_file(path)
-    return None if digest is None else ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
-
-
-def refuse_running(log_dir: Path) -> None:
-    """Refuse a log dir that is in use, or that root must not change, without taking its lock.
-
-    Raises:
-        LogDirInUseError: a broker runs there, or another run of ours.
-        LogDirError: the lock cannot be tested, or root would work where others may write.
-
-    """
-    refuse_root(log_dir)
-    holder = lock_holder(log_dir)
-    if holder is not None:
-        raise in_use(log_dir, holder.description)
+    from collections.abc import Callable, Mapping
 
 
 MANIFEST_FILE: Final = "manifest.json"
@@ -141,14 +76,6 @@ class Change:
     """None: there was no such file."""
     new: FileDigest | None
     """None: the file no longer exists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownMark:
-    """The mark of the clean shutdown before the installation; a broker that has run leaves another one, or none."""
-
-    digest: FileDigest
-    mtime_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""What a stock broker does with the files of a partition when it starts, before it tiers anything.
+"""What a stock broker does with the files of a partition when it starts, and damage in them that it meets later.
+
+What a stock broker does with the files of a partition when it starts, before it tiers anything.
 
 It recovers a segment that has no offset index, and one whose transaction index has an entry that ends below it. For
 that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new

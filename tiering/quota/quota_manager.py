@@ -1,4 +1,6 @@
-"""The quota of KIP-936: limits each principal's new producer ids, and is checked before a batch is appended.
+"""The quota of KIP-936: limits each principal's new producer ids, between the checks of a batch and its append.
+
+The quota of KIP-936: limits each principal's new producer ids, and is checked before a batch is appended.
 
 An id that was seen lately costs nothing and is always admitted. A new id costs a token of its principal's bucket:
 

@@ -1,4 +1,6 @@
-"""Builds one partition's directory from its stored segments, in any layout, and checks the files.
+"""One partition's directory from its stored segments, in any layout: files, their checks, and the facts around them.
+
+Builds one partition's directory from its stored segments, in any layout, and checks the files.
 
 If manifests have digests, each file must match its digest. If they have none, the written files are checked against
 each other, as ``verify URL`` does with stored objects: every batch with its checksum, the indexes with the batches,
