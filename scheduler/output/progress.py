@@ -46,7 +46,8 @@ class ProgressState:
         segments: done, of ``segments_expected``.
         size_bytes: of segments done, of ``bytes_expected``; those of a segment count as done whatever of it is read.
         elapsed_s: since the work began.
-        rate_bytes_s: since work on segments, or the first after machine code was made, began; None until then.
+        rate_bytes_s: since work on segments, or the first after machine code was made, began; None until then. Once all
+            is read, it and the time stand.
         left_s: at that rate; None if unknown.
 
     """
@@ -62,6 +63,11 @@ class ProgressState:
     rate_bytes_s: float | None
     left_s: float | None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that is expected was read; it may still be combined, or more may follow."""
+        return 0 < self.segments_expected <= self.segments and self.bytes_expected <= self.size_bytes
+
 
 class TrackedProgress(Progress):
     """Sums up, and passes the state after each report to ``report``, which one thread at a time calls."""
@@ -76,10 +82,13 @@ class TrackedProgress(Progress):
         """When work on segments began, which is later than the start of an engine."""
         self._first_bytes = 0
         """What was done by then: all that was read while machine code was made."""
+        self._advanced_s = self._heard_s = self._began_s
+        """When something was last read, and when anything was last reported."""
 
     def expect(self, segments: int, size_bytes: int) -> None:
         """Add to the total amount of work."""
         with self._lock:
+            self._heard_s = self._clock.monotonic_s()
             self._all_segments += segments
             self._all_bytes += size_bytes
             self._report(self._state())
@@ -87,19 +96,21 @@ class TrackedProgress(Progress):
     def advance(self, segments: int, size_bytes: int) -> None:
         """Add to the finished amount."""
         with self._lock:
+            self._advanced_s = self._heard_s = self._clock.monotonic_s()
             if self._first_s is None:
                 self._first_s = self._began_s
             self._segments += segments
             self._size_bytes += size_bytes
             if self._phase == "compiling":
-                self._phase, self._first_s, self._first_bytes = "scanning", self._clock.monotonic_s(), self._size_bytes
+                self._phase, self._first_s, self._first_bytes = "scanning", self._advanced_s, self._size_bytes
             self._report(self._state())
 
     def at_work(self, phase: Phase, tasks: int) -> None:
         """Receive the current phase, and the number of running tasks."""
         with self._lock:
+            self._heard_s = self._clock.monotonic_s()
             if self._first_s is None and phase != "starting":
-                self._first_s = self._clock.monotonic_s()
+                self._first_s = self._heard_s
             self._phase, self._tasks = phase, tasks
             self._report(self._state())
 
@@ -110,7 +121,11 @@ class TrackedProgress(Progress):
 
     def _state(self) -> ProgressState:
         now_s = self._clock.monotonic_s()
-        worked_s = 0.0 if self._first_s is None else now_s - self._first_s
+        state = self._state_at(now_s, now_s)
+        return self._state_at(self._heard_s, self._advanced_s) if state.is_complete else state
+
+    def _state_at(self, now_s: float, read_s: float) -> ProgressState:
+        worked_s = 0.0 if self._first_s is None else read_s - self._first_s
         worked_bytes = self._size_bytes - self._first_bytes
         rate = worked_bytes / worked_s if worked_s > 0 and worked_bytes else None
         left_s = None if rate is None else max(0, self._all_bytes - self._size_bytes) / rate
@@ -142,12 +157,14 @@ class LineProgress(TrackedProgress):
         self._written_s = 0.0
         """Since the beginning."""
         self._said_phase: Phase | None = None
+        self._said_complete: tuple[int, int] | None = None
+        """What was read of it when it was said to be complete."""
 
     def finish(self) -> None:
-        """Print the final state; nothing if there was nothing to do."""
+        """Print the final state, unless it was; nothing if there was nothing to do."""
         state = self.state()
         if state.bytes_expected or state.size_bytes or (state.segments and self._written_s):
-            self._write(state)
+            self._write_unless_said(state, is_over=True)
 
     def _write_sometimes(self, state: ProgressState) -> None:
         if state.phase in _BEFORE_WORK and state.phase != self._said_phase:
@@ -157,10 +174,20 @@ class LineProgress(TrackedProgress):
         is_survey = state.task in _SURVEYS  # which may begin with a long listing
         if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and (state.segments_expected or is_survey):
             self._written_s = state.elapsed_s
+            self._write_unless_said(state, is_over=False)
+
+    def _write_unless_said(self, state: ProgressState, *, is_over: bool) -> None:
+        read = (state.segments, state.size_bytes)
+        if not state.is_complete:
+            self._write(state)
+        elif state.phase == "combining" and not is_over:
+            self._write(state, ", combining")
+        elif read != self._said_complete:
+            self._said_complete = read
             self._write(state)
 
-    def _write(self, state: ProgressState) -> None:
-        text = json.dumps({"progress": progress_row(state)}) if self._as_json else _line(state)
+    def _write(self, state: ProgressState, more: str = "") -> None:
+        text = json.dumps({"progress": progress_row(state)}) if self._as_json else f"{_line(state)}{more}"
         with suppress(OSError):  # as where standard error is a file on a full disk
             self._stream.write(f"{text}\n")
             self._stream.flush()

@@ -145,6 +145,44 @@ def test_work_that_reads_no_segments_is_told_by_their_number_unless_it_is_over_s
     assert len(stream.getvalue().splitlines()) == 2
 
 
+def test_a_task_that_is_complete_is_told_once_with_its_own_time_unless_more_follows() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("replay", stream, clock)
+    progress.expect(2, 40 * MIB)
+    clock.advance(20_000)
+    progress.advance(2, 40 * MIB)
+    clock.advance(60_000)  # while segments are shipped
+    progress.finish()
+    complete = ["replay: 2/2 segments, 40.0 MiB/40.0 MiB, 20.0 s, 2.0 MiB/s"]
+    assert stream.getvalue().splitlines() == complete
+    progress.expect(1, 40 * MIB)  # a further round
+    progress.advance(1, 40 * MIB)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        *complete,
+        "replay: 2/3 segments, 40.0 MiB/80.0 MiB, 1 m 20 s, 512.0 KiB/s, 1 m 20 s left",
+        "replay: 3/3 segments, 80.0 MiB/80.0 MiB, 1 m 20 s, 1.0 MiB/s",
+    ]
+
+
+def test_what_was_read_is_told_to_be_combined_until_that_is_over() -> None:
+    clock, stream = FixedClock(0), io.StringIO()
+    progress = LineProgress("replay", stream, clock)
+    progress.expect(2, 40 * MIB)
+    clock.advance(5_000)
+    progress.advance(2, 40 * MIB)
+    for _ in range(2):
+        clock.advance(10_000)
+        progress.at_work("combining", 2)
+    clock.advance(60_000)  # of other work
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "replay: 2/2 segments, 40.0 MiB/40.0 MiB, 15.0 s, 8.0 MiB/s, combining",
+        "replay: 2/2 segments, 40.0 MiB/40.0 MiB, 25.0 s, 8.0 MiB/s, combining",
+        "replay: 2/2 segments, 40.0 MiB/40.0 MiB, 25.0 s, 8.0 MiB/s",
+    ]
+
+
 def test_a_listing_is_told_before_a_segment_is_known() -> None:
     clock, stream = FixedClock(0), io.StringIO()
     progress = LineProgress("select", stream, clock)
