@@ -281,6 +281,16 @@ def _earliest_start(segments: Sequence[SegmentSpan], cut_ms: int, rules: ReplayR
     return min(window_start(segments, cut_ms - rules.max_reach_back_ms), len(segments) - 1)
 
 
+def earliest_read(segments: Sequence[SegmentSpan], offset: int, rules: ReplayRules) -> int:
+    """Return the first offset that may be read for the boundary at ``offset``, or for the next one of ``segments``."""
+    if rules.full or rules.max_reach_back_ms is None or not segments:
+        return segments[0].base_offset if segments else 0
+    ends = {one.next_base_offset for one in segments if one.next_base_offset is not None}
+    near = {min((end for end in ends if end >= offset), default=offset)}
+    cut_ms = _cut_ms(_boundaries(segments, near, rules, Evidence(), {}), rules)
+    return segments[_earliest_start(segments, cut_ms, rules)].base_offset
+
+
 def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     """Return the index of the segment that holds ``offset``; 0 if that was deleted."""
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)

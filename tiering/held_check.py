@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
+from resnap.replay.evidence import segment_spans
 from resnap.replay.results import Outcome
 from resnap.replay.staging import DISCARD
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
@@ -128,9 +130,13 @@ class HeldCheck:
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how the rules of the stored segments differ from this run's."""
         origins = [one.snapshot_origin for one in segments if one.snapshot_origin is not None]
-        first = first_offset(order.selected.inventory.partition)
+        partition = order.selected.inventory.partition
+        first = first_offset(partition)
+        spans = lru_cache(partial(segment_spans, partition, self.engine.reading.sources))
         shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
-        cut = next((one for one in origins if is_cut_short(one, self.rules)), None)
+        ends = [one.next_base_offset for one in segments if one.snapshot_origin is not None]
+        made = zip(origins, ends, strict=True)
+        cut = next((one for one, end in made if is_cut_short(one, self.rules, end, spans)), None)
         narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
         reasons = []
         if shorter is not None:
@@ -139,7 +145,7 @@ class HeldCheck:
             )
         if cut is not None:
             reasons.append(
-                f"with --max-reach-back, from offset {cut.window_start_offset} on, and this run has no limit"
+                f"with --max-reach-back, from offset {cut.window_start_offset} on, and this run may begin earlier"
             )
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")

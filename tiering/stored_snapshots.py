@@ -299,7 +299,8 @@ def lacking(
     lacks = comparison.missing if _is_brokers(origin) else Producers.join((comparison.missing, comparison.swept))
     excused = set()
     if origin is not None and not (
-        is_of_shorter_log(origin, found.known_from_offset) or is_cut_short(origin, plan.rules)
+        is_of_shorter_log(origin, found.known_from_offset)
+        or is_cut_short(origin, plan.rules, found.boundary.offset, lambda: plan.segments)
     ):
         excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
     if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
+from resnap.replay.evidence import segment_spans
 from resnap.replay.staging import scratch_directory
 from resnap.replay.watching import Progress
 from resnap.storage.errors import LockedError, VerificationError
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Layout
+    from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.judging.planning import SavedPlan
@@ -220,16 +221,23 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         settled=cached.refused(left.candidates, work.store.url) if cached is not None else None,
         provenance=_provenance(selected),
         left=left,
-        doubted=tuple(
-            one for one in held if one.snapshot_origin is not None and _doubts(work, one.snapshot_origin, selected)
-        ),
+        doubted=tuple(_doubted(work, held, selected)),
     )
 
 
-def _doubts(work: TierWork, origin: SnapshotOrigin, selected: SelectedPartition) -> bool:
-    """Whether a stored snapshot may lack a producer that this run would keep."""
-    rules, first = work.planner.rules, first_offset(selected.inventory.partition)
-    return is_narrower(origin, rules) or is_cut_short(origin, rules) or is_of_shorter_log(origin, first)
+def _doubted(work: TierWork, held: Iterable[ShippedSegment], selected: SelectedPartition) -> Iterator[ShippedSegment]:
+    """Yield those of ``held`` whose snapshots may lack a producer that this run would keep."""
+    rules, partition = work.planner.rules, selected.inventory.partition
+    first, sources = first_offset(partition), work.planner.engine.reading.sources
+    spans = lru_cache(partial(segment_spans, partition, sources))
+    for one in held:
+        origin = one.snapshot_origin
+        if origin is not None and (
+            is_narrower(origin, rules)
+            or is_of_shorter_log(origin, first)
+            or is_cut_short(origin, rules, one.next_base_offset, spans)
+        ):
+            yield one
 
 
 def _provenance(selected: SelectedPartition) -> Provenance:

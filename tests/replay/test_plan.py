@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from resnap.replay.evidence import Evidence, OpenTransaction
-from resnap.replay.plan import Coverage, PartitionPlan, plan_partition, reach_back
+from resnap.replay.plan import Coverage, PartitionPlan, earliest_read, plan_partition, reach_back
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.indexes import AbortedTxn
@@ -140,6 +140,19 @@ def test_a_limit_ends_the_reach_and_never_claims_what_it_has_not_read() -> None:
     assert run.start == 16
     assert run.last_chance
     assert run.seen_since_ms == hour(16)
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_the_earliest_that_may_be_read_is_where_a_limited_reach_ends(*, roll: bool) -> None:
+    rules = {"as_of": AsOf(now_ms=hour(24), roll=roll), "max_reach_back_ms": 2 * HOUR_MS}
+    for offset in (2_000, 2_100, 2_300):
+        (run,) = reach_back(plan(offset, **rules), hour(0)).runs
+        reached = earliest_read(segments(), offset, ReplayRules(expiry=EXPIRY, **rules))  # type: ignore[arg-type]
+        assert 100 * run.start == reached > 0
+        # A log that rolled elsewhere has no boundary there, but one above.
+        between = earliest_read(segments(), offset - 50, ReplayRules(expiry=EXPIRY, **rules))  # type: ignore[arg-type]
+        assert between == reached
+    assert earliest_read(segments(), 2_300, ReplayRules(expiry=EXPIRY, full=True, **rules)) == 0  # type: ignore[arg-type]
 
 
 def test_a_last_chance_has_nothing_further_to_reach() -> None:

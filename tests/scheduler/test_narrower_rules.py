@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.layouts.manifest import SnapshotHow, read_manifest
+from resnap.storage.log.names import segment_name
+from resnap.storage.log.producer_snapshot import snapshot_bytes
 from resnap.storage.words import instant
 from tests.builders import a_partition
 from tests.replay.test_rebuild import DAY_MS, bases, hour, hourly, marker
@@ -51,7 +54,7 @@ def differing(ran: Ran) -> int:
     return int(found["snapshotsDifferent"])
 
 
-def test_what_a_limit_has_excluded_is_named_by_a_run_without_it_and_repaired(
+def test_what_a_limit_has_excluded_is_named_by_a_run_that_reaches_further_and_repaired(
     command: Resnap, tmp_path: Path, store: Path
 ) -> None:
     directory = a_partition(tmp_path, hourly(data_at(90.3, sequence=4), marker(91.05), hours=100))
@@ -66,10 +69,37 @@ def test_what_a_limit_has_excluded_is_named_by_a_run_without_it_and_repaired(
     assert (ran.code, ran.document["summary"]["shipped"]) == (13, 0)
     assert "was made with --max-reach-back, from offset" in ran.error["message"]
     assert "it lacks producers 1" in ran.error["message"]
+    # The batch is 22 minutes before what the limit counts from: a limit that reaches no further sees no more.
+    for reach, code in (("22m", 0), ("1321s", 13)):
+        longer = command(*tier, "--max-reach-back", reach)
+        assert (longer.code, longer.document["summary"]["shipped"]) == (code, 0), longer.err
+    assert "it lacks producers 1" in longer.error["message"]
+    assert command(*limited, "--full").code == 13
     assert command("verify", "--store", store.as_uri(), *LOCAL).code == 13
     assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
     for healed in (command(*tier), command(*limited), command("verify", "--store", store.as_uri(), *LOCAL)):
         assert healed.code == 0, healed.err
+
+
+def test_a_false_snapshot_of_a_broker_that_a_limit_could_not_contradict_is_named_without_it(
+    command: Resnap, tmp_path: Path, store: Path
+) -> None:
+    directory = a_partition(tmp_path, hourly(data_at(90.3, sequence=4), marker(91.05), hours=100))
+    (directory / segment_name(bases(directory)[-1], "snapshot")).write_bytes(snapshot_bytes([]))
+    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 101)
+    tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
+    assert command(*tier, "--max-reach-back", "0s").code == 0
+    origins = [read_manifest(path.read_bytes()).snapshot_origin for path in sorted(store.rglob("*.manifest"))]
+    assert [one and one.how for one in origins[-2:]] == [SnapshotHow.REGENERATED, SnapshotHow.KEPT]
+    for path in store.rglob("*.snapshot"):  # as if shipped at that time: the broker cannot have expired the producer
+        os.utime(path, ns=(hour(101) * 1_000_000,) * 2)
+    ran = command(*tier)
+    assert ran.code == 13
+    assert "holds of the offsets [92, 101) was made with --max-reach-back" in ran.error["message"]
+    verified = command("verify", "--store", store.as_uri(), *LOCAL)
+    assert (verified.code, differing(verified)) == (13, 8)
+    assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
+    assert command("verify", "--store", store.as_uri(), *LOCAL).code == 0
 
 
 def test_a_shorter_expiration_is_named_by_the_next_tier_and_by_verify_with_the_flag(

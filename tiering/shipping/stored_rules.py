@@ -11,12 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from resnap.replay.plan import earliest_read, segment_at, window_begin
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, Unexplained
 from resnap.storage.layouts.manifest import SnapshotHow
 
 if TYPE_CHECKING:
-    from resnap.replay.window import ReplayRules
+    from collections.abc import Callable, Sequence
+
+    from resnap.replay.window import ReplayRules, SegmentSpan
     from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.partition_dir import PartitionDir
 
@@ -66,16 +69,31 @@ def is_of_shorter_log(origin: SnapshotOrigin, first: int) -> bool:
     return origin.known_from_offset is not None and origin.known_from_offset > first
 
 
-def is_cut_short(origin: SnapshotOrigin, rules: ReplayRules) -> bool:
-    """Whether a snapshot excludes producers whose past was not read, because of a limit that ``rules`` do not have.
+def is_cut_short(
+    origin: SnapshotOrigin, rules: ReplayRules, end: int, segments: Callable[[], Sequence[SegmentSpan]]
+) -> bool:
+    """Whether a snapshot excludes producers whose past was not read, and ``rules`` let reading begin earlier.
 
-    Without ``--max-reach-back`` a window is read on from, down to the first offset of the log.
+    ``--max-reach-back`` alone excludes them above the first offset of the log: without it a window is read on from,
+    down to there. So the limit need not be known: what counts is where reading began.
+
+    Args:
+        origin: of the snapshot.
+        rules: of the run that judges it.
+        end: the boundary of the snapshot.
+        segments: gives those of the log that the run reads; called only if it must be.
+
     """
     start, first = origin.window_start_offset, origin.known_from_offset
-    if rules.max_reach_back_ms is not None or origin.how is not SnapshotHow.REGENERATED or start is None:
+    if origin.how is SnapshotHow.BEYOND_WINDOW or start is None or start <= (first or 0):
         return False
-    reasons = {one.reason for one in origin.left_out}
-    return start > (first or 0) and not reasons.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION})
+    if {one.reason for one in origin.left_out}.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION}):
+        return False
+    spans = segments()
+    window = window_begin(spans, made_under(origin, rules))
+    # A broker's own that was kept beyond the window was compared with evidence alone, whatever the limit.
+    is_within = origin.how is not SnapshotHow.KEPT or segment_at(spans, end - 1) >= window
+    return is_within and earliest_read(spans, end, rules) < start
 
 
 def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
