@@ -98,7 +98,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "gc": CommandRow(
         f"{_VERBS}.gc",
-        "Delete what killed runs have left in a store.",
+        "Delete what killed runs, or brokers, have left in a store.",
         "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
     ),
     "inspect": CommandRow(

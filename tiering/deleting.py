@@ -206,7 +206,7 @@ def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[
             tombstones = [] if unnamed.unreadable else filter(layout.is_tombstone, listed)
             still |= {info.key for info in (*unnamed.objects, *tombstones)}
         still -= named_by_records(store, folders_in(store))
-        yield from (info for info in infos if info.key in still and _is_as_it_was(store, info))
+        yield from (info for info in infos if info.key in still and is_as_it_was(store, info))
 
 
 def _deletion_of(key: str) -> Deletion:
@@ -233,7 +233,8 @@ def _may_name(store: ObjectStore, manifest_key: str, key: str) -> bool:
         return True
 
 
-def _is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
+def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
+    """Whether the object is there, and as it was listed."""
     try:
         now = store.head(info.key)
     except ObjectNotFoundError:

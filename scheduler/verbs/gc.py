@@ -1,15 +1,18 @@
-"""`resnap gc`: lists or deletes what killed runs have left in a store."""
+"""`resnap gc`: lists or deletes what killed runs, or brokers, have left in a store."""
 
 import shlex
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
-from resnap.scheduler.cli.flags import S3
+from resnap.scheduler.cli.flags import CLUSTER, S3
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
@@ -17,7 +20,9 @@ from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
-from resnap.tiering.deleting import Garbage, collect, find_garbage
+from resnap.tiering.deleting import Collected, Garbage, collect, find_garbage
+from resnap.tiering.remote_log.garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
+from resnap.tiering.remote_log.stored import metadata_of
 from resnap.tiering.shipping.lease import this_run
 
 LEAST_AGE_MS: Final = 3_600_000
@@ -26,9 +31,19 @@ LEAST_AGE_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
-    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else."""
+    """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else.
 
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to.")]
+    With --brokers, what brokers have left there: the objects of segments whose copy or deletion never ended, or that
+    were deleted, by the metadata topic of the cluster that --bootstrap-server names. What these do not name stays.
+    """
+
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or brokers tier to.")
+    ]
+    brokers: Annotated[
+        bool,
+        typer.Option("--brokers", help="What brokers have left, and not what runs have; needs the running cluster."),
+    ] = False
     older_than: Annotated[
         str,
         typer.Option(
@@ -65,6 +80,8 @@ class Found(Result):
     written_ms: int | None = None
     """None of an upload that was deleted."""
     is_upload: bool = False
+    death: Death | None = None
+    """Why brokers do not read its segment again, if they have left it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +92,29 @@ class Younger(Result):
 
 
 def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
-    """Yield what no manifest names and is old enough, deleting it if that is asked for.
+    """Yield what runs or brokers have left and is old enough, deleting it if that is asked for.
 
     Raises:
         UsageError: a run at work could not be distinguished from one that was killed.
-        StoreError: the store failed.
+        ConfigurationError: brokers' garbage is asked for, and no cluster is named.
+        StoreError, ClusterError: either failed.
 
     """
-    older_than_ms = request.older_than_ms
     store = open_store(request.url, context.settings.s3())
-    is_guarded = request.delete and not request.no_other_writers
-    if is_guarded and older_than_ms < LEAST_AGE_MS:
+    if request.delete and not request.no_other_writers and request.older_than_ms < LEAST_AGE_MS:
         raise UsageError("--delete of objects less than an hour old could delete those of a run in progress",
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
-    garbage = find_garbage(store, older_than_ms=older_than_ms, is_alone=request.no_other_writers)
-    if is_guarded and (garbage.objects or garbage.unfinished):
+    if not request.brokers:
+        yield from _of_runs(request, context, store)
+        return
+    with cluster_of(context.settings) as cluster:
+        yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
+
+
+def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Younger | Unread]:
+    is_alone = request.no_other_writers
+    garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
+    if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
         _check_alone(store, replaces=bool(garbage.repairs))
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
@@ -101,8 +126,34 @@ def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
         partly_done=bool(garbage.unreadable),
     )
     if request.delete:
-        yield from _deleted(request, context, store, garbage)
-        return
+        now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
+        yield from _deleted(_found(garbage), collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone))
+    else:
+        yield from _found(garbage)
+
+
+def _of_brokers(
+    request: Asked, context: Context, store: ObjectStore, read: ReadMetadata
+) -> Iterator[Found | Younger | Unread]:
+    garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
+    if request.delete and not request.no_other_writers and garbage.segments:
+        _check_alone(store, replaces=False)
+    if not garbage.listed:
+        context.warn(f"{request.url} holds no object that brokers read; they may tier to another URL")
+    yield Younger(count=garbage.younger)
+    found = [
+        Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
+        for segment in garbage.segments
+        for info in segment.objects
+    ]
+    if request.delete:
+        now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
+        yield from _deleted(found, collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms))
+    else:
+        yield from found
+
+
+def _found(garbage: Garbage) -> Iterator[Found]:
     for info in garbage.objects:
         yield Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms)
     for upload in garbage.unfinished:
@@ -121,36 +172,40 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
         )
 
 
-def _deleted(request: Asked, context: Context, store: ObjectStore, garbage: Garbage) -> Iterator[Found | Unread]:
-    written = {info.key: info.modified_ms for info in garbage.objects}
-    now_ms, is_alone = context.clock.now_ms(), request.no_other_writers
-    for one in collect(store, garbage, who=f"{this_run()} (gc)", now_ms=now_ms, is_alone=is_alone):
+def _deleted(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
+    """Yield what was deleted of ``found``, and what was skipped, as it comes."""
+    by_key = {one.key: one for one in found}
+    for one in collected:
         if one.problem is not None:
             yield Unread(faults=(one.problem,))
-        else:
-            is_upload = one.key not in written
-            yield Found(
-                key=f"{one.key} (unfinished)" if is_upload else one.key,
-                size_bytes=one.size_bytes,
-                written_ms=written.get(one.key),
-                is_upload=is_upload,
-                partly_done=True,
-            )
+            continue
+        was = by_key.get(one.key)
+        is_upload = was is None
+        yield Found(
+            key=f"{one.key} (unfinished)" if is_upload else one.key,
+            size_bytes=one.size_bytes,
+            written_ms=None if was is None else was.written_ms,
+            is_upload=is_upload,
+            death=None if was is None else was.death,
+            partly_done=True,
+        )
 
 
 class GarbageView(View[Found | Younger | Unread]):
-    """A row per object or upload."""
+    """A row per object or upload, which says why it is garbage if brokers have left it."""
 
     name = "garbage"
     kind = "garbage"
-    columns = (
-        Column(key="key", title="KEY"),
-        BYTES,
-        Column(key="written", title="WRITTEN"),
-    )
 
-    def __init__(self, request: Asked) -> None:
-        self._url, self._older_than = request.url, request.older_than
+    def __init__(self, request: Asked, bootstrap_server: str | None) -> None:
+        self.columns = (
+            Column(key="key", title="KEY"),
+            BYTES,
+            Column(key="written", title="WRITTEN"),
+            *((Column(key="why", title="WHY"),) if request.brokers else ()),
+        )
+        self._request, self._bootstrap_server = request, bootstrap_server
+        self._deaths: Counter[Death] = Counter()
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
     def row(self, result: Found | Younger | Unread) -> Row | None:
@@ -162,7 +217,11 @@ class GarbageView(View[Found | Younger | Unread]):
         self._totals["uploads" if result.is_upload else "objects"] += 1
         self._totals["bytes"] += result.size_bytes
         written = "-" if result.written_ms is None else instant(result.written_ms)
-        return {"key": result.key, "bytes": result.size_bytes, "written": written}
+        row = {"key": result.key, "bytes": result.size_bytes, "written": written}
+        if result.death is None:
+            return row
+        self._deaths[result.death] += 1
+        return row | {"why": result.death.value}
 
     def totals(self) -> Row:
         """Return how much there is in all."""
@@ -170,18 +229,30 @@ class GarbageView(View[Found | Younger | Unread]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and how to delete what is listed."""
+        request = self._request
         objects, uploads, younger = (self._totals[key] for key in ("objects", "uploads", "younger"))
-        found = (
-            f"{some(objects, 'object')} ({human_bytes(self._totals['bytes'])}) and"
-            f" {some(uploads, 'unfinished upload')} that no manifest names"
-        )
-        if younger:
-            found += f"; {human_count(younger)} more {agreeing(younger)} younger than {self._older_than}"
-        if self._totals["deleted"]:
-            yield f"Deleted {found}."
+        found = f"{some(objects, 'object')} ({human_bytes(self._totals['bytes'])})"
+        if request.brokers:
+            deaths = ", ".join(f"{human_count(count)}: {death.value}" for death, count in self._deaths.items())
+            found += f" of segments that brokers do not read again{f' ({deaths})' if deaths else ''}"
         else:
-            again = f" To delete them: resnap gc {shlex.quote(self._url)} --older-than {self._older_than} --delete"
-            yield f"{found}. Nothing was deleted.{again if objects or uploads else ''}"
+            found += f" and {some(uploads, 'unfinished upload')} that no manifest names"
+        if younger:
+            found += f"; {human_count(younger)} more {agreeing(younger)} younger than {request.older_than}"
+        if request.delete:
+            yield f"Deleted {found}."
+        elif objects or uploads:
+            brokers = f" --brokers --bootstrap-server {self._bootstrap_server}" if request.brokers else ""
+            again = f"resnap gc {shlex.quote(request.url)}{brokers} --older-than {request.older_than} --delete"
+            yield f"{found}. Nothing was deleted. To delete them: {again}"
+        else:
+            yield f"{found}. Nothing was deleted."
 
 
-VERB = Verb(takes=(S3,), request=Asked, run=run, view=lambda request, _: GarbageView(request), reads="other")
+VERB = Verb(
+    takes=(CLUSTER, S3),
+    request=Asked,
+    run=run,
+    view=lambda request, context: GarbageView(request, context.settings.bootstrap_server),
+    reads="other",
+)

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.kafka
 TOPIC: Final = "payments"
 NEEDED: Final = {".log", ".index", ".timeindex", ".leader_epoch_checkpoint", ".snapshot"}
 READS: Final = 20
+OLD: Final = ["--older-than", "1s"]
 
 
 def stopped_while_it_copies(broker: Broker, remote: Path) -> str | None:
@@ -99,6 +100,16 @@ def test_status_is_right_beside_a_broker_that_copies_and_after_it_was_killed_in_
             }
             assert all(halved[0] in finding["detail"] for finding in findings.values())
             assert (partition["orphans"], partition["copying"]) == (1, None)
+
+        left = {str(path.relative_to(remote)) for path in remote.rglob(f"*-{halved[0]}.*")}
+        garbage = ("gc", remote.as_uri(), "--brokers", *by_cluster, "--no-other-writers", "--output", "json")
+        for more, found in ((["--delete"], set()), (OLD, left), ([*OLD, "--delete"], left), (OLD, set())):
+            rows = command(*garbage, *more).document["garbage"]
+            assert {row["key"] for row in rows} == found
+            assert {row["why"] for row in rows} <= {"copy never ended"}
+        assert not list(remote.rglob(f"*-{halved[0]}.*"))
+        assert [*status(*by_cluster)[1]] == ["orphans"]
+        broker.drive("append", TOPIC, 0, 100)
     assert broker.complaints() == []
 
 

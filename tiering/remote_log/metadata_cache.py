@@ -31,7 +31,7 @@ from resnap.tiering.remote_log.records import (
 from resnap.tiering.verifying.chains import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from resnap.tiering.remote_log.records import Event
 
@@ -101,6 +101,8 @@ class RemoteLogMetadataCache:
     """State of the deletion of the whole partition."""
     deletions: tuple[Deletion, ...] = ()
     """All deletions of finished segments that the records name, in their order."""
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """The time of the last record of each deleted segment, by its id."""
 
     @property
     def readable(self) -> tuple[RemoteSegment, ...]:
@@ -185,7 +187,7 @@ def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
             case RemoteLogSegmentMetadataUpdateRecord():
                 fold.update(record)
             case _:
-                fold.delete(PartitionDeleteState(record.remote_partition_delete_state))
+                fold.delete(PartitionDeleteState(record.remote_partition_delete_state), record.event_timestamp_ms)
     found = (fold.result() for fold in folds.values())
     return RemoteLogMetadata(
         partitions=tuple(sorted(found, key=lambda one: (one.partition.topic_partition, one.partition.id))),
@@ -240,6 +242,7 @@ class _CacheBuilder:
         self._delete_state: PartitionDeleteState | None = None
         self._finished_bytes = 0
         self._deletions: list[Deletion] = []
+        self._deleted: dict[str, int] = {}
 
     def begin(self, record: RemoteLogSegmentMetadataRecord, begun_at: int) -> None:
         """Record that a segment's copy began."""
@@ -249,6 +252,7 @@ class _CacheBuilder:
             self._dropped += 1
             return
         self._last_begun_at = begun_at
+        self._deleted.pop(segment_id, None)
         self._segments[segment_id] = RemoteSegment(
             id=segment_id,
             start_offset=record.start_offset,
@@ -273,6 +277,7 @@ class _CacheBuilder:
         self._count(known, state, record.event_timestamp_ms)
         if state is _DELETED:
             del self._segments[segment_id]
+            self._deleted[segment_id] = record.event_timestamp_ms
             return
         for epoch, start, end in known.parts():
             found = self._epochs.setdefault(epoch, _Epoch())
@@ -296,10 +301,11 @@ class _CacheBuilder:
             self._deletions.append(Deletion(known, at_ms, self._finished_bytes, self._last_begun_at))
             self._finished_bytes -= known.size_bytes
 
-    def delete(self, state: PartitionDeleteState) -> None:
+    def delete(self, state: PartitionDeleteState, at_ms: int) -> None:
         """Record the state of the partition's deletion."""
         self._delete_state = state
         if state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self._deleted |= dict.fromkeys(self._segments, at_ms)
             self._segments.clear()
             self._epochs.clear()
 
@@ -314,4 +320,5 @@ class _CacheBuilder:
             dropped=self._dropped,
             delete_state=self._delete_state,
             deletions=tuple(self._deletions),
+            deleted=self._deleted,
         )

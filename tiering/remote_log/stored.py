@@ -226,14 +226,24 @@ def known_by(cluster: Cluster, partitions: Iterable[PartitionDir]) -> KnownSegme
 
     """
     try:
-        events = events_of(cluster, [
+        return KnownSegments(metadata_of(cluster, [
             TopicIdPartition(name=one.topic_partition.topic, id=one.topic_id, partition=one.topic_partition.partition)
             for one in partitions
             if one.topic_id is not None
-        ])  # fmt: skip
+        ]))  # fmt: skip
     except UsageError:
         return None
-    return KnownSegments(fold_events(chain.from_iterable(events.values())))
+
+
+def metadata_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = None) -> RemoteLogMetadata:
+    """Return what the metadata topic of a running cluster says, of those metadata partitions only that say ``wanted``.
+
+    Raises:
+        UsageError: it has no such topic.
+        ClusterError: it does not answer.
+
+    """
+    return fold_events(chain.from_iterable(events_of(cluster, wanted).values()))
 
 
 def events_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = None) -> dict[int, Iterator[Event]]:

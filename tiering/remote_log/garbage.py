@@ -1,0 +1,145 @@
+"""What brokers have left in a store: the objects of segments that their own metadata call dead.
+
+A segment is dead if its copy began and never ended though a later one was begun, if its deletion began and never ended,
+or if it was deleted. Brokers never read it again.
+
+Only what the metadata call dead is garbage. What they do not name may be of another cluster, may have been shipped and
+not been announced yet, or the retention of the metadata topic has deleted its records. What Resnap has shipped is left,
+too: its manifests say what is kept.
+
+A tombstone would keep no broker out, since brokers write without conditions. The age does: a segment is garbage if its
+last record and all its objects are so old that no copy or deletion can still be in progress. Its state is read once
+more directly before it is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from resnap.storage.errors import LockedError
+from resnap.storage.sources.registry import brokers_layout
+from resnap.storage.stores.probe import store_clock_ms
+from resnap.tiering.deleting import Collected, is_as_it_was
+from resnap.tiering.remote_log.announcement import is_ours
+from resnap.tiering.remote_log.records import SegmentState, TopicIdPartition
+from resnap.tiering.remote_log.stored import SegmentPlace
+from resnap.tiering.shipping.lease import lease_place, leased
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+    from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
+
+ReadMetadata: TypeAlias = "Callable[[Iterable[TopicIdPartition] | None], RemoteLogMetadata]"
+"""Reads what the running cluster's metadata topic says now, of the given partitions or of all."""
+
+
+class Death(StrEnum):
+    """Why brokers will not read a segment again."""
+
+    COPY_NEVER_ENDED = "copy never ended"
+    DELETION_NEVER_ENDED = "deletion never ended"
+    DELETED = "deleted, and still there"
+
+
+class DeadSegment(NamedTuple):
+    """A dead segment with objects in the store."""
+
+    partition: TopicIdPartition
+    segment_id: str
+    death: Death
+    objects: tuple[ObjectInfo, ...]
+    """Ascending by key."""
+
+
+class BrokersGarbage(NamedTuple):
+    """What may be deleted."""
+
+    segments: tuple[DeadSegment, ...]
+    """By partition."""
+    listed: int
+    """All objects of segments in layouts that brokers read."""
+    younger: int
+    """Objects of dead segments that are not old enough."""
+    before_ms: int
+    """What is older than this is old enough."""
+
+
+def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_ms: int) -> BrokersGarbage:
+    """Return what brokers have left in ``store`` and is at least ``older_than_ms`` old, by the store's own clock.
+
+    Raises:
+        UsageError: the cluster has no metadata topic.
+        ClusterError, StoreError: either failed.
+
+    """
+    listed: dict[SegmentPlace, list[ObjectInfo]] = defaultdict(list)
+    for info in store.list():
+        layout = brokers_layout(info.key)
+        one = None if layout is None else layout.brokers_object(info.key)
+        if one is not None:
+            listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)].append(info)
+    count = sum(map(len, listed.values()))
+    if not listed:
+        return BrokersGarbage((), count, younger=0, before_ms=0)
+    before_ms, younger, found = store_clock_ms(store) - older_than_ms, 0, []
+    # The metadata are read after the listing, so that they know every segment in it.
+    for cache in read(None).partitions:
+        partition = cache.partition
+        for segment_id, (death, since_ms) in _dead(cache).items():
+            objects = listed.get(SegmentPlace(partition.id, partition.partition, segment_id), ())
+            if objects and max(since_ms, *(info.modified_ms for info in objects)) > before_ms:
+                younger += len(objects)
+            elif objects:
+                found.append(DeadSegment(partition, segment_id, death, tuple(objects)))
+    return BrokersGarbage(tuple(found), count, younger, before_ms)
+
+
+def collect_brokers_garbage(
+    store: ObjectStore, garbage: BrokersGarbage, read: ReadMetadata, *, who: str, now_ms: int
+) -> Iterator[Collected]:
+    """Delete ``garbage``, partition by partition, each under its lease and after reading its metadata again.
+
+    Raises:
+        ClusterError, StoreError: either failed.
+
+    """
+    segments: dict[TopicIdPartition, list[DeadSegment]] = defaultdict(list)
+    for segment in garbage.segments:
+        segments[segment.partition].append(segment)
+    for partition, dead in segments.items():
+        try:
+            with leased(store, lease_place(None, partition.topic_partition), who=who, now_ms=now_ms) as lease:
+                for info in _still_dead(partition, dead, read):
+                    lease.hold()
+                    if is_as_it_was(store, info):
+                        store.delete(info.key)
+                        yield Collected(key=info.key, size_bytes=info.size_bytes)
+        except LockedError as error:
+            yield Collected(key=dead[0].objects[0].key, size_bytes=0, problem=error)
+
+
+def _still_dead(
+    partition: TopicIdPartition, segments: Sequence[DeadSegment], read: ReadMetadata
+) -> Iterator[ObjectInfo]:
+    """Yield the objects of those of ``segments`` that the metadata still call dead.
+
+    From the last key on: the manifest of Aiven's plugin goes before what it names.
+    """
+    now = [cache for cache in read([partition]).partitions if cache.partition == partition]
+    dead = {segment_id for cache in now for segment_id in _dead(cache)}
+    for segment in segments:
+        if segment.segment_id in dead:
+            yield from reversed(segment.objects)
+
+
+def _dead(cache: RemoteLogMetadataCache) -> dict[str, tuple[Death, int]]:
+    """Return the dead segments that brokers copied, by id: why, and the time of the last record."""
+    deleting = (one for one in cache.segments if one.state is SegmentState.DELETE_SEGMENT_STARTED)
+    found = {segment_id: (Death.DELETED, at_ms) for segment_id, at_ms in cache.deleted.items()}
+    found |= {one.id: (Death.COPY_NEVER_ENDED, one.event_timestamp_ms) for one in cache.orphans}
+    found |= {one.id: (Death.DELETION_NEVER_ENDED, one.event_timestamp_ms) for one in deleting}
+    return {segment_id: one for segment_id, one in found.items() if not is_ours(segment_id)}
