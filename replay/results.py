@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from resnap.replay.comparison import Comparison
     from resnap.replay.evidence import BoundaryEvidence
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import Boundary, Run
+    from resnap.replay.plan import Boundary, Coverage, Run
     from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
@@ -84,6 +84,16 @@ class BoundaryResult:
     """Those whose state was as in the snapshots."""
     reason: str | None = None
     """Why it was not rebuilt."""
+
+    @property
+    def offset(self) -> int:
+        """Where it is in the log."""
+        return self.boundary.offset
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the state there is rebuilt."""
+        return self.boundary.coverage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +165,7 @@ def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Seque
     results = [*idle, *(result for run in runs for result in run.boundaries)]
     return PartitionResult(
         topic_partition=plan.topic_partition,
-        boundaries=tuple(sorted(results, key=lambda result: result.boundary.offset)),
+        boundaries=tuple(sorted(results, key=lambda result: result.offset)),
         first_unstable_offset=runs[-1].first_unstable_offset if runs else None,
         lacks_records=any(run.lacks_records for run in runs),
         batches=sum(run.batches for run in runs),
@@ -181,10 +191,10 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
 
 def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
     """Return ``later``, with the results of ``earlier`` where only the longer window met damage."""
-    made = {b.boundary.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
+    made = {b.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
     return replace(
         later,
-        boundaries=tuple(made.get(b.boundary.offset, b) if b.outcome in BLIND else b for b in later.boundaries),
+        boundaries=tuple(made.get(b.offset, b) if b.outcome in BLIND else b for b in later.boundaries),
     )
 
 

@@ -143,7 +143,7 @@ class RunCombine:
         """Return the result; boundaries that were not reached lie above damage."""
         self._make_waiting(None)
         self._pass_high_watermark()
-        reached = {result.boundary.offset for result in self._results}
+        reached = {result.offset for result in self._results}
         missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
         above = blind_outcome(self._error)
         unseen = [self._result(boundary, above, reason=str(self._error)) for boundary in missed]
@@ -170,8 +170,8 @@ class RunCombine:
         lessons = [one for one in lessons if one.producer_id not in known]
         for found in self._results:
             kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
-            of_it = [one for one in lessons if one.up_to >= found.boundary.offset and one.kept_until_ms > kept_after_ms]
-            is_made = found.outcome is Outcome.REBUILT and found.boundary.coverage is Coverage.WINDOW
+            of_it = [one for one in lessons if one.up_to >= found.offset and one.kept_until_ms > kept_after_ms]
+            is_made = found.outcome is Outcome.REBUILT and found.coverage is Coverage.WINDOW
             if not (of_it and is_made):
                 yield self._with_past(found) if is_made else found
                 continue
@@ -187,7 +187,7 @@ class RunCombine:
         """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
-        named = with_a_past(self._state, found.boundary.offset, self.plan.evidence.open)
+        named = with_a_past(self._state, found.offset, self.plan.evidence.open)
         self._given_up = self._given_up or (self.run.anchor is not None and bool(named))
         comparison = found.comparison
         if named and comparison is not None and comparison.verdict is Verdict.PROVEN:

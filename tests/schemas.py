@@ -6,25 +6,26 @@ import json
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import jsonschema_rs
 from typing_extensions import is_typeddict
 
-from resnap.scheduler.output import documents
-from resnap.scheduler.verbs import fleet_gate, planned, repair, replicas, scan, verify
+from resnap.scheduler.fleet.status import FleetTopicRow
+from resnap.scheduler.verbs import check as checking
+from resnap.scheduler.verbs import fleet_gate, planned, repair, replayed, replicas, scan, tier, verify
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "schemas"
 DOCUMENTS: Final = {
     "scan": ("partitions", scan.ScanRow),
-    "check": ("topics", documents.TopicRow),
+    "check": ("topics", checking.TopicRow),
     "plan": ("partitions", planned.PlanRow),
-    "snapshots": ("boundaries", documents.BoundaryRow),
-    "tier": ("partitions", documents.ShipmentRow),
+    "snapshots": ("boundaries", replayed.BoundaryRow),
+    "tier": ("partitions", tier.ShipmentRow),
     "verify-store": ("segments", verify.VerifiedRow),
     "repair": ("partitions", repair.RepairRow),
     "replicas": ("replicas", replicas.ReplicaRow),
-    "fleet-status": ("topics", documents.FleetTopicRow),
+    "fleet-status": ("topics", FleetTopicRow),
     "fleet-gate": ("reasons", fleet_gate.GateRow),
 }
 """By file: what the rows are called in the document, and their type."""
@@ -63,11 +64,12 @@ def _reference(kind: Any, found: dict[str, Any], is_closed: bool) -> dict[str, A
     """Return what refers to a type, which is put into ``found`` with all that it needs."""
     if kind.__name__ not in found:
         found[kind.__name__] = {}
+        notes = get_type_hints(kind, include_extras=True)
         properties = {key: _schema(value, found, is_closed) for key, value in get_type_hints(kind).items()}
         found[kind.__name__] = {
             "description": kind.__doc__,
             "type": "object",
-            "required": [key for key in properties if key in kind.__required_keys__],
+            "required": [key for key, note in notes.items() if get_origin(note) is not NotRequired],
             "properties": properties,
             **({"additionalProperties": False} if is_closed else {}),
         }

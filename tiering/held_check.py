@@ -84,7 +84,7 @@ class HeldCheck:
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
-            found = {one.boundary.offset: one for one in result.boundaries}
+            found = {one.offset: one for one in result.boundaries}
             here = order.selected.inventory.partition.boundaries
             near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
             apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
@@ -165,7 +165,7 @@ def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
 
 def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
     """Whether no boundary of this log is the end of ``segment``, and there are producers that it may lack."""
-    if found is None or found.boundary.offset == segment.next_base_offset:
+    if found is None or found.offset == segment.next_base_offset:
         return found is None
     return found.outcome is not Outcome.REBUILT or bool(found.entries)
 
@@ -174,7 +174,7 @@ def _lack(
     segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan
 ) -> tuple[ShippedSegment, str] | None:
     """Return ``segment``, and what its snapshot lacks, or why it was not compared; None if it lacks nothing."""
-    if found is None or found.boundary.offset != segment.next_base_offset:
+    if found is None or found.offset != segment.next_base_offset:
         return None  # if no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return segment, f"it may lack producers: {found.reason or 'it could not be compared'}"

@@ -246,7 +246,7 @@ def _compared(
         why = f"its log cannot be replayed: {found.reason or result.error}"
         yield place.finding(None, ReplicaState.UNKNOWN, why)
         return
-    offset = found.boundary.offset
+    offset = found.offset
     entries = read_snapshot((directory / snapshot_key(place.topic_partition, offset)).read_bytes())
     for broker_id, answer in sorted(answers.items()):
         lost = () if answer.error else tuple(_lost(entries.values(), offset, answer.producers, tolerance))

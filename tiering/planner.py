@@ -296,7 +296,7 @@ class Planner:
     def saw(self, result: PartitionResult) -> None:
         """Report the states that a replay has found."""
         for one in result.boundaries:
-            self.on_state(result.topic_partition, one.boundary.offset, one.entries)
+            self.on_state(result.topic_partition, one.offset, one.entries)
 
     def scan_costs(self, inventory: PartitionInventory, start: BrokerStart) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll.

@@ -282,9 +282,9 @@ class StoreRepair:
             partition.plans.append(replayed.plan)
         result = replayed.result
         is_whole = result.outcome is Outcome.REBUILT and not harmful(result.left_out)
-        if partition.read and is_whole and result.boundary.coverage is Coverage.WINDOW:
+        if partition.read and is_whole and result.coverage is Coverage.WINDOW:
             made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self.staged)
-            partition.open_at[result.boundary.offset] = open_in(made.body)
+            partition.open_at[result.offset] = open_in(made.body)
 
     def _take_indexes(self, partition: RepairedPartition) -> None:
         """Replace the wrong indexes of segments whose snapshots stay."""
@@ -307,7 +307,7 @@ class StoreRepair:
             )
         comparison, left_out = replayed.result.comparison, harmful(replayed.result.left_out)
         if comparison is None:
-            return None if self._is_corrupt(found.key, replayed.result.boundary.offset) else found.problem
+            return None if self._is_corrupt(found.key, replayed.result.offset) else found.problem
         if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
             what = f"{found.problem}; it is not repaired, since the replay excluded {some(len(left_out), 'producer')}"
             return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)

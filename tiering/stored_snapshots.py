@@ -209,7 +209,7 @@ class StoredSnapshots:
                     continue  # it is compared once more, without the segment that is broken
                 check = self._check(by_partition[result.topic_partition], found, held, result.error)
                 is_made = found.outcome is Outcome.REBUILT
-                rebuilt = snapshot_key(result.topic_partition, found.boundary.offset) if is_made else None
+                rebuilt = snapshot_key(result.topic_partition, found.offset) if is_made else None
                 replayed = ReplayedBoundary(by_partition[result.topic_partition], found, result.lacks_records)
                 yield check._replace(rebuilt=rebuilt, replayed=replayed)
 
@@ -232,7 +232,7 @@ class StoredSnapshots:
     ) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
         if found.outcome is not Outcome.REBUILT:
-            why = f"{plan.topic_partition} is not rebuilt up to {found.boundary.offset}: {found.reason or error}"
+            why = f"{plan.topic_partition} is not rebuilt up to {found.offset}: {found.reason or error}"
             return _not_compared(snapshot, why, error if found.outcome is Outcome.UNREADABLE else None)
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or was deleted meanwhile")
@@ -304,7 +304,7 @@ def lacking(
     ):
         excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
     if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
-        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.boundary.offset)}
+        aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.offset)}
         excused |= set(lacks.named) - aborted
     # A producer that is not named cannot be excused.
     return Producers(lacks.total - len(excused), tuple(pid for pid in lacks.named if pid not in excused))

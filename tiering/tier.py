@@ -466,8 +466,8 @@ def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
     if made:
         yield from unread_warning(replayed.planned.plan)
     for found in replayed.result.boundaries:
-        if found.boundary.offset in made:
-            yield from left_out_warning(shipment.topic_partition, found.boundary.offset, found.left_out)
+        if found.offset in made:
+            yield from left_out_warning(shipment.topic_partition, found.offset, found.left_out)
 
 
 @contextmanager

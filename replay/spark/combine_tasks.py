@@ -104,7 +104,7 @@ class Combining:
         result = ranged.combine.finish()
         yield from ranged.entries(share, self.size)
         for found in result.boundaries:
-            yield _made(share, ranged.number_of[found.boundary.offset], _bare(found))
+            yield _made(share, ranged.number_of[found.offset], _bare(found))
         yield _made(share, RUN, replace(result, boundaries=()))
 
 
@@ -175,5 +175,5 @@ def _merged(stored: Sequence[Stored], topic_partition: TopicPartition, sink: Par
     if joined.outcome is not Outcome.REBUILT:
         return joined
     parts = (np.frombuffer(one.read(), dtype=ENTRY_DTYPE) for one in stored if one.place[2] == ENTRIES)
-    digest = sink.write_parts(topic_partition, joined.boundary.offset, parts, joined.entries)
+    digest = sink.write_parts(topic_partition, joined.offset, parts, joined.entries)
     return replace(joined, digest=digest)

@@ -7,15 +7,17 @@ place there, or another form, says so.
 from datetime import timedelta
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+from typing_extensions import TypedDict
 
 from resnap.scheduler.api.bodies import Form
+from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.job.contract import PartitionState, verbs_of_service
-from resnap.scheduler.output import documents
+from resnap.scheduler.job.kafka_releases import KnownFaultRow
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
 from resnap.scheduler.verbs import planned, scan
@@ -39,11 +41,17 @@ class Described:
         return handler(TypeAdapter(self.kind).core_schema)
 
 
+class NotDoneRow(TypedDict):
+    """A partition that a run could not read or did not reach; nothing where there is nothing to be said."""
+
+    reason: NotRequired[str]
+
+
 ScanRow: TypeAlias = Annotated[dict[str, Any], Described(scan.ScanRow)]
 PlanRow: TypeAlias = Annotated[dict[str, Any], Described(planned.PlanRow)]
 OutcomeRow: TypeAlias = Annotated[
     dict[str, Any],
-    Described(reduce(or_, [*(row for _, verb in verbs_of_service() for row in verb.rows), documents.NotDoneRow])),
+    Described(reduce(or_, [*(row for _, verb in verbs_of_service() for row in verb.rows), NotDoneRow])),
 ]
 
 
@@ -297,7 +305,7 @@ class FleetAnswer(Answer):
     verdict: Verdict
     counts: dict[Verdict, int]
     unanswered: str | None
-    known_faults: list[documents.KnownFaultRow] | None
-    brokers: list[documents.FleetBrokerRow]
-    topics: list[documents.FleetTopicRow]
+    known_faults: list[KnownFaultRow] | None
+    brokers: list[FleetBrokerRow]
+    topics: list[FleetTopicRow]
     next_cursor: str | None

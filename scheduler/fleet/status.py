@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typing_extensions import TypedDict
 
 from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, ConfigurationError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.fleet import topic_answers
@@ -83,3 +86,40 @@ def is_meant(settings: Settings) -> Callable[[str], bool]:
     """Return whether the settings select a topic; unless they name topics, those that brokers never tier are not."""
     scope = Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
     return lambda topic: scope.wants(topic) and (bool(scope.topics) or topic not in NEVER_TIERED)
+
+
+class FleetBlockerRow(TypedDict):
+    """What stops replicas of a topic: how many on which brokers, and the first of them."""
+
+    reason: str
+    replicas: int
+    brokers: list[int]
+    broker: Annotated[int, "broker_id"]
+    partition: int
+    detail: str
+    hint: str
+
+
+class FleetTopicRow(TypedDict):
+    """One topic of `resnap fleet status`; what only the cluster can say is null where it has not."""
+
+    topic: Annotated[str, Column(title="TOPIC")]
+    verdict: Annotated[Verdict, Column(title="VERDICT", is_state=True)]
+    partitions: Annotated[int, Column(title="PARTITIONS", right=True)]
+    replicas: Annotated[int, lambda one: sum(one.verdicts.values()), Column(title="REPLICAS", right=True)]
+    verdicts: Annotated[dict[Verdict, int], lambda one: dict(sorted(one.verdicts.items()))]
+    missing: Annotated[int, Column(title="MISSING", right=True)]
+    offline: int | None
+    underReplicated: int | None
+    blockedLeaders: int | None
+    blockers: list[FleetBlockerRow]
+    unknown: list[str]
+
+
+class FleetBrokerRow(TypedDict):
+    """A broker of the cluster: what its service has seen, or why nothing is known of it."""
+
+    broker: Annotated[int, "broker_id"]
+    replicas: Annotated[int | None, lambda one: sum(map(len, one.topics.values())) if one.error is None else None]
+    scanned: str | None
+    error: str | None

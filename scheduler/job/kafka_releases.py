@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from resnap.scheduler.output.documents import KnownFaultRow
+from typing_extensions import TypedDict
+
 from resnap.scheduler.output.records import row_of
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
@@ -80,6 +81,16 @@ def faults_of(
     """Return the known faults that one partition meets; ``releases`` are asked for only if it may meet one."""
     facts = replace(facts_of([selected], log_dirs), lacks_snapshots=bool(selected.inventory.lost))
     return tuple(one for one in met_faults(releases(), facts) if one.met) if may_meet(facts) else ()
+
+
+class KnownFaultRow(TypedDict):
+    """A known fault of Kafka's: which of the brokers' releases have it, or may, and what of the topic meets it."""
+
+    fault: Annotated[str, "fault.name"]
+    releases: list[str]
+    isCertain: bool
+    detail: str
+    hint: str
 
 
 def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from resnap.scheduler.output.documents import RefusalRow
-from resnap.scheduler.output.records import row_of
-from resnap.scheduler.output.rendering import plain_text
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
+
+from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 from resnap.storage.words import first_of, human_bytes, instant, some
+from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.replay.explain import Batch, Explanation
-    from resnap.scheduler.output.documents import Identity, SizesRow
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.judging.readiness import TieringSizes
-    from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.verifying.chains import Chain
 
 
@@ -29,6 +28,41 @@ _MOST_SEGMENTS_NAMED: Final = 20
 MOST_PARTITIONS: Final = 50
 """More partitions than that are summed up by topic, for people."""
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
+
+
+class Identity(TypedDict):
+    """What names a partition."""
+
+    topic: Annotated[str, "topic_partition.topic"]
+    partition: Annotated[int, "topic_partition.partition", PARTITION]
+
+
+class CostRow(TypedDict):
+    """What a replay would read."""
+
+    segments: int
+    bytes: Annotated[int, "size_bytes"]
+
+
+class SizesRow(TypedDict):
+    """Bytes of closed segments, by what tiering would do with them; null where it is unknown what is remote."""
+
+    tierableBytes: Annotated[int, "sizes.tierable", Column(title="TIERABLE", right=True, show=_size, extra=True)]
+    blockedBytes: Annotated[int, "sizes.blocked", Column(title="BLOCKED", right=True, show=_size)]
+    shippedBytes: Annotated[int | None, "sizes.shipped", Column(title="SHIPPED", right=True, show=_size, extra=True)]
+    freeableBytes: Annotated[int, "sizes.freeable", Column(title="COULD BE FREED", right=True, show=_size, extra=True)]
+
+
+class RefusalRow(TypedDict):
+    """Why a segment is not tiered, and what to do about it."""
+
+    baseOffset: int
+    nextBaseOffset: int | None
+    reason: str
+    detail: str
+    hint: str
+    unblockedBy: UnblockedBy
+    untilMs: int | None
 
 
 def identity(topic_partition: TopicPartition) -> Identity:
@@ -51,6 +85,10 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
 def bytes_of(cost: object) -> str:
     """Return the bytes in a ``CostRow``, for a table cell."""
     return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
+
+
+def _size(value: object) -> str:
+    return human_bytes(value) if isinstance(value, int) else "-"
 
 
 def summed_by_topic(held: Sequence[Mapping[str, Any]], most_first: str) -> Sequence[Row]:
@@ -91,11 +129,6 @@ def count_of(value: object) -> str:
 def sizes_row(sizes: TieringSizes) -> SizesRow:
     """Return the bytes of closed segments by their outcome with tiering on."""
     return cast("SizesRow", {key: getattr(sizes, key.removesuffix("Bytes")) for key in SIZES})
-
-
-def refusal_row(refusal: Refusal) -> RefusalRow:
-    """Return the refusal of a segment as a row."""
-    return row_of(RefusalRow, refusal)
 
 
 def chain_row(chain: Chain) -> Row:

@@ -1,4 +1,9 @@
-"""Converts our values to JSON records: fields in camel case, as Kafka names them, and only JSON's types."""
+"""Converts our values to JSON records: fields in camel case, as Kafka names them, and only JSON's types.
+
+Rows of documents are types. ``docs/schemas/`` and the rows in OpenAPI are generated from them, rows are made
+(``row_of``) and tables have their columns (``columns_of``) by what their keys are annotated with. A key always exists,
+unless it is ``NotRequired``; keys may be added.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeVar, cast, get_args, get_origin
 
 from typing_extensions import get_type_hints, is_typeddict
 
@@ -20,28 +25,41 @@ T = TypeVar("T")
 
 
 def row_of(kind: type[T], value: object) -> T:
-    """Return the row of a value: under each key that is required, its attribute of that name in snake case.
+    """Return the row of a value: under each key its attribute of that name in snake case.
 
     ``Annotated`` names another, as a path through attributes, where what None has is None; or it is a function of the
-    value, which makes what the key has. Attributes become what the type of the key says.
+    value, which makes what the key has. Attributes become what the type of the key says. Keys that are not required are
+    only those of a path that ends at an attribute.
     """
-    return cast("T", {key: make(value) for key, make in _makers(cast("Any", kind))})
+    makers = _makers(cast("Any", kind))
+    return cast("T", {key: made for key, make in makers if (made := make(value)) is not _ABSENT})
+
+
+_ABSENT: Final = object()
 
 
 @cache
 def _makers(kind: Any) -> list[tuple[str, Callable[[Any], object]]]:  # noqa: ANN401 - a class
-    hints = get_type_hints(kind, include_extras=True)
-    return [(key, _maker(key, hint)) for key, hint in hints.items() if key in kind.__required_keys__]
+    return [(key, _maker(key, hint)) for key, hint in get_type_hints(kind, include_extras=True).items()]
 
 
 def _maker(key: str, hint: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
+    is_required = get_origin(hint) is not NotRequired
+    hint = hint if is_required else get_args(hint)[0]
     snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
     kind, notes = (hint.__origin__, hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
     source = next((note for note in notes if not isinstance(note, Column)), snake_case)
     if callable(source):
         return cast("Callable[[Any], object]", source)
-    shape = _shape(kind)
-    return lambda value: shape(_found(source.split("."), value))
+    return partial(_made, source.split("."), _shape(kind), is_required)
+
+
+def _made(path: Sequence[str], shape: Callable[[Any], object], is_required: bool, value: object) -> object:
+    for name in path:
+        if not (is_required or hasattr(value, name)):
+            return _ABSENT
+        value = None if value is None else getattr(value, name)
+    return shape(value)
 
 
 def columns_of(kind: Any, *keys: str) -> tuple[Column, ...]:  # noqa: ANN401 - a class
@@ -49,12 +67,6 @@ def columns_of(kind: Any, *keys: str) -> tuple[Column, ...]:  # noqa: ANN401 - a
     hints = get_type_hints(kind, include_extras=True)
     notes = ((key, note) for key in keys or hints for note in getattr(hints[key], "__metadata__", ()))
     return tuple(replace(note, key=key) for key, note in notes if isinstance(note, Column))
-
-
-def _found(path: Sequence[str], value: object) -> object:
-    for name in path:
-        value = None if value is None else getattr(value, name)
-    return value
 
 
 def _shape(kind: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type

@@ -10,17 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NotRequired, cast
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.documents import CensusRow
+from resnap.scheduler.job.reports import Identity, identity
+from resnap.scheduler.output.records import columns_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
@@ -127,10 +128,10 @@ class ProducerCounter:
                     error = result.error or DataError(f"{result.topic_partition}: {found.reason}")
                     yield self._result(selected, error=error)
                     continue
-                made = scratch / snapshot_key(result.topic_partition, found.boundary.offset)
+                made = scratch / snapshot_key(result.topic_partition, found.offset)
                 census = self._read(selected, str(made))
                 made.unlink()
-                yield replace(self._result(selected, census, "replay", found.boundary.offset), reason=text)
+                yield replace(self._result(selected, census, "replay", found.offset), reason=text)
 
     def _read(self, selected: SelectedPartition, locator: str) -> Census:
         """Count a snapshot, a few thousand entries at a time; nothing counts of one whose checksum is wrong."""
@@ -241,6 +242,24 @@ def _of_age(age: str, row: Row) -> object:
     return cast("dict[str, int]", row["ages"])[age]
 
 
+class CensusRow(Identity, TypedDict("_From", {"from": str})):
+    """A partition of a run that counted producers."""
+
+    producers: Annotated[int, Column(title="PRODUCERS", right=True)]
+    expired: int
+    transactional: Annotated[int, Column(title="TRANSACTIONAL", right=True, extra=True)]
+    openTransactions: Annotated[int, Column(title="OPEN", right=True, extra=True)]
+    oneBatch: Annotated[int, Column(title="ONE BATCH", right=True, extra=True)]
+    idPerMessage: bool
+    heapBytes: Annotated[int, Column(title="HEAP", right=True, extra=True, show=bytes_text)]
+    ages: dict[str, int]
+    offset: int | None
+    unreadBytes: int
+    reason: str | None
+    transactionalIds: NotRequired[dict[str, int]]
+    principals: NotRequired[dict[str, int]]
+
+
 class CensusView(View["Counted | Unread"]):
     """A row per topic, most producers first, with its partitions; the service keeps a row per partition."""
 
@@ -255,15 +274,12 @@ class CensusView(View["Counted | Unread"]):
             extra=True,
             show=lambda value: str(len(cast("list[Row]", value))),
         ),
-        Column(key="producers", title="PRODUCERS", right=True),
+        *columns_of(CensusRow, "producers"),
         *(
             Column(key=age, title=f"< {age}" if age in AGES else "OLDER", right=True, of=partial(_of_age, age))
             for age in (*AGES, "older")
         ),
-        Column(key="transactional", title="TRANSACTIONAL", right=True, extra=True),
-        Column(key="openTransactions", title="OPEN", right=True, extra=True),
-        Column(key="oneBatch", title="ONE BATCH", right=True, extra=True),
-        Column(key="heapBytes", title="HEAP", right=True, extra=True, show=bytes_text),
+        *columns_of(CensusRow, "transactional", "openTransactions", "oneBatch", "heapBytes"),
     )
 
     def __init__(self, request: Asked, context: Context) -> None:

@@ -12,17 +12,19 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NotRequired
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import facts_of, releases_of
-from resnap.scheduler.job.reports import SIZES, refusal_row, sizes_row
+from resnap.scheduler.job.reports import SIZES, RefusalRow, SizesRow, sizes_row
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.kafka_releases import BrokerReleases
-    from resnap.scheduler.output.documents import BlockerRow, TopicRow
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.errors import ResnapError
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.readiness import JudgedPartition, Judgement
-    from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.judging.tiering_settings import SettingBlocker
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
 
@@ -87,6 +87,38 @@ class Asked(Request):
             help="Instead: what a move of this topic (a glob; several times) between disks of a broker would lose now.",
         ),
     ] = None
+
+
+def _reasons(value: object) -> str:
+    found = Counter(str(one["reason"]) for one in value) if isinstance(value, list) else {}
+    return ", ".join(f"{reason} ({count})" if count > 1 else reason for reason, count in found.items()) or "-"
+
+
+class BlockerRow(TypedDict):
+    """What stops the tiering of a topic, or is to be known of it; null as partition where it is the whole topic."""
+
+    partition: int | None
+    reason: str | None
+    detail: str
+    hint: str
+    unblockedBy: UnblockedBy | None
+    untilMs: int | None
+    baseOffset: NotRequired[int]
+    nextBaseOffset: NotRequired[int | None]
+
+
+class TopicRow(SizesRow):
+    """One topic of `resnap check`."""
+
+    topic: Annotated[str, Column(title="TOPIC")]
+    verdict: Annotated[Verdict, Column(title="VERDICT", is_state=True)]
+    partitions: Annotated[int, Column(title="PARTITIONS", right=True, extra=True)]
+    verdicts: dict[Verdict, int]
+    remoteStorageEnable: bool | None
+    blockers: Annotated[list[BlockerRow], Column(title="WHY", show=_reasons)]
+    warnings: list[BlockerRow]
+    unknown: list[str]
+    notChecked: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +183,12 @@ class _Judge:
             number = selected.topic_partition.partition
             blockers += _blocker_rows(number, judged, answer)
             unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
-            warnings += [_refusal_row(number, one) for one in judged.blockers.shipped_as_is]
+            warnings += [{"partition": number, **row_of(RefusalRow, one)} for one in judged.blockers.shipped_as_is]
         by_setting = self._setting_rows(partitions)
-        for severity, fault in self._fault_rows(partitions):
-            (blockers if severity is Severity.BLOCKS else warnings).append(fault)
+        for met in met_faults(self.releases.known, facts_of(partitions, self.log_dirs)):
+            if met.met:
+                rows = blockers if met.fault.severity is Severity.BLOCKS else warnings
+                rows.append(_row_of_all(met.fault.name, met.detail, met.hint))
         unknown += self.unanswered
         is_blocked = any(one["unblockedBy"] is not None for one in (*by_setting, *blockers))
         by_all = [*verdicts, *([Verdict.BLOCKED] if is_blocked else ()), *([Verdict.UNKNOWN] if unknown else ())]
@@ -182,12 +216,6 @@ class _Judge:
         live = next((selected.live for selected in partitions), None)
         found = [*(self.by_broker or ()), *(() if live is None else topic_setting_blockers(live))]
         return [_row_of_all(one.reason.value, one.detail, one.hint) for one in found]
-
-    def _fault_rows(self, partitions: Sequence[SelectedPartition]) -> Iterator[tuple[Severity, BlockerRow]]:
-        """Yield Kafka's faults that the brokers' releases have and the topic meets."""
-        for met in met_faults(self.releases.known, facts_of(partitions, self.log_dirs)):
-            if met.met:
-                yield met.fault.severity, _row_of_all(met.fault.name, met.detail, met.hint)
 
     def _not_checked(self, partitions: Sequence[SelectedPartition]) -> Iterator[str]:
         """Yield what there was nothing to judge by."""
@@ -257,15 +285,10 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         stored={one.topic_partition.topic for one in (scope.joining.stored.partitions if scope.joining else ())},
         releases=releases,
         starts=selection.starts(sources),
-        log_dirs=_most_log_dirs(selection, known),
+        log_dirs=max([selection.most_log_dirs, *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)]),
         unanswered=unanswered,
     )
     return chain(_checked(judged_by, scope, selection, context), (Result(faults=(fault,)) for fault in faults))
-
-
-def _most_log_dirs(selection: Selection, known: Sequence[Mapping[str, str]]) -> int:
-    """Return the most log dirs of a broker, by those that were given, and by the brokers' settings."""
-    return max([selection.most_log_dirs, *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)])
 
 
 def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequence[BrokerSettings], BrokerReleases]:
@@ -317,26 +340,13 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
     if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(one.reason for one in found)}:
         found.append(blocking)
     for one in found:
-        yield _refusal_row(partition, one)
+        yield {"partition": partition, **row_of(RefusalRow, one)}
 
 
 def _row_of_all(reason: str, detail: str, hint: str) -> BlockerRow:
     """Return the row of what blocks a whole topic."""
     by = UnblockedBy.OTHER
     return {"partition": None, "reason": reason, "detail": detail, "hint": hint, "unblockedBy": by, "untilMs": None}
-
-
-def _refusal_row(partition: int, refusal: Refusal) -> BlockerRow:
-    return {"partition": partition, **refusal_row(refusal)}
-
-
-def _reasons(value: object) -> str:
-    found = Counter(str(one["reason"]) for one in value) if isinstance(value, list) else {}
-    return ", ".join(f"{reason} ({count})" if count > 1 else reason for reason, count in found.items()) or "-"
-
-
-def _size(value: object) -> str:
-    return human_bytes(value) if isinstance(value, int) else "-"
 
 
 @dataclass(slots=True)
@@ -348,16 +358,7 @@ class CheckView(View[Result]):
 
     name = "topics"
     kind = "topic"
-    columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="verdict", title="VERDICT", is_state=True),
-        Column(key="partitions", title="PARTITIONS", right=True, extra=True),
-        Column(key="tierableBytes", title="TIERABLE", right=True, show=_size, extra=True),
-        Column(key="blockedBytes", title="BLOCKED", right=True, show=_size),
-        Column(key="shippedBytes", title="SHIPPED", right=True, show=_size, extra=True),
-        Column(key="freeableBytes", title="COULD BE FREED", right=True, show=_size, extra=True),
-        Column(key="blockers", title="WHY", show=_reasons),
-    )
+    columns = columns_of(TopicRow, "topic", "verdict", "partitions", *SIZES, "blockers")
 
     _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})
     """Topics."""

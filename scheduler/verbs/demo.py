@@ -21,10 +21,10 @@ from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.documents import ShipmentRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
 from resnap.scheduler.verbs.scan import Scanned, ScanRow, scanned
+from resnap.scheduler.verbs.tier import ShipmentRow
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.stores.urls import open_store

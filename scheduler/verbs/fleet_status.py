@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
-from resnap.scheduler.fleet.status import fleet_status
+from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow, fleet_status
 from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
-from resnap.scheduler.output.documents import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import bytes_of, summed_by_topic, summed_note
-from resnap.scheduler.output.documents import CostRow, Identity
+from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.words import first_of, human_bytes, instant, some, span

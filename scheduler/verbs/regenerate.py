@@ -17,9 +17,8 @@ from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
 from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.output.documents import SnapshotsRow
 from resnap.scheduler.verbs.planned import DryRunView, PlanRow, WouldReplay, note_selection
-from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView
+from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView, SnapshotsRow
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.staging_area import ComparedFile, StagingArea, depended_on, print_segment, prints_of
@@ -111,8 +110,8 @@ def _regenerate(
             made, unchanged = (prints_of(partition, found) for found in (result.boundaries, one.still_valid))
             indexes = _indexes(area, partition, [*made, *unchanged], planner.engine.reading.sources, context)
             compared = {
-                found.boundary.offset: ComparedFile(
-                    offset=found.boundary.offset, sha256=found.comparison.sha256, is_wrong=result.proves_wrong(found)
+                found.offset: ComparedFile(
+                    offset=found.offset, sha256=found.comparison.sha256, is_wrong=result.proves_wrong(found)
                 )
                 for found in result.boundaries
                 if found.comparison is not None
@@ -196,7 +195,7 @@ class _Prints:
 def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
     """Have what was made of a partition counted, and charged to the principal that asked for it."""
     selected, result = replayed.planned.selected, replayed.result
-    made = [one.boundary.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
+    made = [one.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.still_valid]
     context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
     context.observer.snapshots(

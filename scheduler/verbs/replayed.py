@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, NotRequired, Self
+
+from typing_extensions import TypedDict
 
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
-from resnap.scheduler.job.reports import identity
+from resnap.scheduler.job.reports import Identity, identity
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone
 from resnap.storage.errors import DataError
@@ -79,7 +82,7 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
         )
     yield from unread_warning(replayed.planned.plan)
     for found in result.boundaries:
-        yield from left_out_warning(result.topic_partition, found.boundary.offset, found.left_out)
+        yield from left_out_warning(result.topic_partition, found.offset, found.left_out)
     for known in replayed.planned.still_valid:
         yield from left_out_warning(result.topic_partition, known.offset, known.left_out)
 
@@ -92,7 +95,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
     states = {one.offset: one.state for one in inventory.boundaries}
     result = rebuilt.replayed.result
     for found in result.boundaries:
-        state = states.get(found.boundary.offset, SnapshotState.MISSING)
+        state = states.get(found.offset, SnapshotState.MISSING)
         if state is not SnapshotState.MISSING and not state.is_usable:
             yield Replace.CORRUPT
         if found.comparison is not None and result.proves_wrong(found):
@@ -100,53 +103,60 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
             yield Replace.FALSE_EMPTY if is_empty else Replace.FALSE_PARTIAL
 
 
-def boundary_row(topic_partition: TopicPartition, found: BoundaryResult) -> Row:
-    """Return the outcome of one boundary in a replay."""
-    comparison = found.comparison
-    row: dict[str, object] = {
-        **identity(topic_partition),
-        "offset": found.boundary.offset,
-        "outcome": found.outcome.value,
-        "coverage": found.boundary.coverage.value,
-        "asOfMs": found.as_of_ms,
-        "windowStartOffset": found.window_start_offset,
-        "knownFromOffset": found.known_from_offset,
-        "entries": found.entries if found.outcome is Outcome.REBUILT else None,
-        "sha256": found.digest.sha256 if found.digest else None,
-        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in found.left_out],
-        "reason": found.reason,
-    }
-    if comparison is not None:
-        row["verdict"] = comparison.verdict.value
-        for name, producers in (
-            ("missing", comparison.missing),
-            ("different", comparison.different),
-            ("sweptByBroker", comparison.swept),
-            ("coordinatorEpochLost", comparison.coordinator_lost),
-            ("lastBatchLost", comparison.batch_lost),
-            ("byOlderRules", comparison.older_rules),
-            ("withoutRecords", comparison.unrecorded),
-        ):
-            row |= {name: list(producers.named), f"{name}Count": producers.total}
-    return row
+class LeftOutRow(TypedDict):
+    """A producer without an entry, because its past could not be read."""
+
+    producerId: int
+    reason: str
 
 
-def known_row(topic_partition: TopicPartition, known: CachedBoundary) -> Row:
-    """Return one boundary that an earlier run has made, and that was not made again."""
-    return {
-        **identity(topic_partition),
-        "offset": known.offset,
-        "outcome": "unchanged",
-        "coverage": known.coverage.value,
-        "asOfMs": known.as_of_ms,
-        "windowStartOffset": known.window_start_offset,
-        "knownFromOffset": known.known_from_offset,
-        "entries": known.entries,
-        "sha256": known.digest.sha256,
-        "leftOut": [{"producerId": pid, "reason": reason.value} for pid, reason in known.left_out],
-        "reason": None,
-        "madeMs": known.made_ms,
-    }
+class _BoundaryFacts(TypedDict):
+    """What is known of one boundary, by a replay or by an earlier run: it was not made again then."""
+
+    offset: int
+    outcome: Annotated[str, lambda one: str(getattr(one, "outcome", "unchanged"))]
+    coverage: str
+    asOfMs: int
+    windowStartOffset: int | None
+    knownFromOffset: int
+    entries: Annotated[
+        int | None, lambda one: one.entries if getattr(one, "outcome", Outcome.REBUILT) is Outcome.REBUILT else None
+    ]
+    sha256: Annotated[str | None, "digest.sha256"]
+    leftOut: list[LeftOutRow]
+    reason: Annotated[str | None, lambda one: getattr(one, "reason", None)]
+    madeMs: NotRequired[int]
+    anchor: NotRequired[int | None]
+    verdict: NotRequired[Annotated[str, "comparison.verdict"]]
+    missing: NotRequired[Annotated[list[int], "comparison.missing.named"]]
+    missingCount: NotRequired[Annotated[int, "comparison.missing.total"]]
+    different: NotRequired[Annotated[list[int], "comparison.different.named"]]
+    differentCount: NotRequired[Annotated[int, "comparison.different.total"]]
+    sweptByBroker: NotRequired[Annotated[list[int], "comparison.swept.named"]]
+    sweptByBrokerCount: NotRequired[Annotated[int, "comparison.swept.total"]]
+    coordinatorEpochLost: NotRequired[Annotated[list[int], "comparison.coordinator_lost.named"]]
+    coordinatorEpochLostCount: NotRequired[Annotated[int, "comparison.coordinator_lost.total"]]
+    lastBatchLost: NotRequired[Annotated[list[int], "comparison.batch_lost.named"]]
+    lastBatchLostCount: NotRequired[Annotated[int, "comparison.batch_lost.total"]]
+    byOlderRules: NotRequired[Annotated[list[int], "comparison.older_rules.named"]]
+    byOlderRulesCount: NotRequired[Annotated[int, "comparison.older_rules.total"]]
+    withoutRecords: NotRequired[Annotated[list[int], "comparison.unrecorded.named"]]
+    withoutRecordsCount: NotRequired[Annotated[int, "comparison.unrecorded.total"]]
+
+
+class BoundaryRow(Identity, _BoundaryFacts):
+    """One snapshot of `resnap regenerate`, or of `resnap verify` and `resnap plan --prove`, which give a verdict."""
+
+
+def _boundary_row(topic_partition: TopicPartition, found: BoundaryResult | CachedBoundary) -> Row:
+    return {**identity(topic_partition), **row_of(_BoundaryFacts, found)}
+
+
+class SnapshotsRow(TypedDict):
+    """A partition of a run that made snapshots."""
+
+    boundaries: list[BoundaryRow]
+    warnings: list[str]
 
 
 def _excluded(left_out: object) -> str:
@@ -239,11 +249,11 @@ class ReplayView(View[Result]):
         self._to_replace.update(_to_replace(result))
         for known in result.replayed.planned.still_valid:
             self._known.append((topic_partition, known))
-            yield known_row(topic_partition, known)
+            yield _boundary_row(topic_partition, known)
         self._results.append(found)
         self._boundaries += found.boundaries
         for boundary in found.boundaries:
-            yield {**boundary_row(topic_partition, boundary), "anchor": found.anchor}
+            yield {**_boundary_row(topic_partition, boundary), "anchor": found.anchor}
 
     def table_rows(self, result: Result) -> Iterator[Row]:
         """Yield the totals of a partition, and the boundaries that something is wrong with."""

@@ -19,8 +19,8 @@ from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, ST
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
+from resnap.scheduler.job.reports import Identity
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.documents import Identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError

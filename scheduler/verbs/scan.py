@@ -17,11 +17,10 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
-from resnap.scheduler.job.kafka_releases import faults_of
+from resnap.scheduler.job.kafka_releases import KnownFaultRow, faults_of
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.reports import bytes_of, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import CostRow, Identity, RefusalRow, SizesRow, bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.job.wiring import rules_of
-from resnap.scheduler.output.documents import CostRow, Identity, KnownFaultRow, RefusalRow, SizesRow
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.storage.errors import CancelledError, ResnapError

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import (
     CLUSTER,
@@ -28,8 +29,7 @@ from resnap.scheduler.cli.flags import (
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of, uploading_of
-from resnap.scheduler.job.reports import count_of
-from resnap.scheduler.output.documents import ShipmentRow
+from resnap.scheduler.job.reports import Identity, RefusalRow, count_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, WouldReplay
@@ -250,6 +250,27 @@ def _unsettled(orders: Iterable[TierOrder]) -> Iterator[str]:
             f"{some(number, 'segment')} left alone: the store has a manifest of {them} that cannot be used."
             f" Keep {them} on this disk until what the errors name is repaired."
         )
+
+
+class ShippedRow(TypedDict):
+    """A segment that was shipped."""
+
+    baseOffset: int
+    nextBaseOffset: int
+    bytes: Annotated[int, "size_bytes"]
+    snapshot: str
+    entries: int
+    manifest: Annotated[str, "manifest_key"]
+
+
+class ShipmentRow(Identity):
+    """One partition of `resnap tier`."""
+
+    shipped: list[ShippedRow]
+    already: int
+    lastStableOffset: Annotated[int | None, "eligibility.last_stable_offset"]
+    refused: Annotated[list[RefusalRow], "eligibility.refusals"]
+    blocking: Annotated[RefusalRow | None, "eligibility.blocking"]
 
 
 class TierView(View[Result]):

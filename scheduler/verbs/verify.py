@@ -22,7 +22,6 @@ from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Res
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
-from resnap.scheduler.output.documents import UnfitRow
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import given_flags
@@ -327,6 +326,12 @@ def _nothing_shipped(url: str) -> UsageError:
         " `resnap remote status LOG_DIR --store URL` compares it with what brokers know"
     )
     return UsageError(f"{url} holds no shipped segment", hint=hint)
+
+
+class UnfitRow(TypedDict):
+    """A partition of a run that verified a store, where snapshots are unfit."""
+
+    unfitSnapshots: int
 
 
 class VerifiedRow(TypedDict):

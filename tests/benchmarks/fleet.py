@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from resnap.scheduler.cli import COLLECT_AFTER
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.fleet.collecting import PAGE, Collector
-from resnap.scheduler.output.documents import FleetTopicRow
+from resnap.scheduler.fleet.status import FleetTopicRow
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.settings.service import FleetEntry
 from resnap.storage.log.names import TopicPartition

@@ -49,7 +49,7 @@ def _compare(truth: Truth, fixture: FixtureSet, plans: list[PartitionPlan]) -> O
     results = list(rebuild_locally(plans, sink))
     for result in results:
         for boundary in result.boundaries:
-            made = read_snapshot(snapshot_array_bytes(sink.snapshots[result.topic_partition, boundary.boundary.offset]))
+            made = read_snapshot(snapshot_array_bytes(sink.snapshots[result.topic_partition, boundary.offset]))
             theirs = written_by_the_broker(fixture, boundary, str(result.topic_partition))
             same += not unexplained(made, theirs, truth.expiry, boundary.as_of_ms)
             count += 1

@@ -38,7 +38,7 @@ class Replayed:
 
     def at(self, offset: int) -> BoundaryResult:
         """Return the outcome of the boundary at ``offset``."""
-        return next(made for made in self.result.boundaries if made.boundary.offset == offset)
+        return next(made for made in self.result.boundaries if made.offset == offset)
 
 
 def planned(

@@ -81,8 +81,8 @@ def carried_out(plan: PartitionPlan) -> tuple[PartitionResult, Entries]:
 def check(written: Written, result: PartitionResult, found: Entries, rules: ReplayRules) -> None:
     for boundary in result.boundaries:
         assert boundary.outcome is Outcome.REBUILT
-        entries = found[boundary.boundary.offset]
-        if boundary.boundary.coverage is Coverage.WINDOW:
+        entries = found[boundary.offset]
+        if boundary.coverage is Coverage.WINDOW:
             check_inside(written, boundary, entries, rules)
         else:
             check_beyond(written, boundary, entries)
@@ -251,7 +251,7 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
             second, entries = carried_out(anchored(further, first.anchors))
             begun += second.anchor is not None
             assert entries == {offset: expected_entries[offset] for offset in rest}
-            of_rest = [one for one in expected.boundaries if one.boundary.offset in rest]
+            of_rest = [one for one in expected.boundaries if one.offset in rest]
             assert [one.as_of_ms for one in second.boundaries] == [one.as_of_ms for one in of_rest]
             assert second.first_unstable_offset == expected.first_unstable_offset or not further.runs
     assert begun or not roll or truth.boundaries < 3

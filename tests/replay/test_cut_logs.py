@@ -135,7 +135,7 @@ def check_cut(log: Cut, expected: Path, kept: set[int], truth: Truth | None = No
     firsts = first_batches(log.directory)
     rebuilt_from_snapshots = 0
     for boundary in found.result.boundaries:
-        offset = boundary.boundary.offset
+        offset = boundary.offset
         assert boundary.known_from_offset == log.offsets[0]
         broker, ours = load_snapshot(expected / segment_name(offset, "snapshot")), found.snapshots[offset]
         named = {one.producer_id: one.reason for one in boundary.left_out}

@@ -75,7 +75,7 @@ def test_below_damage_everything_is_rebuilt_and_above_it_nothing(tmp_path: Path)
     content[16] = 9
     damaged.write_bytes(content)
     found = replayed(planned(directory, now_ms=hour(5)))
-    outcomes = {made.boundary.offset: made.outcome for made in found.result.boundaries}
+    outcomes = {made.offset: made.outcome for made in found.result.boundaries}
     assert [outcomes[offset] for offset in (second, third)] == [Outcome.REBUILT] * 2
     assert [outcomes[offset] for offset in outcomes if offset > third] == [Outcome.DAMAGED] * 2
     assert found.snapshots == {offset: whole.snapshots[offset] for offset in (second, third)}
@@ -287,16 +287,16 @@ def test_what_was_made_stays_made_when_only_a_longer_window_meets_damage(tmp_pat
     start = bases(directory)[plan.runs[-1].start - 1]
     (directory / segment_name(start, "log")).write_bytes(b"\1" * 100)
     found = replayed(plan)
-    rebuilt = {made.boundary.offset for made in found.result.boundaries if made.outcome is Outcome.REBUILT}
+    rebuilt = {made.offset for made in found.result.boundaries if made.outcome is Outcome.REBUILT}
     assert found.snapshots.keys() == rebuilt
     assert found.at(bases(directory)[122]).outcome is Outcome.DAMAGED
     assert found.at(bases(directory)[121]).outcome is Outcome.DAMAGED
     assert isinstance(found.result.error, FormatError)
-    within = [made for made in found.result.boundaries if made.boundary.coverage is Coverage.WINDOW]
+    within = [made for made in found.result.boundaries if made.coverage is Coverage.WINDOW]
     assert any(made.outcome is Outcome.REBUILT for made in within)
     for made in within:
         if made.outcome is Outcome.REBUILT:
-            assert found.snapshots[made.boundary.offset] == whole.snapshots[made.boundary.offset]
+            assert found.snapshots[made.offset] == whole.snapshots[made.offset]
 
 
 def test_what_a_limit_leaves_unexplained_is_excluded_and_reported(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_an_older_boundary_is_left_without_reading_where_evidence_names_no_produ
     found = replayed(planned(long_silent(tmp_path), now_ms=hour(123) + 2 * DAY_MS))
     idle = [made for made in found.result.boundaries if made.window_start_offset is None]
     assert len(idle) > 100
-    assert {made.boundary.coverage for made in idle} == {Coverage.BEYOND_WINDOW}
+    assert {made.coverage for made in idle} == {Coverage.BEYOND_WINDOW}
     assert {made.entries for made in idle} == {0}
 
 
@@ -443,7 +443,7 @@ def test_a_snapshot_is_a_file_with_the_reported_digest(tmp_path: Path) -> None:
     directory = a_partition(tmp_path / "log", FOUR_HOURS)
     (result,) = rebuild_locally([planned(directory, now_ms=hour(5))], DirectorySink(tmp_path / "out"))
     for made in result.boundaries:
-        path = tmp_path / "out" / "payments-0" / segment_name(made.boundary.offset, "snapshot")
+        path = tmp_path / "out" / "payments-0" / segment_name(made.offset, "snapshot")
         assert made.digest is not None
         assert made.digest.size_bytes == path.stat().st_size
     assert not list((tmp_path / "out").rglob("*.tmp"))

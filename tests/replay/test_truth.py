@@ -64,7 +64,7 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
                 broker = written_by_the_broker(fixture, boundary, partition)
                 rebuilt = load_snapshot(snapshot_path(root, partition, boundary))
                 alive = {pid: e for pid, e in broker.items() if not truth.expiry.is_expired(e, now_ms)}
-                if boundary.boundary.coverage is Coverage.WINDOW:
+                if boundary.coverage is Coverage.WINDOW:
                     assert alive.keys() <= rebuilt.keys()
                     assert unexplained(rebuilt, alive, truth.expiry, now_ms) == []
                 else:

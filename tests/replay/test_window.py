@@ -53,7 +53,7 @@ def was_silent(written: Written, producer_id: int, below: int, silence_ms: int) 
 
 def check_inside(written: Written, result: BoundaryResult, found: dict[int, ProducerEntry], rules: ReplayRules) -> None:
     """The entries are those of the whole log that survive; only a coordinator epoch may be forgotten by silence."""
-    offset = result.boundary.offset
+    offset = result.offset
     kept_after_ms = rules.kept_after_ms(result.as_of_ms)
     expected = {
         pid: entry
@@ -74,7 +74,7 @@ def check_beyond(written: Written, result: BoundaryResult, found: dict[int, Prod
     """The entries are those whose transaction spans the boundary and was aborted later, or hangs."""
     expected = {
         pid: entry._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
-        for pid, entry in written.states[result.boundary.offset].items()
+        for pid, entry in written.states[result.offset].items()
         if entry.has_open_transaction and not written.ends.get((pid, entry.current_txn_first_offset), False)
     }
     # One that is committed later may be there, if a snapshot happens to show it.
@@ -82,9 +82,7 @@ def check_beyond(written: Written, result: BoundaryResult, found: dict[int, Prod
     assert named.items() >= expected.items()
     for pid in named.keys() - expected.keys():
         assert pid in result.boundary.evidence.spanning
-        assert named[pid] == written.states[result.boundary.offset][pid]._replace(
-            coordinator_epoch=NO_COORDINATOR_EPOCH
-        )
+        assert named[pid] == written.states[result.offset][pid]._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
 
 
 @thorough
@@ -96,10 +94,10 @@ def test_a_window_as_of_now_equals_the_whole_log(drawn: list[Move], late_ms: int
         written = write(simulation, Path(directory))
         result, found = rebuild(written, **rules)
     for boundary in result.boundaries:
-        if boundary.boundary.coverage is Coverage.WINDOW:
-            check_inside(written, boundary, found[boundary.boundary.offset], ReplayRules(expiry=EXPIRY, **rules))
+        if boundary.coverage is Coverage.WINDOW:
+            check_inside(written, boundary, found[boundary.offset], ReplayRules(expiry=EXPIRY, **rules))
         else:
-            check_beyond(written, boundary, found[boundary.boundary.offset])
+            check_beyond(written, boundary, found[boundary.offset])
 
 
 @thorough
@@ -114,7 +112,7 @@ def test_a_window_as_of_roll_equals_the_whole_log(drawn: list[Move], last: int) 
         whole, _ = rebuild(written, wanted=wanted, full=True, **rules)
     for boundary, of_whole in zip(result.boundaries, whole.boundaries, strict=True):
         assert boundary.as_of_ms == of_whole.as_of_ms
-        check_inside(written, boundary, found[boundary.boundary.offset], ReplayRules(expiry=EXPIRY, **rules))
+        check_inside(written, boundary, found[boundary.offset], ReplayRules(expiry=EXPIRY, **rules))
 
 
 @thorough
@@ -138,13 +136,13 @@ def test_what_a_limited_reach_cannot_know_is_excluded_and_never_guessed(
         written = write(simulation, Path(directory))
         result, found = rebuild(written, wanted=written.partition.boundaries[-4:], **rules)
     for boundary in result.boundaries:
-        if boundary.boundary.coverage is Coverage.BEYOND_WINDOW:
+        if boundary.coverage is Coverage.BEYOND_WINDOW:
             continue
         kept_after_ms = ReplayRules(expiry=EXPIRY, **rules).kept_after_ms(boundary.as_of_ms)
-        expected = written.states[boundary.boundary.offset]
+        expected = written.states[boundary.offset]
         left_out = {producer.producer_id for producer in boundary.left_out}
         alive = {pid for pid, e in expected.items() if e.has_open_transaction or e.timestamp > kept_after_ms}
-        entries = found[boundary.boundary.offset]
+        entries = found[boundary.offset]
         assert entries.keys() | left_out == alive
         assert entries.keys().isdisjoint(left_out)
         for pid, entry in entries.items():

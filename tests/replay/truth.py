@@ -87,7 +87,7 @@ def written_by_the_broker(fixture: FixtureSet, result: BoundaryResult, partition
 
 def snapshot_path(root: Path, partition: str, result: BoundaryResult) -> Path:
     """Return where the snapshot at the boundary of ``result`` lies below ``root``."""
-    return root / partition / f"{result.boundary.offset:020d}.snapshot"
+    return root / partition / f"{result.offset:020d}.snapshot"
 
 
 def unexplained(

@@ -10,7 +10,7 @@ import typer
 
 from resnap.scheduler.cli.flags import PARTITIONS
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View, unread
-from resnap.scheduler.output.documents import Identity
+from resnap.scheduler.job.reports import Identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.log.record_batch import read_header

@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 from typing_extensions import TypedDict
 
-from resnap.scheduler.output.documents import Identity
+from resnap.scheduler.job.reports import Identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.log.names import TopicPartition
@@ -34,13 +34,14 @@ class PartRow(TypedDict):
 
 
 class WholeRow(Identity):
-    """A whole; its module has no postponed annotations, or ``NotRequired`` would not be seen."""
+    """A whole."""
 
     first: PartRow | None
     others: list[PartRow]
     name: Annotated[str | None, "owner.name", Column(title="OWNER")]
     count: Annotated[int, lambda one: len(one.others), Column(title="PARTS"), Column(title="AGAIN")]
     more: NotRequired[int]
+    size: NotRequired[Annotated[int | None, "owner.size_bytes"]]
 
 
 def test_a_row_has_what_its_keys_name_in_their_types_and_its_columns() -> None:
@@ -53,6 +54,8 @@ def test_a_row_has_what_its_keys_name_in_their_types_and_its_columns() -> None:
     assert type(row["others"][0]["shade"]) is str
     one.first, one.owner = part, SimpleNamespace(name="x")
     assert (row_of(WholeRow, one)["first"], row_of(WholeRow, one)["name"]) == (inner, "x")
+    one.owner, one.more = SimpleNamespace(name="x", size_bytes=None), 1
+    assert (row_of(WholeRow, one)["more"], row_of(WholeRow, one)["size"]) == (1, None)
     assert [(column.key, column.heading) for column in columns_of(WholeRow)] == [
         ("partition", "PARTITION"), ("name", "OWNER"), ("count", "PARTS"), ("count", "AGAIN"),
     ]  # fmt: skip

@@ -285,7 +285,7 @@ def test_a_planned_replay_compares_with_the_snapshots_of_the_directory_or_with_t
     facts, wanted = load_facts(inventory.partition), inventory.partition.boundaries
     usable = usable_snapshots(inventory)
     (own,) = rebuild_locally([plan_replay(inventory, facts, wanted, ROLL)], MemorySink())
-    assert {b.boundary.offset for b in own.boundaries if b.comparison is not None} == set(usable)
+    assert {b.offset for b in own.boundaries if b.comparison is not None} == set(usable)
     (none,) = rebuild_locally([plan_replay(inventory, facts, wanted, ROLL, compare={})], MemorySink())
     assert {b.comparison for b in none.boundaries} == {None}
     assert [b.digest for b in none.boundaries] == [b.digest for b in own.boundaries]

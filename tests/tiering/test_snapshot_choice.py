@@ -72,7 +72,7 @@ def test_the_brokers_own_is_shipped_where_it_is_proven_and_the_rebuilt_one_elsew
 
 def test_every_chosen_snapshot_is_what_the_broker_wrote(order: Order, fixture_set: Sets) -> None:
     for result in results(order):
-        expected = fixture_set(UPGRADED).expected / snapshot_key(PAYMENTS, result.boundary.offset)
+        expected = fixture_set(UPGRADED).expected / snapshot_key(PAYMENTS, result.offset)
         assert read_snapshot(chosen(order, result).body) == load_snapshot(expected)
 
 
@@ -97,17 +97,17 @@ def test_what_a_replay_has_not_proven_is_replaced(verdict: Verdict, order: Order
     result = replace(one(order, existing=True), comparison=Comparison(verdict=verdict))
     found = chosen(order, result)
     assert found.origin.how is SnapshotHow.REGENERATED
-    assert found.body == (order.staged / snapshot_key(PAYMENTS, result.boundary.offset)).read_bytes()
+    assert found.body == (order.staged / snapshot_key(PAYMENTS, result.offset)).read_bytes()
 
 
 def test_a_false_empty_snapshot_of_a_broker_is_found_out_and_replaced(data: Path, tmp_path: Path) -> None:
-    offset = one(an_order(data, tmp_path / "before"), existing=True).boundary.offset
+    offset = one(an_order(data, tmp_path / "before"), existing=True).offset
     path = data / snapshot_key(PAYMENTS, offset)
     before = load_snapshot(path)
     assert before
     path.write_bytes(snapshot_bytes([]))
     order = an_order(data, tmp_path / "after")
-    (result,) = (found for found in results(order) if found.boundary.offset == offset)
+    (result,) = (found for found in results(order) if found.offset == offset)
     assert result.comparison is not None
     assert result.comparison.verdict is Verdict.FALSE_EMPTY
     assert read_snapshot(chosen(order, result).body) == before
@@ -141,7 +141,7 @@ def test_the_rebuilt_one_is_shipped_where_the_brokers_own_is_gone_meanwhile(
 
 def test_a_staged_snapshot_that_changed_is_not_shipped(order: Order) -> None:
     result = one(order, existing=False)
-    path = order.staged / snapshot_key(PAYMENTS, result.boundary.offset)
+    path = order.staged / snapshot_key(PAYMENTS, result.offset)
     path.write_bytes(snapshot_bytes([]))
     with pytest.raises(VerificationError, match=path.name):
         chosen(order, result)
@@ -165,7 +165,7 @@ def test_beyond_the_window_nothing_is_called_proven(data: Path, tmp_path: Path) 
     rules = rules_at(newest_ms(data) + 2 * HOUR_MS)
     order = an_order(data, tmp_path / "staged", rules=rules)
     hows = {chosen(order, result).origin.how for result in results(order)}
-    assert {result.boundary.coverage for result in results(order)} == {Coverage.BEYOND_WINDOW}
+    assert {result.coverage for result in results(order)} == {Coverage.BEYOND_WINDOW}
     assert hows == {SnapshotHow.KEPT, SnapshotHow.BEYOND_WINDOW}
 
 

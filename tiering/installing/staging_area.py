@@ -23,7 +23,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.replay.boundary_state import harmful
-from resnap.replay.results import BoundaryResult
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file, parser_says
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import (
@@ -40,6 +39,7 @@ from resnap.storage.sources.files import GONE, PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from resnap.replay.results import BoundaryResult
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
@@ -387,13 +387,12 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBo
     base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
     prints = []
     for one in found:
-        offset = one.boundary.offset if isinstance(one, BoundaryResult) else one.offset
         if one.digest is not None:
-            read_from = base_of[offset] if one.window_start_offset is None else one.window_start_offset
+            base, read_from = base_of[one.offset], one.window_start_offset
             prints.append(
                 StagedPrint(
-                    offset=offset,
-                    depends_from=min(read_from, base_of[offset]),
+                    offset=one.offset,
+                    depends_from=base if read_from is None else min(base, read_from),
                     size_bytes=one.digest.size_bytes,
                     sha256=one.digest.sha256,
                     left_out=len(harmful(one.left_out)),

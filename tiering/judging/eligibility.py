@@ -124,7 +124,7 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
         raise AssertionError(f"a replay of {result.topic_partition} is not of another partition")
     last_stable_offset = _last_stable_offset(candidates.high_watermark, result.first_unstable_offset)
     everywhere = _by_batches(candidates.inventory, result)
-    outcomes = {boundary.boundary.offset: boundary for boundary in result.boundaries}
+    outcomes = {boundary.offset: boundary for boundary in result.boundaries}
     unread_from = _unread_from(candidates.inventory.partition, result)
     eligible, refusals = [], list(candidates.refusals)
     unreadable: _Found | None = None
@@ -225,7 +225,7 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
     if boundary is None or boundary.outcome is Outcome.REBUILT:
         return None
     if boundary.outcome is Outcome.UNEXPLAINED:
-        raise AssertionError(f"the replay has no final result at offset {boundary.boundary.offset}")
+        raise AssertionError(f"the replay has no final result at offset {boundary.offset}")
     detail = boundary.reason or "the replay did not reach it"
     if boundary.outcome in BLIND:
         return _blind(boundary.outcome, detail, replay)

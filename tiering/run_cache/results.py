@@ -206,16 +206,16 @@ def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | No
         return None
     comparison = result.comparison
     return CachedBoundary(
-        offset=result.boundary.offset,
+        offset=result.offset,
         as_of_ms=result.as_of_ms,
         made_ms=made_ms,
-        coverage=result.boundary.coverage,
+        coverage=result.coverage,
         window_start_offset=result.window_start_offset,
         known_from_offset=result.known_from_offset,
         entries=result.entries,
         digest=result.digest,
         left_out=result.left_out,
-        evidence=evidence_key(result.boundary.evidence, result.boundary.coverage, result.window_start_offset),
+        evidence=evidence_key(result.boundary.evidence, result.coverage, result.window_start_offset),
         proven=comparison.sha256 if comparison is not None and comparison.verdict == "proven" else None,
     )
 

@@ -165,7 +165,7 @@ class Shipper:
                 provenance=replace(provenance, apart=left.apart),
                 left=left,
                 shipped=shipped,
-                rebuilt={boundary.boundary.offset: boundary for boundary in result.boundaries},
+                rebuilt={boundary.offset: boundary for boundary in result.boundaries},
                 lease=hold_lease,
             ).ship(shipment)
         return shipment

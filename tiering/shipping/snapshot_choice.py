@@ -54,7 +54,7 @@ def choose_snapshot(
         StoreError: it cannot be read.
 
     """
-    in_window = result.boundary.coverage is Coverage.WINDOW
+    in_window = result.coverage is Coverage.WINDOW
     own = _uncontradicted(result, sources)
     if own is not None:
         how = SnapshotHow.PROVEN if in_window and own.is_proven else SnapshotHow.KEPT
@@ -67,7 +67,7 @@ def rebuilt_snapshot(
     topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
 ) -> ChosenSnapshot:
     """Return the replay's snapshot for the boundary of ``result``; raises as ``choose_snapshot`` does."""
-    in_window = result.boundary.coverage is Coverage.WINDOW
+    in_window = result.coverage is Coverage.WINDOW
     how = SnapshotHow.REGENERATED if in_window else SnapshotHow.BEYOND_WINDOW
     return ChosenSnapshot(
         body=_staged(topic_partition, result, staged), origin=_origin(result, rules, how, result.entries)
@@ -97,7 +97,7 @@ def _uncontradicted(result: BoundaryResult, sources: Sources) -> _Own | None:
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:
-    key = snapshot_key(topic_partition, result.boundary.offset)
+    key = snapshot_key(topic_partition, result.offset)
     body = staged.get(key)
     if digest_of(body) != result.digest:
         raise VerificationError(f"{staged.url}/{key}: not what the replay wrote there", hint="run again")

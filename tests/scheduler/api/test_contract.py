@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
-from resnap.scheduler.output import documents
 from resnap.scheduler.verbs import planned, scan
+from resnap.scheduler.verbs.replayed import SnapshotsRow
+from resnap.scheduler.verbs.tier import ShipmentRow
 from tests.scheduler.api.whole import Whole, whole
 from tests.schemas import check_row
 
@@ -124,8 +125,8 @@ def test_rows_of_runs_plans_and_partitions_are_as_the_description_says(service: 
     out, store = f"{service.directory}/out", f"file://{service.directory}/store"
     asked = {
         planned.PlanRow: ("/v1/replays", {"destination": out, "dryRun": True}),
-        documents.SnapshotsRow: ("/v1/replays", {"destination": out}),
-        documents.ShipmentRow: ("/v1/replays", {"kind": "tier", "destination": store}),
+        SnapshotsRow: ("/v1/replays", {"destination": out}),
+        ShipmentRow: ("/v1/replays", {"kind": "tier", "destination": store}),
     }
     with service.client() as client:
         shapes = client.get("/openapi.json").json()["components"]["schemas"]

@@ -11,9 +11,9 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.app import create_app
-from resnap.scheduler.output.documents import CensusRow
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
+from resnap.scheduler.verbs.census import CensusRow
 from tests.scheduler.api.serving import listening
 from tests.scheduler.api.whole import Whole, whole
 from tests.schemas import check_row
