@@ -1,4 +1,4 @@
-"""The steps of repairing a store: find the parts that a replay proves wrong, and replace them.
+"""Repairs a store: ``repair`` has the steps, one after the other, from reading it back to naming what stays wrong.
 
 A snapshot is replaced if no broker could load it, if it has no entries although the replay found producers, or if a
 replay without omitted producers contradicts it. A transaction index is replaced if the batches contradict it, and all
@@ -29,6 +29,7 @@ from resnap.storage.errors import (
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
+from resnap.storage.stores.urls import open_store
 from resnap.storage.words import some
 from resnap.tiering.repairing.originals import Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
@@ -38,9 +39,11 @@ from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
+from resnap.tiering.tier import staging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.watching import Progress
@@ -109,17 +112,63 @@ class RepairedPartition:
     """Transactions that are open, by offset, where the replay knows all of them."""
 
 
-@dataclass(slots=True, kw_only=True)
-class StoreRepair:
-    """One repair of a store; its snapshots are rebuilt into ``staged``."""
+def repair(
+    checks: Sequence[StoreCheck],
+    replacer: Replacer | None,
+    now_ms: Callable[[], int],
+    progress: Callable[..., AbstractContextManager[Sequence[Progress]]],
+    report: Callable[[Sequence[PartRepair]], None],
+) -> None:
+    """Replace what is wrong in the parts of a store, one for each layout; without a replacer nothing is written.
+
+    ``report`` is called with them at the end, also if the repair is cut short.
+
+    Raises:
+        ConfigurationError: a segment is encrypted, and its key is not at hand.
+        VerificationError: the store holds other bytes than it was sent.
+        StoreError: the store failed.
+        ResnapError: the replay failed.
+
+    """
+    engine = checks[0].engine
+    with (
+        staging(checks[0].part.store, is_remote=engine.is_remote) as staged,
+        progress("read", "replay") as (reading, replaying),
+    ):
+        rebuilt = open_store(staged, engine.s3)
+        parts = [PartRepair(check, rebuilt, replacer, now_ms) for check in checks]
+        try:
+            for part in parts:
+                # Put back what a killed run has replaced in a segment: this run then does all of it.
+                part.put_back_unfinished()
+                # Read each segment back, and keep what is wrong with its objects.
+                part.read_back(reading)
+            for part in parts:
+                # Replay, staging the snapshots, after the transaction indexes of a partition are compared with its
+                # batches; replace each snapshot that is proven wrong, and the index of its segment with it.
+                part.replace_snapshots(staged, reading, replaying)
+                # Replace the other wrong indexes: by now more is known of what was open below them.
+                for partition in part.partitions:
+                    part.replace_indexes(partition)
+                # Name what stays wrong, and offsets that no part has.
+                part.name_problems()
+                part.name_gaps({log for other in checks if other is not part.check for log in other.joined()})
+                part.release()
+        finally:
+            for part in parts:
+                part.release()
+            report(parts)
+
+
+@dataclass(slots=True)
+class PartRepair:
+    """The repair of what a store holds in one layout."""
 
     check: StoreCheck
-    staged: ObjectStore
-    replacer: Replacer | None
-    """None for a dry run."""
-    now_ms: Callable[[], int]
-    joined: Collection[Log] = ()
-    """Partitions of which the rest lies in another layout of the store, where their gaps are named."""
+    _staged: ObjectStore
+    """Where snapshots are rebuilt."""
+    _replacer: Replacer | None
+    _now_ms: Callable[[], int]
     partitions: list[RepairedPartition] = field(default_factory=list)
     failures: list[ResnapError] = field(default_factory=list)
     """Of no partition that could be read."""
@@ -134,51 +183,9 @@ class StoreRepair:
     _lease: ExitStack = field(default_factory=ExitStack)
     _held: tuple[str, Tenure] | None = None
 
-    def run(self, reading: Progress, replaying: Progress) -> None:
-        """Check and replay all stored segments, and replace what is wrong.
-
-        Raises:
-            ConfigurationError: a segment is encrypted, and its key is not at hand.
-            VerificationError: the store holds other bytes than it was sent.
-            StoreError: the store failed.
-            ResnapError: the replay failed.
-
-        """
-        self.check.aborted_in = partial(self._judged, reading)
-        try:
-            for found in StoredSnapshots(self.check).compared(replaying):
-                self._take(found)
-            for partition in self.partitions:
-                self._take_indexes(partition)
-            self._name_the_rest()
-            self._name_gaps()
-        finally:
-            self._lease.close()
-
-    def read_back(self, progress: Progress) -> None:
-        """Read all segments back, after undoing what unfinished runs have replaced; before ``run``.
-
-        Raises:
-            ConfigurationError: a segment is encrypted, and its key is not at hand.
-            StoreError: the store failed.
-
-        """
-        try:
-            self._put_back_unfinished()
-        finally:
-            self._lease.close()
-        for verified in self.check.segments(progress):
-            key = verified.manifest_key
-            if verified.manifest is not None and key in self.check.asked_for:
-                self._manifests[f"{self.check.part.store.url}/{verified.manifest.snapshot_key}"] = key
-            self._problems[key] = verified.problems
-        # The repair itself reports what it cannot read, by partition.
-        self.check.unreadable.clear()
-        self.check.with_problems.clear()
-
-    def _put_back_unfinished(self) -> None:
-        """Undo what a killed run has replaced in a segment: this run then does all of it."""
-        for folder in folders_in(self.check.part.store) if self.replacer is not None else ():
+    def put_back_unfinished(self) -> None:
+        """Undo what killed runs have begun."""
+        for folder in folders_in(self.check.part.store) if self._replacer is not None else ():
             if not folder.is_unfinished:
                 continue
             try:
@@ -189,6 +196,24 @@ class StoreRepair:
             except (FormatError, NotUndoneError, LockedError) as error:
                 self.failures.append(error)
             self.check.list_again()
+        self.release()
+
+    def read_back(self, progress: Progress) -> None:
+        """Read all segments back."""
+        for verified in self.check.segments(progress):
+            key = verified.manifest_key
+            if verified.manifest is not None and key in self.check.asked_for:
+                self._manifests[f"{self.check.part.store.url}/{verified.manifest.snapshot_key}"] = key
+            self._problems[key] = verified.problems
+        # The repair itself reports what it cannot read, by partition.
+        self.check.unreadable.clear()
+        self.check.with_problems.clear()
+
+    def replace_snapshots(self, staged: str, reading: Progress, replaying: Progress) -> None:
+        """Replay each partition into ``staged``, and replace its snapshots that are proven wrong."""
+        self.check.sink, self.check.aborted_in = staged, partial(self._judged, reading)
+        for found in StoredSnapshots(self.check).compared(replaying):
+            self._take(found)
 
     def _judged(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:
         """Check the transaction indexes of a partition, and return the transactions aborted in its segments."""
@@ -208,7 +233,7 @@ class StoreRepair:
             partition = RepairedPartition(topic_partition=topic_partition, topic_id=inventory.topic_id, lease=lease)
             self.partitions.append(partition)
         else:  # what lies above a gap
-            self._take_indexes(partition)
+            self.replace_indexes(partition)
             partition.open_at = {}
         beside = {f"{self.check.part.store.url}/{key}" for key in self.check.judged_beside}
         partition.segments += sum(one.path not in beside for one in inventory.segments)
@@ -225,7 +250,7 @@ class StoreRepair:
             partition.read = []
         return {one.segment.path: one.known for one in judged if one.known is not None}
 
-    def _name_the_rest(self) -> None:
+    def name_problems(self) -> None:
         """Report problems of segments that are neither repaired nor reported yet."""
         of = {self._manifests[path]: partition for path, partition in self._at.items() if path in self._manifests}
         for key, problems in self._problems.items():
@@ -242,11 +267,14 @@ class StoreRepair:
         of_name = (one for one in self.partitions if one.topic_partition == topic_partition)
         return next((one for one in of_name if (one.topic_id, one.lease) == (topic_id, lease)), None)
 
-    def _name_gaps(self) -> None:
-        """Report offsets that no log has: above them, open transactions and live producers are unknown."""
+    def name_gaps(self, joined: Collection[Log]) -> None:
+        """Report offsets that no log has: above them, open transactions and live producers are unknown.
+
+        The gaps of ``joined``, of which the rest is in another part, are named there.
+        """
         for chain in self.check.chains():
             at = chain.topic_partition
-            if (at, chain.topic_id) in self.joined:
+            if (at, chain.topic_id) in joined:
                 continue
             partition = self._find(at, chain.topic_id, lease_place(chain.cluster_id, at))
             failures = self.failures if partition is None else partition.failures
@@ -272,7 +300,7 @@ class StoreRepair:
             partition.failures.append(refused)
         elif replayed is not None:
             rules, result = replayed.plan.rules, replayed.result
-            made = rebuilt_snapshot(partition.topic_partition, result, rules, self.staged)
+            made = rebuilt_snapshot(partition.topic_partition, result, rules, self._staged)
             index = partition.indexes.get(found.key)
             index = partition.indexes.pop(found.key) if index is not None and index.is_all_known else None
             self._replace(partition, found.key, index, found, made)
@@ -283,10 +311,10 @@ class StoreRepair:
         result = replayed.result
         is_whole = result.outcome is Outcome.REBUILT and not harmful(result.left_out)
         if partition.read and is_whole and result.coverage is Coverage.WINDOW:
-            made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self.staged)
+            made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self._staged)
             partition.open_at[result.offset] = open_in(made.body)
 
-    def _take_indexes(self, partition: RepairedPartition) -> None:
+    def replace_indexes(self, partition: RepairedPartition) -> None:
         """Replace the wrong indexes of segments whose snapshots stay."""
         right = {one.segment.path: one for one in judge_indexes(partition.read, partition.open_at)}
         for key, index in partition.indexes.items():
@@ -376,7 +404,7 @@ class StoreRepair:
         store, keys = self.check.part.store, self.check.engine.reading.sources.keys
         versions = Versions(store=store)
         rewritten = self.check.part.layout.rewritten(versions.body, repair.manifest_key, parts, keys)
-        if self.replacer is None:
+        if self._replacer is None:
             return True
         topic_partition = partition.topic_partition
         record = Record(
@@ -391,14 +419,19 @@ class StoreRepair:
 
     def _hold(self, place: str) -> Replacer:
         """Return a replacer that holds the lease of ``place``; any other lease is released."""
-        if self.replacer is None:
+        if self._replacer is None:
             raise AssertionError("a dry run replaces nothing")
         if self._held is None or self._held[0] != place:
-            self._lease.close()
-            taken = leased(self.check.part.store, place, who=f"{this_run()} (repair)", now_ms=self.now_ms())
+            self.release()
+            taken = leased(self.check.part.store, place, who=f"{this_run()} (repair)", now_ms=self._now_ms())
             self._held = place, self._lease.enter_context(taken)
-        self.replacer.hold_lease = self._held[1].hold
-        return self.replacer
+        self._replacer.hold_lease = self._held[1].hold
+        return self._replacer
+
+    def release(self) -> None:
+        """Let other runs work on the partition that was repaired last."""
+        self._held = None
+        self._lease.close()
 
 
 _AS_FAR_AS_KNOWN = (

@@ -34,18 +34,16 @@ from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import leased, this_run
 from resnap.tiering.store_check import store_checks
-from resnap.tiering.store_repair import RepairedPartition, StoreRepair
-from resnap.tiering.tier import staging
+from resnap.tiering.store_repair import PartRepair, RepairedPartition, repair
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.store_check import StoreCheck
 
 _ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
 
@@ -94,7 +92,7 @@ class Undone(Result):
     record: Record
 
 
-def run(request: Asked, context: Context) -> Iterator[Result]:
+def run(request: Asked, context: Context) -> Results[Result]:
     """Return what is repaired, partition by partition; or what is put back, segment by segment.
 
     Raises:
@@ -114,7 +112,18 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         raise nothing_in(request.scope) if request.scope.topics else _nothing_tiered(request.url)
     name = f"{datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
-    return _repair(checks, context, replacer)
+    is_dry = context.settings.dry_run
+
+    def do(listener: Callable[[Result], None]) -> None:
+        listener(Begun(run=name))
+
+        def report(parts: Sequence[PartRepair]) -> None:
+            for result in _results(parts, is_dry=is_dry):
+                listener(result)
+
+        repair(checks, None if is_dry else replacer, context.clock.now_ms, context.progress, report)
+
+    return do
 
 
 def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources) -> None:
@@ -143,39 +152,10 @@ def _is_conditional(store: ObjectStore, request: Asked, context: Context) -> boo
     return True
 
 
-def _repair(checks: Sequence[StoreCheck], context: Context, replacer: Replacer) -> Iterator[Result]:
-    engine, is_dry = checks[0].engine, context.settings.dry_run
-    yield Begun(run=replacer.run)
-    with (
-        staging(checks[0].part.store, is_remote=engine.is_remote) as staged,
-        context.progress("read", "replay") as (reading, replaying),
-    ):
-        repairs = []
-        for check in checks:
-            check.sink = staged
-            repair = StoreRepair(
-                check=check,
-                staged=open_store(staged, engine.s3),
-                replacer=None if is_dry else replacer,
-                now_ms=context.clock.now_ms,
-            )
-            repairs.append(repair)
-        try:
-            for repair in repairs:
-                repair.read_back(reading)
-            for repair in repairs:
-                repair.joined = {one for other in checks if other is not repair.check for one in other.joined()}
-                repair.run(reading, replaying)
-        except (KeyboardInterrupt, Exception):
-            yield from _results(repairs, is_dry=is_dry)
-            raise
-        yield from _results(repairs, is_dry=is_dry)
-
-
-def _results(repairs: Sequence[StoreRepair], *, is_dry: bool) -> Iterator[Result]:
-    yield Result(faults=tuple(failure for repair in repairs for failure in repair.failures))
+def _results(parts: Sequence[PartRepair], *, is_dry: bool) -> Iterator[Result]:
+    yield Result(faults=tuple(failure for part in parts for failure in part.failures))
     done = PartitionState.PLANNED if is_dry else PartitionState.DONE
-    for one in (one for repair in repairs for one in repair.partitions):
+    for one in (one for part in parts for one in part.partitions):
         yield Repaired(
             topic_partition=one.topic_partition,
             state=PartitionState.FAILED if one.failures else done if one.repaired else PartitionState.NOTHING_TO_DO,
@@ -290,11 +270,10 @@ class RepairView(View[Result]):
         one = result.partition
         if one.repaired:
             self._known_from[one.topic_partition] = max((plan.known_from() for plan in one.plans), default=0)
-        for repair in one.repaired:
-            self._totals["snapshots"] += repair.check is not None
-            self._totals["transactionIndexes"] += repair.index is not None
+        self._totals["snapshots"] += sum(segment.check is not None for segment in one.repaired)
+        self._totals["transactionIndexes"] += sum(segment.index is not None for segment in one.repaired)
         self._totals["segments"] += one.segments
-        self._totals["repaired"] += len({repair.manifest_key for repair in one.repaired})
+        self._totals["repaired"] += len({segment.manifest_key for segment in one.repaired})
         self._totals["notRepaired"] += len(one.failures)
         return {**row_of(RepairRow, one)}
 

@@ -15,7 +15,7 @@ from resnap.storage.errors import StoreAccessError
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import LEASE_PREFIX, lease_place, leased
 from tests import schemas
 from tests.cases import mostly_slow
 from tests.scheduler.aiven_files import ABORTED
@@ -308,6 +308,25 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
         assert scene.repair("--undo", ran.document["summary"]["run"]).code == 0
         assert scene.contents() == wrong
         shutil.rmtree(scene.files.store)
+
+
+def test_what_a_killed_run_has_left_is_put_back_and_then_repaired_under_a_lease(
+    scene_of: Callable[[str], Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of("flat")
+    scene.damage()
+    repair_killed(scene, monkeypatch)
+    honest, is_held = LocalObjectStore.replace, list[bool]()
+
+    def noted(store: LocalObjectStore, key: str, body: bytes, *, etag: str) -> None:
+        if ".resnap" not in key:
+            is_held.append(any(path.is_file() for path in (scene.files.store / LEASE_PREFIX).rglob("*")))
+        honest(store, key, body, etag=etag)
+
+    monkeypatch.setattr(LocalObjectStore, "replace", noted)
+    assert scene.repair().code == 0
+    assert len(is_held) > 2
+    assert all(is_held)
 
 
 def test_what_retention_deletes_after_a_killed_run_keeps_no_later_run_from_repairing(

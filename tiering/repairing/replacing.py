@@ -42,7 +42,6 @@ from resnap.tiering.repairing.originals import (
     current,
     folders_in,
     named_by_records,
-    read_record,
     write_record,
 )
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.segments import Rewritten
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.originals import Folder, Record
+    from resnap.tiering.repairing.originals import Record
 
 
 class NotUndoneError(VerificationError):
@@ -325,18 +324,6 @@ class Replacer:
         for info in list(self.store.list(f"{folder}/")):
             self.hold_lease()
             self.store.delete(info.key)
-
-    def undo(self, folder: Folder) -> Record:
-        """Restore the originals in ``folder``, and return the record.
-
-        Raises:
-            FormatError: the record is damaged.
-            NotUndoneError, LockedError, StoreError: as ``put_back``.
-
-        """
-        record = read_record(self.store, folder.path)
-        self.put_back(folder.path, record)
-        return record
 
     def _names(self, folder: str) -> frozenset[str]:
         return frozenset(info.key.rpartition("/")[2] for info in self.store.list(f"{folder}/"))
