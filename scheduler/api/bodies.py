@@ -6,12 +6,12 @@ from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
 from resnap.scheduler.job.contract import Door, Verb
 from resnap.scheduler.runs.run import RunRequest
-from resnap.scheduler.settings.declaration import declared_in
+from resnap.scheduler.settings.declaration import KnownKeys, declared_in
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.settings.values import parse_as_of
 
@@ -49,10 +49,10 @@ _ALWAYS: Final = {"boundaries", "dry_run", "verify_crc"}
 """What a body decides even where it does not name it."""
 
 
-class Form(BaseModel):
+class Form(KnownKeys):
     """Camel case outside, and nothing that is not known."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class Asked(Form):

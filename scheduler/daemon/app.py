@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import iter_route_contexts
@@ -17,8 +17,9 @@ from resnap.scheduler.api import audit, fleet, partitions, plans, probes, proble
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import LOGIN_PATH, audited, checked, counted, with_headers
 from resnap.scheduler.api.openapi import describe, operation_id
-from resnap.scheduler.api.problem_kinds import KINDS, MethodNotAllowedError
+from resnap.scheduler.api.problem_kinds import KINDS, InvalidRequestError, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
+from resnap.scheduler.settings.values import meant
 from resnap.scheduler.web import administration, login, overview, producers, rendering
 from resnap.scheduler.web import fleet as fleet_pages
 from resnap.scheduler.web import partitions as partition_pages
@@ -28,7 +29,10 @@ from resnap.scheduler.web.error_page import opens_page, with_error_pages
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from fastapi import Request, Response
+    from collections.abc import Iterator
+
+    from fastapi import Response
+    from fastapi.dependencies.models import Dependant
 
     from resnap.scheduler.access.control import AccessControl
     from resnap.scheduler.service.services import Services
@@ -45,8 +49,9 @@ def create_app(services: Services, version: str) -> FastAPI:
         generate_unique_id_function=operation_id,
     )  # fmt: skip
     app.state.services, app.state.feeds = services, EventFeeds(services)
-    for part in (probes, partitions, runs, plans, schedules, fleet, audit):
-        app.include_router(part.router)
+    app.include_router(probes.router)
+    for part in (partitions, runs, plans, schedules, fleet, audit):
+        app.include_router(part.router, dependencies=[Depends(_no_other_parameters)])
     page_modules = (login, overview, partition_pages, producers, run_pages, plan_pages, administration, fleet_pages)
     for pages in (*page_modules, rendering):
         app.include_router(pages.router)
@@ -69,6 +74,20 @@ def guard(app: FastAPI, access: AccessControl) -> None:
     app.add_middleware(audited, access=access)
     app.add_middleware(with_headers, random_bytes=access.random_bytes)
     app.add_middleware(with_error_pages)
+
+
+async def _no_other_parameters(request: Request) -> None:
+    """Refuse a query that names what the route does not have: a filter without effect would show what was not asked."""
+    known = set(_parameters(request.scope["route"].dependant))
+    for name in request.query_params:
+        if name not in known:
+            raise InvalidRequestError(f"query {name[:100]}: there is no such parameter", hint=meant(name[:100], known))
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (one.alias for one in dependant.query_params)
+    for further in dependant.dependencies:
+        yield from _parameters(further)
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:

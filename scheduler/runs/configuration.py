@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from resnap.scheduler.access.places import Places
 from resnap.scheduler.job.contract import verb_of
+from resnap.scheduler.settings.layers import line_of
 from resnap.scheduler.settings.loading import load_settings, settings_file
 from resnap.scheduler.settings.service import RUN_SETTINGS
+from resnap.scheduler.settings.values import meant
 from resnap.storage.disk import is_directory
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
@@ -55,17 +57,19 @@ class Configuration:
 
         """
         settings = self._loaded({}, places=())
-        for spec in settings.schedules:
-            self._check(spec, settings)
+        for number, spec in enumerate(settings.schedules):
+            self._check(spec, number, settings)
         return settings
 
-    def _check(self, spec: ScheduleSpec, settings: Settings) -> None:
+    def _check(self, spec: ScheduleSpec, number: int, settings: Settings) -> None:
         """Make sure that the settings of a schedule can be used, and not only when its first run is due."""
         try:
             check_schedule(spec)
             self._loaded(self._of_settings(spec.run, spec.settings), files=settings.files)
         except UsageError as error:
-            raise ConfigurationError(f"schedule {spec.name}: {error}", hint=error.hint) from error
+            lines = {} if settings.files is None else settings.files.lines
+            where = line_of(lines, ("schedules", number, "settings")) or settings.origin("schedules")
+            raise ConfigurationError(f"schedule {spec.name} ({where}): {error}", hint=error.hint) from error
 
     def put_in_force(self, settings: Settings) -> None:
         """Have runs use the files that ``settings`` were loaded from."""
@@ -103,8 +107,8 @@ def check_schedule(spec: ScheduleSpec) -> None:
     verb = verb_of(spec.run)
     verb.given(spec.settings)
     if strange := sorted(spec.settings.keys() - RUN_SETTINGS - verb.of_runs.keys()):
-        possible = ", ".join(sorted(RUN_SETTINGS | verb.of_runs.keys()))
-        raise UsageError(f"{strange[0]!r} cannot be set for one schedule; possible: {possible}")
+        hint = meant(strange[0], RUN_SETTINGS | verb.of_runs.keys())
+        raise UsageError(f"{strange[0]!r} cannot be set for one schedule", hint=hint)
     if verb.reads == "cluster" and spec.sources:
         raise UsageError(f"{spec.run} takes no `sources`: bootstrap-server counts")
     if verb.reads == "store" and len(spec.sources) != 1:

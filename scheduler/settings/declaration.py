@@ -9,20 +9,33 @@ that take the whole group have its flag then; others name it (``scheduler.cli.fl
 ``service.RUN_SETTINGS`` if runs may set any of its fields.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from inspect import get_annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from resnap.scheduler.settings.values import duration_text, parse_duration, parse_size, size_text, split_list
+from resnap.scheduler.settings.values import duration_text, meant, parse_duration, parse_size, size_text, split_list
 
 DEFAULT_ORIGIN: Final = "default"
 FLAG_ORIGIN: Final = "flag"
+UNKNOWN_KEY: Final = "unknown_key"
+"""Type of the error of ``KnownKeys``."""
 
 
 class Given(NamedTuple):
@@ -36,10 +49,16 @@ Layer: TypeAlias = dict[str, Given]
 """What one place gives, by name of the setting."""
 
 
+Steps: TypeAlias = tuple[str | int, ...]
+"""The name of a setting, and the keys and numbers from 0 that lead on to a value within."""
+
+
 class SettingFiles(NamedTuple):
     """What was read of the files that settings come from."""
 
     configuration: Layer
+    lines: Mapping[Steps, str]
+    """Where each of its keys is: its file and line, by the name of the setting and the steps within that."""
     properties: Path | None
     static: Layer
     """What the ``server.properties`` at that path say."""
@@ -89,6 +108,32 @@ Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
 """As Kafka has them, a Java long."""
 Size: TypeAlias = Annotated[int, from_text(parse_size), Field(ge=1, le=2**63 - 1)]
 Duration: TypeAlias = Annotated[timedelta, from_text(parse_duration), AfterValidator(_not_negative)]
+
+
+class KnownKeys(BaseModel):
+    """A table or an object that has no other keys than its own; of another one it says which was probably meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_other_keys(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name: name for name, field in cls.model_fields.items()}
+        names = {*known, *(known.values() if cls.model_config.get("populate_by_name") else ())}
+        strange = [
+            InitErrorDetails(type=_unknown(str(key), known), loc=(key,), input=value[key])
+            for key in value
+            if key not in names
+        ]
+        if strange:
+            raise ValidationError.from_exception_data(cls.__name__, strange)
+        return value
+
+
+def _unknown(key: str, known: Iterable[str]) -> PydanticCustomError:
+    return PydanticCustomError(UNKNOWN_KEY, "there is no such key; {meant}", {"meant": meant(key, known)})
 
 
 class SettingGroup(BaseModel):

@@ -10,15 +10,18 @@ A file may spell a setting in snake case, in kebab case, or as Kafka does with d
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
+from collections import Counter
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Given, Layer
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Given, Layer, Steps
+from resnap.scheduler.settings.service import FleetEntry, ScheduleSpec
 from resnap.scheduler.settings.settings import DECLARED
+from resnap.scheduler.settings.values import meant
 from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
 from resnap.storage.log.properties import read_properties
 
@@ -33,6 +36,10 @@ ALIASES: Final = {
     for spelled in (one.flag, *one.setting.kafka)
 }
 """Settings by the other ways to spell them: a flag that may be given several times is singular, as is ``log.dir``."""
+_LIST: Final = "`resnap config show` lists all settings"
+_PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+_HEADER: Final = re.compile(r"\s*(\[\[?)([^\[\],=#]+)\]\]?\s*(?:#.*)?")
+_KEY: Final = re.compile(r"""\s*((?:[\w.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
 KAFKA_PROPERTIES: Final = {key: one.name for one in DECLARED.values() for key in one.setting.kafka}
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
@@ -63,21 +70,28 @@ def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str,
     return layer, tuple(unknown)
 
 
-def file_layer(path: Path) -> Layer:
-    """Return what the TOML file at ``path`` sets.
+def file_layer(path: Path) -> tuple[Layer, dict[Steps, str]]:
+    """Return what the TOML file at ``path`` sets, and where each of its keys is.
 
     Raises:
         ConfigurationError: it cannot be read, is not TOML, or sets what does not exist.
 
     """
-    layer = Layer()
-    for name, value in _flattened(_load_toml(path)):
+    layer, (text, table) = Layer(), _load_toml(path)
+    lines = {steps: f"{path}, line {number}" for steps, number in _lines(text).items()}
+    for name, value in _flattened(table):
+        where = lines.get((name,), str(path))
         if name not in DECLARED:
-            raise ConfigurationError(f"{path}: there is no setting {name!r}", hint=_resembling(name))
-        layer[name] = _given(name, value, f"file {path}")
+            raise ConfigurationError(f"{where}: there is no setting {name!r}", hint=_where_it_belongs(name))
+        layer[name] = _given(name, value, f"file {where}")
         if DECLARED[name].setting.beside_file and value != "none":
             layer[name] = layer[name]._replace(value=_relative_to(path.parent, layer[name].value))
-    return layer
+    return layer, lines
+
+
+def line_of(lines: Mapping[Steps, str], steps: Steps) -> str | None:
+    """Return where the key is that ``steps`` lead to, or else what it is in; None where neither is known."""
+    return next((lines[steps[:end]] for end in range(len(steps), 0, -1) if steps[:end] in lines), None)
 
 
 def server_properties_layer(path: Path) -> Layer:
@@ -147,15 +161,42 @@ def origins_of(layers: Iterable[Layer]) -> dict[str, str]:
     return origins
 
 
-def _load_toml(path: Path) -> dict[str, object]:
+def _load_toml(path: Path) -> tuple[str, dict[str, object]]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(
             f"configuration file {path}: {_said(error)}", hint="check --config and RESNAP_CONFIG"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"configuration file {path} is not TOML: {error}") from error
+
+
+def _lines(text: str) -> dict[Steps, int]:
+    """Return the line of each key of TOML, and the first of each table, by the steps to it."""
+    found, table, entries = dict[Steps, int](), Steps(), Counter[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.fullmatch(line):
+            first, *others = _PART.findall(header[2])
+            entries[first] += header[1] == "[["
+            path = table = (first, *([entries[first] - 1] if entries[first] else []), *others)
+        elif key := _KEY.match(line):
+            path = (*table, *_PART.findall(key[1]))
+        else:
+            continue
+        for end in range(1, len(path) + 1):
+            found.setdefault(_steps(path[:end]), number)
+    return found
+
+
+def _steps(path: Steps) -> Steps:
+    """Return the name of the setting that the first of these keys are, as in ``_flattened``, and the others."""
+    keys = [str(key).strip("\"'") if isinstance(key, str) else key for key in path]
+    words = list(takewhile(lambda key: isinstance(key, str), keys))
+    names = {end: setting_name("_".join(map(str, words[:end]))) for end in range(len(words), 0, -1)}
+    end = next((end for end, name in names.items() if name in DECLARED), len(words))
+    return (names[end], *keys[end:])
 
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -225,17 +266,18 @@ def _relative_to(directory: Path, value: object) -> object:
     return ",".join(str(directory / part.strip()) for part in value.split(","))
 
 
-def _resembling(name: str) -> str:
-    close = difflib.get_close_matches(name, DECLARED, n=1)
-    return f"did you mean {close[0].replace('_', '-')}?" if close else "`resnap config show` lists all settings"
+def _where_it_belongs(name: str) -> str:
+    """Return what to do about a name that is none of a setting."""
+    for table, keys in (("schedules", ScheduleSpec.model_fields), ("fleet", FleetEntry.model_fields)):
+        if name in keys:
+            return f"it is a key of tables [[{table}]]"
+    return meant(name.replace("_", "-"), (one.replace("_", "-") for one in DECLARED), _LIST)
 
 
 def resembling_variable(variable: str) -> str:
     """Return which variable may have been meant where ``variable`` sets nothing."""
-    close = difflib.get_close_matches(setting_name(variable.removeprefix(ENVIRONMENT_PREFIX)), DECLARED, n=1)
-    if not close:
-        return "`resnap config show` lists all settings"
-    return f"did you mean {ENVIRONMENT_PREFIX}{close[0].upper()}?"
+    name = setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
+    return meant(name.upper(), map(str.upper, DECLARED), _LIST, ENVIRONMENT_PREFIX)
 
 
 def _said(error: OSError) -> str:

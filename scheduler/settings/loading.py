@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, Layer, SettingFiles
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, UNKNOWN_KEY, Layer, SettingFiles
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import (
     environment_layer,
     file_layer,
     flag_layer,
+    line_of,
     merged,
     origins_of,
     path_in,
@@ -27,6 +28,7 @@ from resnap.storage.errors import ConfigurationError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from resnap.scheduler.settings.declaration import Steps
     from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 DEFAULT_FILE: Final = "resnap.toml"
@@ -123,15 +125,15 @@ def load_settings(
             shared_cluster=shared_cluster,
         )
     except ValidationError as error:
-        raise _refusal(error, origins) from error
+        raise _refusal(error, origins, read.lines) from error
 
 
 def _read_files(layers: list[Layer], directory: Path | None) -> SettingFiles:
     file = _file(layers, directory)
-    configuration = Layer() if file is None else file_layer(file)
+    configuration, lines = (Layer(), {}) if file is None else file_layer(file)
     properties = path_in([*layers, configuration], "server_properties")
     static = Layer() if properties is None else server_properties_layer(properties)
-    return SettingFiles(configuration, properties, static)
+    return SettingFiles(configuration, lines, properties, static)
 
 
 def settings_file(
@@ -147,7 +149,9 @@ def _file(layers: list[Layer], directory: Path | None) -> Path | None:
     return path_in(layers, "config") or (path if path.is_file() else None)
 
 
-def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError | ConfigurationError:
+def _refusal(
+    error: ValidationError, origins: Mapping[str, str], lines: Mapping[Steps, str]
+) -> UsageError | ConfigurationError:
     """Say which setting, from where, what was expected and what was found; the first of several problems."""
     problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0])
@@ -155,8 +159,12 @@ def _refusal(error: ValidationError, origins: Mapping[str, str]) -> UsageError |
     expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     # Within a table, such as the second of [[schedules]], the key says where.
     within = "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step}" for step in problem["loc"][1:])
-    if problem["type"] == "extra_forbidden":
-        expected = "there is no such key"
+    if within and origin.startswith("file "):
+        origin = f"file {line_of(lines, problem['loc'])}"
+    if problem["type"] == UNKNOWN_KEY:
+        return ConfigurationError(
+            f"{display_name(name)}{within} ({origin}): there is no such key", hint=problem["ctx"]["meant"]
+        )
     found = shown_as(str(problem["loc"][-1]), problem["input"])
     message = f"{display_name(name)}{within} ({origin}): {expected}, found {found!r}"
     return refusal(message, origin)

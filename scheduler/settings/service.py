@@ -9,12 +9,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from resnap.scheduler.registry import KINDS
 from resnap.scheduler.settings.declaration import (
     Count,
     Duration,
+    KnownKeys,
     Listed,
     Milliseconds,
     Setting,
@@ -78,10 +79,10 @@ RUN_SETTINGS: Final = frozenset(
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
-class ScheduleSpec(BaseModel):
+class ScheduleSpec(KnownKeys):
     """A ``[[schedules]]`` table: what to do, and when."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     name: str
     run: Literal[tuple(KINDS)]  # type: ignore[valid-type] # read from the table
@@ -137,10 +138,10 @@ class ScheduleSpec(BaseModel):
         return self
 
 
-class FleetEntry(BaseModel):
+class FleetEntry(KnownKeys):
     """A ``[[fleet]]`` table: the service beside one broker of the cluster, and how it is asked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"))
+    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
 
     broker: Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
     """The node id of the broker whose log dirs the service scans."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.settings.redaction import MASK, redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
 """Forms of an answer."""
@@ -132,6 +136,14 @@ def parse_moment(text: str, now_ms: int) -> int:
     except ValueError:
         raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z") from None
     return milliseconds(_zoned(at))
+
+
+def meant(name: str, possible: Iterable[str], where: str | None = None, prefix: str = "") -> str:
+    """Return which of the ``possible`` names is most like ``name``; if none is, ``where`` they are, or all of them."""
+    known = sorted(possible)
+    if close := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {prefix}{close[0]}?"
+    return where or f"possible: {', '.join(known) or 'none'}"
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -219,7 +219,10 @@ def test_a_fleet_table_is_judged_when_it_is_read(command: Resnap, tmp_path: Path
         ('[[fleet]]\nbroker = 1\nurl = "http://broker:123456"', "fleet[1].url"),
         ('[[fleet]]\nbroker = -1\nurl = "http://broker"', "fleet[1].broker"),
         ('[[fleet]]\nbroker = 1\nurl = "http://broker"\ntoken-file = "token"', "expected a path from the root on"),
-        ('[[fleet]]\nbroker = 1\nurl = "http://broker"\ntoken = "hush"', "there is no such key"),
+        (
+            '[[fleet]]\nbroker = 1\nurl = "http://broker"\ntoken = "hush"',
+            "resnap.toml, line 4): there is no such key\nhint: did you mean token-file?",
+        ),
         (
             '[[fleet]]\nbroker = 1\nurl = "http://a"\n[[fleet]]\nbroker = 1\nurl = "http://b"',
             "two entries are of broker 1",

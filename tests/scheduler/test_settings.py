@@ -50,7 +50,7 @@ def test_flags_win_over_environment_over_file_over_server_properties_over_defaul
     assert found == [
         (1, "flag --producer-id-expiration-ms"),
         (2, "env RESNAP_PRODUCER_ID_EXPIRATION_MS"),
-        (3, f"file {tmp_path / 'resnap.toml'}"),
+        (3, f"file {tmp_path / 'resnap.toml'}, line 1"),
         (4, f"server.properties {properties}"),
     ]
     default = loaded(tmp_path, file="")
@@ -90,7 +90,7 @@ def test_spark_properties_of_all_layers_are_merged(tmp_path: Path) -> None:
         "spark.y": "a=b",
     }
     assert settings.origin("spark_conf") == (
-        f"flag --spark-conf, env RESNAP_SPARK_CONF, file {tmp_path / 'resnap.toml'}"
+        f"flag --spark-conf, env RESNAP_SPARK_CONF, file {tmp_path / 'resnap.toml'}, line 1"
     )
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_value_is_reported_with_setting_origin_and_what_was_found(
         ("threads = false", "expected another value than true or false"),
         ("split-size = true", "expected another value than true or false"),
         ("header-read-size = 9223372036854775808", "expected less than or equal to 9223372036854775807"),
-        ("max-reach-back = -5", "max-reach-back (file {file}): expected a duration of 0s or more, found -5"),
+        ("max-reach-back = -5", "max-reach-back (file {file}, line 1): expected a duration of 0s or more, found -5"),
         ("history-retention = -1", "expected a duration of 0s or more"),
         ("as-of = 2026-01-31", "expected a time with its zone"),
         ("as-of = 2026-01-31T12:00:00", "expected a time with its zone"),
@@ -287,8 +287,37 @@ def test_a_size_or_count_that_cannot_be_is_refused_by_its_flag(tmp_path: Path, f
 def test_a_wrong_key_of_a_schedule_is_named_with_its_place(tmp_path: Path) -> None:
     table = '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\n'
     (tmp_path / "resnap.toml").write_text(f'{table}{table.replace(chr(34) + "a", chr(34) + "b")}evry = "2h"\n')
-    with pytest.raises(ConfigurationError, match=r"schedules\[2\]\.evry \(file .*\): there is no such key, found '2h'"):
+    with pytest.raises(
+        ConfigurationError, match=r"schedules\[2\]\.evry \(file .*, line 9\): there is no such key$"
+    ) as caught:
         load_settings({}, environment={}, directory=tmp_path)
+    assert caught.value.hint == "did you mean every?"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        ("\n[s3]\nregoin = 'eu'", "line 3: there is no setting 's3_regoin'", "did you mean s3-region?"),
+        ("threads = 3\nto = 'x'", "line 2: there is no setting 'to'", "it is a key of tables [[schedules]]"),
+        ("xyzzy = 3", "line 1: there is no setting 'xyzzy'", "`resnap config show` lists all settings"),
+        ("# engine = 1\n'engine' = 'flink'", "engine (file {}, line 2): expected", None),
+        ("spark-conf.x = '1'\nresnap.threads = 'x'", "threads (file {}, line 2): ", None),
+        ("[producer.id.expiration]\nms = 'x'", "producer.id.expiration.ms (file {}, line 2): ", None),
+        ("[[schedules]]\n[[schedules]] # two\n[schedules.settings]\n", "schedules[1].name (file {}, line 1)", None),
+        (
+            '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\ndestination = "x"',
+            "schedules[1].destination (file {}, line 5): there is no such key",
+            "possible: cron, every, name, run, settings, sources, timezone, to, topics",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line_and_what_was_meant(
+    tmp_path: Path, text: str, told: str, hint: str | None
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, file=text)
+    assert told.format(tmp_path / "resnap.toml") in str(caught.value)
+    assert hint in (None, caught.value.hint)
 
 
 def test_client_properties_without_a_cluster_are_refused_where_the_command_names_them(tmp_path: Path) -> None:

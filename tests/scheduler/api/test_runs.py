@@ -62,6 +62,21 @@ def events(client: httpx.Client, at: str, last: str | None = None) -> list[tuple
     return found
 
 
+def test_names_that_are_not_known_are_answered_with_those_that_are(service: Whole) -> None:
+    with service.client() as client:
+        asked = ({"topcis": ["orders"]}, {"topcis": [], "zzz": 1}, {"window": {"asOff": "now"}})
+        told = [client.post("/v1/plans", json=body) for body in asked]
+        query = client.get("/v1/partitions?verdct=ready").json()
+    assert [one.status_code for one in told] == [422, 422, 422]
+    first, second, third = (one.json()["errors"] for one in told)
+    assert first == [{"in": "body", "at": "/topcis", "detail": "there is no such key; did you mean topics?"}]
+    assert [one["at"] for one in second] == ["/topcis", "/zzz"]
+    assert "there is no such key; possible: boundaries, excludeTopics, " in second[1]["detail"]
+    assert [(one["at"], one["detail"].split("; ")[1]) for one in third] == [("/window/asOff", "did you mean asOf?")]
+    assert (query["status"], query["detail"]) == (422, "query verdct: there is no such parameter")
+    assert query["hint"] == "did you mean verdict?"
+
+
 def test_one_key_is_one_run_also_for_two_at_once(service: Whole) -> None:
     with service.client() as client, ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda _: ask(client, service, "k", partitions=["payments-1"]), range(4)))

@@ -133,7 +133,7 @@ def test_a_wrong_configuration_ends_with_10_and_names_setting_and_origin(command
     (command.directory / "resnap.toml").write_text('engine = "flink"\noutput = "json"')
     ran = command("version")
     assert ran.code == 10
-    assert "engine (file resnap.toml)" in ran.err
+    assert "engine (file resnap.toml, line 1)" in ran.err
     assert ran.err.splitlines()[1].startswith("hint: ")
 
 
@@ -202,7 +202,7 @@ def test_config_show_prints_value_and_origin_of_every_setting(command: Resnap) -
     assert ran.code == 0
     settings = {entry["name"]: (entry["value"], entry["origin"]) for entry in ran.document["settings"]}
     assert settings["topic"] == (["pay*", "orders"], "flag --topic")
-    assert settings["producer.id.expiration.ms"] == (86_400_000, "file resnap.toml")
+    assert settings["producer.id.expiration.ms"] == (86_400_000, "file resnap.toml, line 2")
     assert settings["full"] == (True, "env RESNAP_FULL")
     assert settings["engine"] == ("spark", "default")
     assert settings["s3-endpoint-url"] == ("https://***@store:9000", "flag --s3-endpoint-url")

@@ -68,8 +68,8 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
     ("text", "told"),
     [
         ("queue-size = \n", r"resnap\.toml is not TOML: .* line 1"),
-        ("queue-size = 0\n", r"queue-size \(file .*resnap\.toml\): .* found 0"),
-        ("queue-sise = 5\n", r"resnap\.toml: there is no setting 'queue_sise'"),
+        ("queue-size = 0\n", r"queue-size \(file .*resnap\.toml, line 1\): .* found 0"),
+        ("queue-sise = 5\n", r"resnap\.toml, line 1: there is no setting 'queue_sise'"),
         ('listen = "0.0.0.0:80"\n', "could start runs, since auth is none"),
         ('log.dirs = "state"\n', "lies in the log dir"),
         ('allow-destinations = ["out"]\n', "allow-destinations: 'out': expected an absolute path"),
@@ -77,7 +77,7 @@ def test_the_bound_of_the_queue_holds_at_once(services: Services, tmp_path: Path
         ('[[schedules]]\nname = "a"\nrun = "scan"\ncron = "61 * * * *"\n', "schedule a: cron"),
         (
             '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\nsettings = { as-of = "tomorrow" }\n',
-            "schedule a: as-of .*: expected now, roll or a time such as .*, found 'tomorrow'",
+            r"schedule a \(.*resnap\.toml, line 5\): as-of .*: expected now, roll or a time such as .*",
         ),
         ('[[schedules]]\nname = "a"\nrun = "tier"\nto = "memory://"\nevery = "1h"\n', "lost when the run ends"),
     ],
