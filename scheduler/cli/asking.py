@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, replace
-from functools import partial
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +34,6 @@ def command_of(verb: Verb) -> Callable[..., None]:
         sources = given.pop("sources", None)
         saved = saved_plan(given.pop("plan_file", None), sources)
         scope = scope_of(context.settings, sources, saved, reads=verb.reads)
-        scope = replace(scope, looking=partial(context.progress, "select"))
         return context.show(*verb.begin(context, scope=scope, saved=saved, **given))
 
     named = [(name, one.kind, one.default) for name, one in verb.arguments.items()]

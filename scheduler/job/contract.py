@@ -18,8 +18,9 @@ on. What ``run`` raises ends the run. The callers alone print, keep, count and c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -395,6 +396,8 @@ class Verb:
 
         """
         request = self.request(**asked).settled(context)
+        looking = partial(context.progress, "select")
+        request = replace(request, scope=replace(request.scope, looking=looking))
         return self.run(request, context), self.view(request, context)
 
     def given(self, settings: Mapping[str, object]) -> dict[str, Any]:

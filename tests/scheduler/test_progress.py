@@ -199,7 +199,7 @@ def test_a_listing_is_told_before_a_segment_is_known() -> None:
     ]
 
 
-@pytest.mark.parametrize("verb", ["scan", "check", "plan", "regenerate", "tier", "census"])
+@pytest.mark.parametrize("verb", ["scan", "check", "plan", "regenerate", "tier", "verify", "census"])
 def test_the_selection_is_told_before_anything_else(
     verb: str, command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

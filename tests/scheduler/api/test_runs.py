@@ -146,6 +146,9 @@ def test_events_are_sent_once_in_order_and_end_with_the_run(service: Whole) -> N
         done = [(told["topic"], told["partition"]) for _, kind, told in heard if kind == "partition"]
         there = client.get(f"{at}/partitions?limit=500").json()["partitions"]
         assert sorted(done) == [(one["topic"], one["partition"]) for one in there]
+        selected = client.get(at).json()["progress"]["select"]
+        assert selected["segments"] == selected["segmentsTotal"] > 0
+        assert [told["select"] for _, kind, told in heard if kind == "progress"][-1] == selected
         middle = numbers[len(numbers) // 2]
         again = [number for number, _, _ in events(client, at, str(middle))]
         assert again == [number for number, _, _ in events(client, at) if number > middle]

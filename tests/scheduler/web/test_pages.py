@@ -64,10 +64,13 @@ def test_a_run_at_work_says_what_it_does(tmp_path: Path, fixture_set: Callable[[
         history, run_id = service.services.history, service.services.plans.ids.make()
         history.add(Run(id=run_id, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0))
         history.began(run_id)
-        history.progressed(run_id, {"replay": row})
+        listing = {**row, "task": "select", "phase": "waiting", "segments": 0, "segmentsTotal": 0, "bytes": 0,
+                   "bytesTotal": 0}  # fmt: skip
+        history.progressed(run_id, {"select": listing, "replay": row})
         for path in ("/", "/runs", f"/runs/{run_id}"):
             answer = client.get(path, headers={"Accept": "text/html"})
             assert "preparing machine code (first run only)" in answer.text, path
+            assert "listing files" in answer.text, path
         assert "regenerate running, 20 % done" in answer.text
 
 
