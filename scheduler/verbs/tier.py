@@ -37,6 +37,7 @@ from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
+from resnap.tiering.judging.broker_start import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import looked_at
@@ -184,8 +185,8 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
     others = 0
     for order in left.orders:
         to_ship = {segment.base_offset for segment in order.left.candidates.segments}
-        bad = [one for one in starts[order.selected.inventory.partition.path].refusals if one.base_offset in to_ship]
-        others += len(to_ship) - len(bad)
+        bad = [one for one in _unfit(order, starts, work.planner) if one.base_offset in to_ship]
+        others += len(to_ship.difference(one.base_offset for one in bad))
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)
@@ -201,6 +202,16 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
             " those of this run, or from a shorter log: the run will compare them with a replay"
         )
         yield WouldReplay(warnings=(what,))
+
+
+def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Planner) -> Iterator[Refusal]:
+    """Yield what the run would not ship of the segments, as far as their files show it without their batches."""
+    partition = order.selected.inventory.partition
+    start = starts[partition.path]
+    yield from (*start.refusals, *start.unusable)
+    if order.segments:
+        found = damage_in_files(partition, planner.engine.reading.sources)
+        yield from (one for one in found if one.reason in FAULTS - {Reason.INDEX_UNUSABLE})  # others are rebuilt
 
 
 def _tiered(row: Tiered, context: Context) -> Told:

@@ -117,6 +117,7 @@ DAMAGE: Final[dict[str, tuple[Callable[[Log], object], str | None, list[int]]]] 
     "epochs-late": (lambda log: log.epochs("0\n1\n0 30\n"), "leader-epochs-unknown", []),
     "epochs-above-end": (lambda log: log.epochs("0\n1\n0 5000\n"), "leader-epochs-unknown", []),
     "epochs-in-first": (lambda log: log.epochs("0\n1\n0 4\n"), None, CLOSED),
+    "epochs-other": (lambda log: log.epochs("0\n2\n0 0\n1 30\n"), "leader-epochs-wrong", CLOSED),
     "epochs-none": (lambda log: log.epochs("0\n0\n"), "leader-epochs-unknown", []),
     "epochs-no-bytes": (lambda log: log.epochs(""), "leader-epochs-unknown", []),
     "no-metadata": (lambda log: (log.path / "partition.metadata").unlink(), "stray", []),
@@ -143,7 +144,7 @@ DAMAGE: Final[dict[str, tuple[Callable[[Log], object], str | None, list[int]]]] 
     "padded-timeindex": (lambda log: log.append(20, "timeindex", bytes(1_200)), "index-unusable", CLOSED),
     "garbage-index": (lambda log: log.write(20, "index", bytes([255] * 64)), "index-unusable", CLOSED),
 }  # fmt: skip
-STILL_TIERED: Final = {"padded-timeindex", "garbage-index"}
+STILL_TIERED: Final = {"padded-timeindex", "garbage-index", "epochs-other"}
 AGAIN: Final = "tiered-before"
 """A topic whose segments are tiered already, and that has lost snapshots below since."""
 
@@ -207,9 +208,9 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
     assert said == {name: DAMAGE[name][2] for name in said}
     scanned = command("scan", data, "--output", "json").document["partitions"]
     of_scan = {row["topic"]: row["brokerStops"] and row["brokerStops"]["reason"] for row in scanned}
-    in_files = {"padded-timeindex", "garbage-index"}  # scheduled scans open no index
-    assert {name: of_scan[name] for name in DAMAGE.keys() - in_files} == {
-        name: DAMAGE[name][1] for name in DAMAGE.keys() - in_files
+    # Scheduled scans open no index, and no log with leader epochs.
+    assert {name: of_scan[name] for name in DAMAGE.keys() - STILL_TIERED} == {
+        name: DAMAGE[name][1] for name in DAMAGE.keys() - STILL_TIERED
     }
     assert of_scan[AGAIN] is None
 

@@ -100,7 +100,8 @@ def test_a_checkpoint_that_the_batches_contradict_is_not_shipped(
     checkpoint = log_dir / "payments-0" / "leader-epoch-checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes().replace(b"2 459", b"2 449"))
     ran = command("tier", log_dir, "--to", (tmp_path / "store").as_uri(), "--topic", "payments", *HOW)
-    (refused,) = [one for one in ran.document["partitions"][0]["refused"] if one["reason"] == "leader-epochs-unknown"]
+    (refused,) = [one for one in ran.document["partitions"][0]["refused"] if one["reason"] == "leader-epochs-wrong"]
+    assert ran.code == 3
     assert "a batch is of leader epoch 0, leader-epoch-checkpoint says 2" in refused["detail"]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from tests.cases import mostly_slow
 from tests.scheduler.files import bases, batch_positions, file_at, fill, flip, lost_boundaries
 from tests.scheduler.shipped import CONTROL, check_content, check_store, eligible, entries, files_of, manifests
@@ -272,6 +273,44 @@ def test_what_keeps_a_broker_from_starting_is_said_alike_with_and_without_dry_ru
         assert "before the broker starts, take that partition" in warning
         faults = [line.split(": ")[1:3] for line in ran.err.splitlines() if line.startswith("error: ")]
         assert faults == ([["payments-0", "index-unusable"]] if code else [])
+
+
+def _more_epochs(middle: Path) -> None:
+    checkpoint = middle.with_name("leader-epoch-checkpoint")
+    version, number, *entries = checkpoint.read_text().split("\n")
+    newer = int(entries[0].split(" ")[0]) + 1
+    assert (version, number) == ("0", "1")
+    checkpoint.write_text(f"0\n2\n{entries[0]}\n{newer} {int(middle.stem)}\n")
+
+
+def _aborted_below(middle: Path) -> None:
+    middle.with_suffix(".txnindex").write_bytes(write_transaction_index([AbortedTxn(3, 0, 1, 0)]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason", "in_check"),
+    [
+        (_more_epochs, "leader-epochs-wrong", True),
+        (_aborted_below, "index-unusable", True),
+        # Brokers tier it, and ignore a part of an entry.
+        (lambda middle: middle.with_suffix(".txnindex").write_bytes(b"odd"), "index-unusable", False),
+        (lambda middle: middle.write_bytes(middle.read_bytes()[: middle.stat().st_size // 2]), "damaged", True),
+    ],
+)
+def test_what_the_files_show_without_their_batches_a_dry_run_judges_as_the_run_does(  # noqa: PLR0917
+    command: Resnap, broker_log: Path, tmp_path: Path, middle: Hurt, damage: Callable[[Path], object], reason: str,
+    in_check: bool,
+) -> None:  # fmt: skip
+    damage(middle.path)
+    tier = ("tier", broker_log, "--topic", "payments", *ROLL, "--to", (tmp_path / "store").as_uri(), "--output", "json")
+    dry, done = command(*tier, "--dry-run"), command(*tier)
+    assert (dry.code, done.code) == (3, 3)
+    for ran in (dry, done):
+        assert ran.error["message"].startswith(f"payments-0: {reason}: {middle.path.with_suffix('')}")
+    [payments] = [one for one in done.document["partitions"] if one["partition"] == 0]
+    assert next(one["baseOffset"] for one in payments["refused"] if one["reason"] == reason) == middle.base_offset
+    topics = command("check", broker_log, "--topic", "payments", "--output", "json").document["topics"]
+    assert (reason in {one["reason"] for one in topics[0]["blockers"]}) == in_check
 
 
 def test_a_segment_of_which_the_manifest_is_damaged_is_said_to_wait(

@@ -82,6 +82,28 @@ def test_an_entry_of_another_version_ends_the_start_of_the_broker(tmp_path: Path
     assert "version 1 at byte 0" in refusal.detail
 
 
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("0\n1\n0 0\n", []),
+        ("0\n1\n0 25\n", []),
+        ("0\n2\n0 0\n1 31\n", [40, 50, 60, 70]),
+        ("0\n2\n0 0\n1 70\n", [70]),
+        ("0\n2\n0 0\n1 71\n", []),
+        ("0\n1\n3 30\n", [30, 40, 50, 60, 70]),
+        ("0\n3\n0 0\n2 20\n5 45\n", [20, 30, 40, 50, 60, 70]),
+    ],
+)
+def test_segments_of_other_leader_epochs_than_the_checkpoint_are_named(
+    tmp_path: Path, said: str, wrong: list[int]
+) -> None:
+    path = a_log(tmp_path)
+    (path / "leader-epoch-checkpoint").write_text(said)
+    found = list(damage_in_files(load_partition_dir(path), PLAIN))
+    assert [one.base_offset for one in found] == wrong
+    assert {one.reason for one in found} <= {Reason.LEADER_EPOCHS_WRONG}
+
+
 def test_offsets_that_are_missing_between_two_segments_are_named(tmp_path: Path) -> None:
     path = a_log(tmp_path)
     assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []

@@ -101,7 +101,7 @@ def test_reason_codes_are_an_interface() -> None:
         "above-last-stable-offset", "damaged", "invalid-txn-state", "leader-epochs-unknown", "index-unusable",
         "lineage-conflict", "segment-changed", "unreadable", "missing-snapshot", "unusable-snapshot",
         "topic-id-unknown", "topic-name-too-long", "lost-producer-state", "index-missing", "stray", "missing-offsets",
-        "no-start",
+        "no-start", "leader-epochs-wrong",
     }  # fmt: skip
 
 

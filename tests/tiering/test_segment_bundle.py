@@ -26,6 +26,7 @@ from resnap.storage.log.partition_dir import LEADER_EPOCHS, Checkpoints
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
+    LeaderEpochsWrongError,
     SegmentBundle,
     SegmentChangedError,
 )
@@ -492,7 +493,7 @@ def test_a_checkpoint_that_the_batches_contradict_keeps_the_segment_back(
 ) -> None:
     partition = a_partition_of_epochs(tmp_path, 3, 8)
     (partition.path / LEADER_EPOCHS).write_bytes(write_leader_epochs(said))
-    with pytest.raises(LeaderEpochsUnknownError, match="at offset 10 a batch is of leader epoch 8"):
+    with pytest.raises(LeaderEpochsWrongError, match="at offset 10 a batch is of leader epoch 8"):
         bundled(partition, 10)
     assert bundled(partition, 0).leader_epochs == (LeaderEpoch(3, 0),)
 

@@ -28,10 +28,12 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
+from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -41,9 +43,9 @@ from resnap.storage.log.indexes import (
 )
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import FileKind
-from resnap.storage.log.partition_dir import PARTITION_METADATA
+from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from resnap.storage.sources.files import GONE
-from resnap.tiering.judging.inventory import checkpoint_damage
+from resnap.tiering.judging.inventory import checkpoint_damage, checkpointed_epochs, first_leader_epoch
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class BrokerStart:
     """What of another partition of the broker ends the start; None if nothing does."""
     aborted: Mapping[str, Sequence[AbortedTxn]] = field(default_factory=dict)
     """Entries of the transaction indexes, by the paths of the segments; those of damaged ones are not there."""
+    unusable: tuple[Refusal, ...] = ()
+    """Transaction indexes that brokers ship as they are, or make again, and `resnap tier` does not ship."""
 
     def deletes(self, offset: int) -> Recovered | None:
         """Return the segment for which the snapshot at ``offset`` is deleted; None if it is there after the start."""
@@ -165,6 +169,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
     recovered: dict[int, Recovered] = {}
     refusals: list[Refusal] = []
     aborted: dict[str, Sequence[AbortedTxn]] = {}
+    unusable: list[Refusal] = []
     if not isinstance(partition.path, Path):
         return NOTHING_WRONG
     for segment in partition.segments:
@@ -177,10 +182,22 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
             found = _of_transaction_index(segment, sources, aborted)
             if isinstance(found, Refusal):
                 refusals.append(found)
-            elif found is not None:
+                continue
+            if found is not None:
                 recovered.setdefault(segment.base_offset, found)
+                unusable.append(refuse(segment, *found))
+            elif segment.txnindex_bytes % TRANSACTION_ENTRY.size:
+                detail = f"{segment.sibling(FileKind.TXNINDEX)} has {segment.txnindex_bytes} bytes"
+                whole = f"which is not a multiple of {TRANSACTION_ENTRY.size}"
+                unusable.append(refuse(segment, Reason.INDEX_UNUSABLE, f"{detail}, {whole}"))
     rewritten = _rewritten(partition, recovered)
-    return BrokerStart(recovered=recovered, rewritten=rewritten, refusals=tuple(refusals), aborted=aborted)
+    return BrokerStart(
+        recovered=recovered,
+        rewritten=rewritten,
+        refusals=tuple(refusals),
+        aborted=aborted,
+        unusable=tuple(unusable),
+    )
 
 
 def _rewritten(partition: PartitionDir, recovered: Collection[int]) -> frozenset[int]:
@@ -248,6 +265,7 @@ def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refus
     """Yield what is wrong inside the files of the local segments, including the active one."""
     if not isinstance(partition.path, Path):
         return
+    yield from _by_leader_epochs(partition, sources)
     for segment in partition.segments:
         end = segment.next_base_offset
         if partition.is_local(segment.base_offset) and (end is None or end > partition.log_start_offset):
@@ -258,6 +276,36 @@ def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refus
                 continue
             except LogDirError as error:
                 yield refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
+
+
+def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
+    """Yield the closed segments whose first batch is of another leader epoch than the checkpoint says.
+
+    Both rise with the offsets: of the segments between two entries of the checkpoint the first and the last one show
+    whether all are right.
+    """
+    try:
+        said = checkpointed_epochs(partition.leader_epochs, sources)
+    except LogDirError:
+        return  # it is reported where it is needed
+    judged = (
+        segment
+        for segment in partition.segments
+        if segment.next_base_offset is not None
+        and segment.next_base_offset > partition.log_start_offset
+        and partition.is_local(segment.base_offset)
+        and said
+        and segment.base_offset >= said[0].start_offset
+    )
+    for stated, segments in groupby(judged, lambda one: epochs_in(said, one.base_offset, one.base_offset + 1)[0].epoch):
+        alike = list(segments)
+        if any(first_leader_epoch(one, sources) not in {None, -1, stated} for one in (alike[0], alike[-1])):
+            for segment in alike:
+                epoch = first_leader_epoch(segment, sources)
+                if epoch not in {None, -1, stated}:
+                    found = f"at offset {segment.base_offset} a batch is of leader epoch {epoch}"
+                    detail = f"{segment.path}: {found}, {LEADER_EPOCHS} says {stated}: brokers ship it all the same"
+                    yield refuse(segment, Reason.LEADER_EPOCHS_WRONG, detail)
 
 
 def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool) -> Iterator[Refusal]:

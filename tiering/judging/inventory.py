@@ -148,16 +148,20 @@ def _has_epoch(segment: Segment, first: LeaderEpoch | None, sources: Sources) ->
     A checkpoint that begins later in the same epoch was truncated to the current log start. One that begins with
     another epoch has lost the earlier epochs. Unreadable files are reported where the segment is read.
     """
+    epoch = first_leader_epoch(segment, sources)
+    return epoch is None or (epoch >= 0 if first is None else epoch == first.epoch)
+
+
+def first_leader_epoch(segment: Segment, sources: Sources) -> int | None:
+    """Return the leader epoch of the first batch, -1 if it carries none; None if it cannot be read."""
     try:
         head = sources.read_range(segment.path, 0, _BATCH_START.size)
     except (LogDirError, ObjectNotFoundError):
-        return True
+        return None
     if len(head) < _BATCH_START.size:
-        return True
+        return None
     _, _, epoch, magic = _BATCH_START.unpack(head)
-    if magic < _FIRST_MAGIC_WITH_EPOCH:
-        return False
-    return bool(epoch >= 0 if first is None else epoch == first.epoch)
+    return int(epoch) if magic >= _FIRST_MAGIC_WITH_EPOCH else -1
 
 
 INTERNAL_COMPACTED_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})

@@ -37,7 +37,9 @@ class Reason(StrEnum):
     INVALID_TXN_STATE = "invalid-txn-state"
     """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"
-    """Neither the checkpoint nor the batch headers have its leader epochs, or they contradict each other."""
+    """Neither the checkpoint nor the batch headers have its leader epochs."""
+    LEADER_EPOCHS_WRONG = "leader-epochs-wrong"
+    """Its batches have other leader epochs than the checkpoint."""
     INDEX_UNUSABLE = "index-unusable"
     """Its transaction index is damaged, or the batches contradict an entry of it; other indexes are rebuilt."""
     INDEX_MISSING = "index-missing"
@@ -84,6 +86,7 @@ _NOT_BLOCKING: Final = frozenset({Reason.ACTIVE_SEGMENT, Reason.BELOW_LOG_START}
 
 FAULTS: Final = frozenset({
     Reason.DAMAGED, Reason.UNREADABLE, Reason.INVALID_TXN_STATE, Reason.INDEX_UNUSABLE, Reason.LOST_PRODUCER_STATE,
+    Reason.LEADER_EPOCHS_WRONG,
 })  # fmt: skip
 """No later run will ship the segment unless what is wrong is repaired: an error; other refusals are an answer."""
 
@@ -109,6 +112,10 @@ HINTS: Final = {
     Reason.LEADER_EPOCHS_UNKNOWN: (
         "written before 0.11, or with an older message format: no broker can tier it, retention will delete it; "
         "where the beginning of the checkpoint is lost, take the partition from the log dir of another replica"
+    ),
+    Reason.LEADER_EPOCHS_WRONG: (
+        "if the broker is stopped, start it once, which repairs its checkpoints after a crash;"
+        " else take the partition from the log dir of another replica"
     ),
     # Never advise to delete an index: a broker that finds none deletes the snapshots above the segment.
     Reason.INDEX_UNUSABLE: _ANOTHER_REPLICA,

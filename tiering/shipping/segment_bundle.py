@@ -39,6 +39,7 @@ from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.judging.inventory import checkpointed_epochs
+from resnap.tiering.judging.refusal import HINTS, Reason
 from resnap.tiering.shipping.leader_epoch_check import contradiction
 from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 
@@ -119,11 +120,15 @@ class LeaderEpochsUnknownError(LogDirError):
     """Neither the checkpoint nor the batches have the leader epochs of the segment."""
 
 
+class LeaderEpochsWrongError(LogDirError):
+    """The batches have other leader epochs than the checkpoint."""
+
+
 def make_bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
     """Read the files of a segment with the history ``epochs`` and return them, ready to be shipped.
 
     Raises:
-        SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
+        SegmentChangedError, LeaderEpochsWrongError, IndexUnusableError: it cannot be shipped now.
         FormatError: the segment itself is damaged.
         LogDirError, StoreError: a file cannot be read.
 
@@ -297,15 +302,13 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: Seg
     """Check that the batches have the epochs ``known``: a crash may leave an older checkpoint.
 
     Raises:
-        LeaderEpochsUnknownError: they have others.
+        LeaderEpochsWrongError: they have others.
 
     """
     found = contradiction(known, indexes.seen.epochs, segment.base_offset, indexes.seen.facts.end_offset)
     if found is not None:
-        raise LeaderEpochsUnknownError(
-            f"{segment.path}: {found.format(LEADER_EPOCHS)}",
-            hint="if the broker is stopped, start it once, which repairs its checkpoints;"
-            " else take the partition from the log dir of another replica",
+        raise LeaderEpochsWrongError(
+            f"{segment.path}: {found.format(LEADER_EPOCHS)}", hint=HINTS[Reason.LEADER_EPOCHS_WRONG]
         )
 
 

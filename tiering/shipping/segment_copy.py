@@ -91,7 +91,7 @@ def copy_segment(
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
-        SegmentChangedError, LeaderEpochsUnknownError, IndexUnusableError: it cannot be shipped now.
+        SegmentChangedError, LeaderEpochsWrongError, IndexUnusableError: it cannot be shipped now.
         FormatError, LogDirError: the segment is damaged, or cannot be read.
         VerificationError, TopicIdUnknownError, TopicNameTooLongError, ConfigurationError, StoreError: as ``upload``.
 

@@ -28,6 +28,7 @@ from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
+    LeaderEpochsWrongError,
     SegmentChangedError,
     SegmentDeletedError,
 )
@@ -99,6 +100,7 @@ _GAPS: Final = (
     FormatError,
     SegmentDeletedError,
     LeaderEpochsUnknownError,
+    LeaderEpochsWrongError,
     IndexUnusableError,
     TopicIdUnknownError,
     TopicNameTooLongError,
@@ -342,6 +344,8 @@ def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
             reason = Reason.SEGMENT_CHANGED
         case LeaderEpochsUnknownError():
             reason = Reason.LEADER_EPOCHS_UNKNOWN
+        case LeaderEpochsWrongError():
+            reason = Reason.LEADER_EPOCHS_WRONG
         case IndexUnusableError():
             reason = Reason.INDEX_UNUSABLE
         case TopicIdUnknownError():
