@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Watcher
     from resnap.storage.disk import Dress
+    from resnap.storage.sources.files import Sources
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -119,14 +120,16 @@ class Engine:
         watcher: Watcher | None = None,
         *,
         here_below_bytes: int = 0,
+        sources: Sources | None = None,
         together: Callable[[Sequence[PartitionResult]], None] | None = None,
     ) -> Iterator[PartitionResult]:
         """Yield the result of each plan, in any order; snapshots are written to the sink at ``sink_url``.
 
         Replays that several threads ask for go one after the other. ``progress`` is called with (segments, bytes
         covered) done since the last call, ``watcher`` receives additional work and the current phase. Segments with
-        fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine.
-        ``together`` is called with the results of one Spark wave, before the first of them is yielded.
+        fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine;
+        this process opens them by ``sources``, if given. ``together`` is called with the results of one Spark wave,
+        before the first of them is yielded.
 
         Raises:
             ResnapError: Spark did not start, or its job failed; the next replay starts it again if it has ended.
@@ -137,7 +140,8 @@ class Engine:
         size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
         if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
-            yield from rebuild_locally(plans, sink, reading=self.reading, progress=progress, watcher=watcher)
+            reading = self.reading if sources is None else replace(self.reading, sources=sources)
+            yield from rebuild_locally(plans, sink, reading=reading, progress=progress, watcher=watcher)
             return
         if watcher is not None and not self._is_awake():
             watcher.at_work("starting", 0)

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Listing
     from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.sources.files import Sources
     from resnap.storage.sources.log_dirs import TieredPart
+    from resnap.storage.stores.keeping import Kept
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.engine import Engine
     from resnap.tiering.planner import Planner
@@ -63,6 +65,8 @@ class StoreCheck:
     wants: Callable[[str], bool]
     """Whether a topic counts."""
     engine: Engine
+    sources: Sources
+    """Open what is checked."""
     rules: ReplayRules
     """For all that manifests do not say."""
     asked: Asked = RULES_ALONE
@@ -130,7 +134,7 @@ class StoreCheck:
             reader = StoreReader(
                 store=self.part.store,
                 listing=listing,
-                sources=self.engine.reading.sources,
+                sources=self.sources,
                 read_elsewhere=None if pool is None else lambda found: pool.result(found, found.size_bytes),
                 logs=self.named_logs,
             )
@@ -170,7 +174,7 @@ class StoreCheck:
         """
         url = self.part.store.url
         self.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
-        return self.engine.task_pool(ReadTask(url, self.engine.reading.sources), "reading segments back")
+        return self.engine.task_pool(ReadTask(url, self.sources), "reading segments back")
 
     @property
     def judged_beside(self) -> set[str]:
@@ -210,7 +214,7 @@ class StoreCheck:
         found = self.listing.read(key)
         for path in read_of(found, self.part.store.url):
             try:
-                self.engine.reading.sources.read_range(path, 0, 1)
+                self.sources.read_range(path, 0, 1)
             except (FormatError, LogDirError, StoreAccessError):
                 self.unreadable[path] = TopicPartition(manifest.topic, manifest.partition)
             except ObjectNotFoundError:
@@ -252,16 +256,24 @@ def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
 
 
 def store_checks(
-    planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
+    planner: Planner,
+    store: ObjectStore,
+    scope: Scope,
+    journal: VerificationJournal,
+    *,
+    since_ms: int | None = None,
+    kept: Kept | None = None,
 ) -> list[StoreCheck]:
     """Return ``store_check`` for each layout with objects in ``store``; raises as it does.
 
-    Segments shipped before ``since_ms``, by the store's clock, are not read.
+    Segments shipped before ``since_ms``, by the store's clock, are not read. ``kept`` is given by what only reads.
     """
-    parts = tiered_parts(store.url, planner.engine.reading.sources)
-    checks = [_of_part(part, planner, scope, journal, since_ms) for part in parts]
-    for check in checks[1:]:
-        check.beside = checks[0]
+    sources = replace(planner.engine.reading.sources, kept=kept)
+    parts = tiered_parts(store.url, sources)
+    checks = [_of_part(part, sources, planner, scope, journal) for part in parts]
+    for check in checks:
+        check.since_ms = since_ms
+        check.beside = None if check is checks[0] else checks[0]
     return checks
 
 
@@ -274,21 +286,22 @@ def store_check(planner: Planner, store: ObjectStore, scope: Scope, journal: Ver
         StoreError: the store failed.
 
     """
-    return _of_part(tiered_part(store.url, planner.engine.reading.sources), planner, scope, journal)
+    sources = planner.engine.reading.sources
+    return _of_part(tiered_part(store.url, sources), sources, planner, scope, journal)
 
 
 def _of_part(
-    part: TieredPart, planner: Planner, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
+    part: TieredPart, sources: Sources, planner: Planner, scope: Scope, journal: VerificationJournal
 ) -> StoreCheck:
     return StoreCheck(
         part=part,
         wants=scope.wants,
         engine=planner.engine,
+        sources=sources,
         rules=planner.rules,
         asked=planner.asked,
         saw=planner.saw,
         journal=journal,
-        since_ms=since_ms,
     )
 
 

@@ -101,9 +101,7 @@ class StoredSnapshots:
     ) -> Iterator[SnapshotCheck]:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
         held = {f"{self.check.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
-        selection = select(
-            logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.engine.reading.sources
-        )
+        selection = select(logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.sources)
         for one in selection.partitions:
             self._count_unusable(one, asked)
         known = frozenset(self.check.unreadable)
@@ -172,7 +170,7 @@ class StoredSnapshots:
         if offsets:
             facts = load_facts(
                 inventory.partition,
-                self.check.engine.reading.sources,
+                self.check.sources,
                 expiration_ms=self.check.rules.written_under.expiration_ms,
                 is_judged=True,
                 aborted_in=aborted_in,
@@ -195,7 +193,12 @@ class StoredSnapshots:
         cost = cost_of(plans)
         progress.expect(cost.segments, cost.size_bytes)
         results = self.check.engine.replay(
-            plans, self.check.sink, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
+            plans,
+            self.check.sink,
+            progress.advance,
+            progress,
+            here_below_bytes=REPLAYED_HERE_BYTES,
+            sources=self.check.sources,
         )
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:

@@ -31,6 +31,7 @@ from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt, Staged
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
+from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
 from resnap.tiering.judging.planning import can_be_tiered
@@ -217,7 +218,7 @@ def _of_store(request: Asked, url: str, context: Context) -> Iterator[Result]:
     store = open_store(url, context.settings.s3())
     since_ms = None if request.since is None else _moment(request.since, context)
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
-    checks = store_checks(planner_of(context), store, request.scope, journal, since_ms)
+    checks = store_checks(planner_of(context), store, request.scope, journal, since_ms=since_ms, kept=Kept())
     if not any(check.listing.manifests or check.listing.incomplete for check in checks):
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
     return chain([Begun(checks=checks)], _verify(checks, url, context))

@@ -13,7 +13,7 @@ import io
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
@@ -22,7 +22,8 @@ from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, RangeReader, ReaderStream, open_reader, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.stores.protocol import StoredBody
+from resnap.storage.stores.keeping import KeepingStore, Kept
+from resnap.storage.stores.protocol import OpeningStore, StoredBody
 from resnap.storage.stores.ranged_reader import RangedReader, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.threads import made_once
@@ -54,6 +55,8 @@ class Sources:
     """At most the product of the two is held of an object at a time."""
     keys: KeyRing = NO_KEYS
     """What encrypted segments are read by."""
+    kept: Kept | None = field(default=None, compare=False)
+    """Keeps small objects that were read, for a run that only reads."""
 
     @contextmanager
     def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
@@ -168,7 +171,8 @@ class Sources:
             UsageError: not the URL of a store.
 
         """
-        return _store(url, self.s3, os.getpid())
+        found = _store(url, self.s3, os.getpid())
+        return found if self.kept is None or not isinstance(found, OpeningStore) else KeepingStore(found, self.kept)
 
     def _object(self, locator: str) -> tuple[ObjectStore, str]:
         url, key = split_object_url(locator)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 3
 """At one range: a client repeats requests by itself, but not a body that breaks off."""
 _PAUSE_S: Final = 0.2
-_FIRST_BYTES: Final = 64 << 10
+FIRST_BYTES: Final = 64 << 10
 """Requested with the facts of an object: a small one comes whole, by one request."""
 
 
@@ -55,7 +55,7 @@ def ranged_reader(
         StoreError: the store failed.
 
     """
-    found, first = _opened(store, key, min(_FIRST_BYTES, range_bytes, _FIRST_BYTES if end is None else end))
+    found, first = _opened(store, key, min(FIRST_BYTES, range_bytes, FIRST_BYTES if end is None else end))
     with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
         try:
             yield RangedReader(

@@ -286,6 +286,20 @@ def test_a_replay_fetches_each_segment_once_and_asks_no_object_for_its_head_to_l
     assert came <= sum(logs.values()) + len(logs) * (8 << 10)
 
 
+def test_verify_asks_for_each_object_of_a_small_segment_once(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, s3_requests: list[tuple[str, str, int]]
+) -> None:
+    at("tier", payments, "--to", f"{bucket.url}/shipped", *LOCAL)
+    shipped = {f"/{bucket.name}/{key}" for key in bucket.objects()}
+    s3_requests.clear()
+    ran = at("verify", f"{bucket.url}/shipped", "--output", "json", "-q", *LOCAL)
+    snapshots = sum(key.endswith(".snapshot") for key in shipped)
+    assert (ran.code, ran.document["summary"]["snapshotsReplayed"]) == (0, snapshots)
+    assert Counter((verb, path) for verb, path, _ in s3_requests if path in shipped) == {
+        ("GET", path): 1 for path in shipped
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(

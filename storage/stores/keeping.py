@@ -1,0 +1,117 @@
+"""A store of which small objects are kept once they have come whole, so that a run reads them once.
+
+What a later listing shows to have been replaced is read again. It is for runs that only read.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from resnap.storage.errors import StoreUnavailableError
+from resnap.storage.stores.protocol import check_etag, check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.stores.protocol import ObjectInfo, OpeningStore
+
+MOST_BYTES: Final = 1 << 20
+"""A larger object is not kept."""
+KEPT_BYTES: Final = 128 << 20
+"""Of a run; what comes after that is read as often as it is needed."""
+_OF_AN_ENTRY: Final = 1 << 10
+"""What is kept of an object beside its bytes: its key twice, its etag."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What was read, by locator; it does not travel to other processes."""
+
+    objects: dict[str, tuple[ObjectInfo, bytes]] = field(default_factory=dict)
+    left_bytes: int = KEPT_BYTES
+    _guard: Lock = field(default_factory=Lock)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Arrive as None."""
+        return type(None), ()
+
+    def keep(self, locator: str, info: ObjectInfo, body: bytes) -> None:
+        """Keep an object, if there is room."""
+        with self._guard:
+            if locator not in self.objects and len(body) + _OF_AN_ENTRY <= self.left_bytes:
+                self.left_bytes -= len(body) + _OF_AN_ENTRY
+                self.objects[locator] = info, body
+
+    def drop(self, locator: str) -> None:
+        """Forget an object."""
+        with self._guard:
+            self.left_bytes += len(self.objects.pop(locator)[1]) + _OF_AN_ENTRY
+
+
+class KeepingStore:
+    """Reads ``inner``, and what is ``kept`` of it."""
+
+    def __init__(self, inner: OpeningStore, kept: Kept) -> None:
+        self._inner, self._kept = inner, kept
+        self.url = inner.url
+        self.put, self.put_stream, self.replace, self.delete = inner.put, inner.put_stream, inner.replace, inner.delete
+        self.unfinished, self.discard = inner.unfinished, inner.discard
+
+    def first(self, key: str, length: int) -> tuple[ObjectInfo, bytes]:
+        """Return the facts of an object and its first bytes; see ``OpeningStore.first``."""
+        found = self._there(key)
+        if found is None:
+            found = self._inner.first(key, length)
+            if len(found[1]) == found[0].size_bytes <= MOST_BYTES:
+                self._kept.keep(f"{self.url}/{key}", *found)
+        return found[0], found[1][:length]
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object; see ``ObjectStore.get``."""
+        found = self._small(key)
+        return self._inner.get(key) if found is None else found
+
+    def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
+        """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
+        found = self._there(key)
+        if found is None:
+            return self._inner.get_range(key, start, end, etag=etag)
+        check_range(start, end)
+        check_etag(f"{self.url}/{key}", key, expected=etag, found=found[0].etag)
+        return found[1][start:end]
+
+    @contextmanager
+    def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
+        """Stream the object; see ``ObjectStore.open``. One of which few bytes are wanted is kept if it is small."""
+        found = self._small(key) if end is not None and end <= MOST_BYTES and not start else None
+        if found is not None:
+            yield iter(filter(None, (found[:end],)))
+            return
+        with self._inner.open(key, start, end) as chunks:
+            yield chunks
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return the facts of an object; see ``ObjectStore.head``."""
+        found = self._there(key)
+        return self._inner.head(key) if found is None else found[0]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object below ``prefix``; see ``ObjectStore.list``. What was replaced is forgotten."""
+        for info in self._inner.list(prefix):
+            found = self._there(info.key)
+            if found is not None and found[0].etag != info.etag:
+                self._kept.drop(f"{self.url}/{info.key}")
+            yield info
+
+    def _there(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        return self._kept.objects.get(f"{self.url}/{key}")
+
+    def _small(self, key: str) -> bytes | None:
+        """Return an object that is kept, or small; None if it is larger, or did not come at the first attempt."""
+        with suppress(StoreUnavailableError):
+            info, body = self.first(key, MOST_BYTES)
+            return body if len(body) == info.size_bytes else None
+        return None
