@@ -139,6 +139,8 @@ def _unknown(key: str, known: Iterable[str]) -> PydanticCustomError:
 class SettingGroup(BaseModel):
     """Settings that belong together, which know where they were given."""
 
+    model_config = ConfigDict(defer_build=True)
+
     title: ClassVar[str]
     """Heading of their flags in ``--help``."""
     at_start: ClassVar[bool] = False
