@@ -13,7 +13,7 @@ from resnap.replay.staging import DirectorySink
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.manifest import read_manifest
+from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin, read_manifest
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
@@ -23,9 +23,10 @@ from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
-from resnap.tiering.shipping.segment_bundle import make_bundle
+from resnap.tiering.shipping.segment_bundle import new_segment
 from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
+from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
     from resnap.replay.results import PartitionResult
     from resnap.storage.layouts.manifest import Manifest
+    from resnap.storage.layouts.segments import NewSegment
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
-    from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle
+    from resnap.tiering.shipping.segment_bundle import EpochHistory, ListedSegment
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
     from resnap.tiering.shipping.shipment import PartitionShipment
 
 UPGRADED: Final = "kafka-2.7.2-then-3.9.1"
@@ -50,12 +53,26 @@ ROLL: Final = ReplayRules(as_of=AsOf(now_ms=LATER_MS, roll=True), expiry=Expiry(
 """What makes each snapshot what the broker wrote."""
 
 
-def a_bundle(epochs: EpochHistory, segment: Segment, snapshot: bytes) -> SegmentBundle:
+ORIGIN: Final = SnapshotOrigin(
+    how=SnapshotHow.REGENERATED,
+    as_of="roll",
+    as_of_ms=LATER_MS,
+    window_start_offset=0,
+    producer_id_expiration_ms=1,
+    check_interval_ms=1,
+    entries_count=0,
+)
+
+
+def a_new_segment(
+    epochs: EpochHistory, segment: Segment, snapshot: bytes, provenance: Provenance
+) -> tuple[ListedSegment, NewSegment, SegmentIndexes]:
     """Return what is shipped for ``segment``, as a partition's shipment makes it."""
     listed = epochs.listed(segment)
     with listed.blamed():
         known = epochs.up_to(segment)
-    return make_bundle(listed, known, snapshot)
+    chosen = ChosenSnapshot(body=snapshot, origin=ORIGIN)
+    return listed, *new_segment(listed, known, chosen, provenance, created_at_ms=LATER_MS)
 
 
 def rules_at(now_ms: int) -> ReplayRules:

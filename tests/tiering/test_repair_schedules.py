@@ -37,7 +37,6 @@ from tests.storage.layouts.manifests import stored
 from tests.tiering.shipping import LATER_MS, UPGRADED, manifest_keys
 from tests.tiering.stores import PassingStore
 from tests.tiering.test_repairing import ORIGIN, PARTS
-from tests.tiering.test_uploader import ORIGIN as SHIPPED_ORIGIN
 from tests.tiering.test_uploader import a_cargo
 
 if TYPE_CHECKING:
@@ -365,8 +364,7 @@ def scenes(layout: str, fixture_set: Callable[[str], FixtureSet]) -> Callable[[O
 
 def tier(store: ObjectStore, layout: Any, cargo: Cargo) -> None:
     delivery = Delivery(store=store)
-    facts = cargo.provenance, cargo.bundle, SHIPPED_ORIGIN
-    publish(delivery, upload(delivery, layout_named(layout), *facts, created_at_ms=LATER_MS))
+    publish(delivery, upload(delivery, layout_named(layout), cargo.listed, cargo.segment, cargo.indexes))
 
 
 STOPPED: Final = (("", "repair"), ("repair", "undo"), ("repair", "gc"), ("repair undo", "gc"), ("", "retain"),

@@ -12,6 +12,7 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
 from resnap.storage.log.indexes import (
     AbortedTxn,
@@ -27,7 +28,6 @@ from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
     LeaderEpochsWrongError,
-    SegmentBundle,
     SegmentChangedError,
 )
 from resnap.tiering.shipping.segment_indexes import (
@@ -40,11 +40,12 @@ from tests.builders import a_partition
 from tests.fixture_sets import NAMES
 from tests.logs.log_writer import PartitionWriter
 from tests.strategies import START_MS, DataEvent, LegacyEvent, MarkerEvent, PlainEvent
-from tests.tiering.shipping import a_bundle
+from tests.tiering.shipping import a_new_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resnap.storage.layouts.segments import NewSegment
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
 
@@ -52,6 +53,15 @@ if TYPE_CHECKING:
     Copy = Callable[[Path], Path]
 
 SNAPSHOT = b"not looked into"
+PROVENANCE = Provenance(
+    cluster_id=None,
+    broker_id=None,
+    log_directory="",
+    topic_partition=TopicPartition("payments", 0),
+    topic_id=None,
+    compaction_assumption=None,
+    resnap_version="0.0.0",
+)
 INTERVAL_BYTES = 1024
 """``index.interval.bytes`` of most fixture sets."""
 ALWAYS_RUNNING = (
@@ -61,7 +71,7 @@ ALWAYS_RUNNING = (
 """Sets whose broker, a new one, was never restarted."""
 
 
-def bodies(bundle: SegmentBundle) -> dict[str, bytes]:
+def bodies(bundle: NewSegment) -> dict[str, bytes]:
     found = {}
     for part in bundle.files:
         with part.open_body() as body:
@@ -69,9 +79,9 @@ def bodies(bundle: SegmentBundle) -> dict[str, bytes]:
     return found
 
 
-def bundled(partition: PartitionDir, base_offset: int = 0) -> SegmentBundle:
+def bundled(partition: PartitionDir, base_offset: int = 0) -> NewSegment:
     (segment,) = (found for found in partition.segments if found.base_offset == base_offset)
-    return a_bundle(EpochHistory(partition), segment, SNAPSHOT)
+    return a_new_segment(EpochHistory(partition), segment, SNAPSHOT, PROVENANCE)[1]
 
 
 def user_partitions(fixture: FixtureSet) -> Iterator[PartitionDir]:
@@ -110,7 +120,7 @@ def test_the_files_of_a_real_broker_are_shipped_unchanged(name: str, fixture_set
     for partition in user_partitions(fixture_set(name)):
         epochs = EpochHistory(partition)
         for segment in closed(partition):
-            found = bodies(a_bundle(epochs, segment, SNAPSHOT))
+            found = bodies(a_new_segment(epochs, segment, SNAPSHOT, PROVENANCE)[1])
             assert found.pop("snapshot") == SNAPSHOT
             known = read_leader_epochs(Path(partition.leader_epochs or "").read_bytes())
             begun = tuple(entry for entry in known if entry.start_offset < (segment.next_base_offset or 0))

@@ -19,25 +19,24 @@ from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import (
     Manifest,
-    SnapshotHow,
-    SnapshotOrigin,
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.segments import Provenance, ShippedMeanwhileError, ShippedSegment
+from resnap.storage.layouts.segments import NewSegment, Provenance, ShippedMeanwhileError, ShippedSegment
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.delivery import Delivery, Proof
 from resnap.tiering.shipping.publication import publish
-from resnap.tiering.shipping.segment_bundle import EpochHistory, SegmentBundle, SegmentChangedError
+from resnap.tiering.shipping.segment_bundle import EpochHistory, ListedSegment, SegmentChangedError
 from resnap.tiering.shipping.segment_copy import upload
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.verifying.verification import StoreReader
 from tests.tiering.shipping import (
     LATER_MS,
+    ORIGIN,
     UPGRADED,
-    a_bundle,
+    a_new_segment,
     a_provenance,
     check_objects,
     is_manifest,
@@ -51,30 +50,24 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
     from tests.fixture_sets import FixtureSet
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]
 
-ORIGIN = SnapshotOrigin(
-    how=SnapshotHow.REGENERATED,
-    as_of="roll",
-    as_of_ms=LATER_MS,
-    window_start_offset=0,
-    producer_id_expiration_ms=1,
-    check_interval_ms=1,
-    entries_count=0,
-)
 SNAPSHOT = snapshot_bytes([])
 ANOTHER_SNAPSHOT = snapshot_bytes([ProducerEntry(7, 0, 4, 4, 4, LATER_MS, -1, -1)])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cargo:
     """A segment with a transaction index, ready to be shipped."""
 
     provenance: Provenance
-    bundle: SegmentBundle
+    listed: ListedSegment
+    segment: NewSegment
+    indexes: SegmentIndexes
 
     def ship(self, store: ObjectStore, *, now_ms: int = LATER_MS, proven: bool = False) -> ShippedSegment:
         """Ship as to any store, or as to one that has proven to keep its promises, by one listing."""
@@ -83,28 +76,30 @@ class Cargo:
             proof = Proof(counts=True, conditions=True)
             beside = tuple(info for info in store.list() if info.key.endswith(".manifest"))
         delivery = Delivery(store=store, proof=proof)
-        uploaded = upload(delivery, Flat(), self.provenance, self.bundle, ORIGIN, created_at_ms=now_ms, beside=beside)
+        segment = replace(self.segment, provenance=self.provenance, created_at_ms=now_ms, beside=beside)
+        uploaded = upload(delivery, Flat(), self.listed, segment, self.indexes)
         return publish(delivery, uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
         shipped = ShippedTopic(store, Flat(), self.provenance.cluster_id, self.provenance.topic_partition.topic)
         partition = self.provenance.topic_partition.partition
-        return shipped.find(partition, self.base_offset, self.bundle.next_base_offset, topic_id=topic_id)
+        return shipped.find(partition, self.base_offset, self.segment.next_base_offset, topic_id=topic_id)
 
     @property
     def base_offset(self) -> int:
-        return self.bundle.listed.segment.base_offset
+        return self.listed.segment.base_offset
 
     @property
     def path(self) -> Path:
-        return Path(self.bundle.listed.segment.path)
+        return Path(self.listed.segment.path)
 
 
 def a_cargo(data: Path, snapshot: bytes = SNAPSHOT, *, index: int = 1) -> Cargo:
     log_dir = load_log_dir(data)
     (partition,) = (found for found in log_dir.partitions if str(found.topic_partition) == "payments-0")
-    bundle = a_bundle(EpochHistory(partition), partition.segments[index], snapshot)
-    return Cargo(provenance=a_provenance(log_dir, partition), bundle=bundle)
+    provenance = a_provenance(log_dir, partition)
+    made = a_new_segment(EpochHistory(partition), partition.segments[index], snapshot, provenance)
+    return Cargo(provenance, *made)
 
 
 def ship_at_the_same_instant(store: ObjectStore, cargo: Cargo) -> None:
@@ -141,9 +136,9 @@ def test_a_manifest_states_what_the_segment_is_and_where_it_comes_from(cargo: Ca
     assert (manifest.topic, manifest.partition, manifest.topic_id) == ("payments", 0, cargo.provenance.topic_id)
     assert (manifest.cluster_id, manifest.broker_id) == (cargo.provenance.cluster_id, 1)
     assert manifest.log_directory == str(cargo.path.parent.parent)
-    assert (manifest.base_offset, manifest.next_base_offset) == (cargo.base_offset, cargo.bundle.next_base_offset)
-    assert manifest.last_offset == cargo.bundle.next_base_offset - 1
-    assert manifest.leader_epochs == cargo.bundle.leader_epochs
+    assert (manifest.base_offset, manifest.next_base_offset) == (cargo.base_offset, cargo.segment.next_base_offset)
+    assert manifest.last_offset == cargo.segment.next_base_offset - 1
+    assert manifest.leader_epochs == cargo.segment.leader_epochs
     assert manifest.snapshot_origin == ORIGIN
     assert manifest.created_at_ms == 5
 
@@ -151,7 +146,7 @@ def test_a_manifest_states_what_the_segment_is_and_where_it_comes_from(cargo: Ca
 def test_objects_go_first_each_read_back_and_the_manifest_last(cargo: Cargo, store: ObjectStore) -> None:
     recording = RecordingStore(store)
     cargo.ship(recording)
-    kinds = [part.kind for part in cargo.bundle.files]
+    kinds = [part.kind for part in cargo.segment.files]
     assert len(kinds) == 6
     steps = [(verb, key.rpartition(".")[2]) for verb, key in recording.calls]
     objects = [step for kind in kinds for step in (("put", kind), ("read", kind))]
@@ -344,9 +339,9 @@ def test_a_segment_that_cannot_be_opened_any_more_is_not_a_fault_of_the_store(
     def refusing() -> None:
         raise PermissionError(13, "Permission denied")
 
-    log, *others = own_cargo.bundle.files
+    log, *others = own_cargo.segment.files
     files = (replace(log, open_body=refusing), *others)
-    cargo = replace(own_cargo, bundle=replace(own_cargo.bundle, files=files))
+    cargo = replace(own_cargo, segment=replace(own_cargo.segment, files=files))
     with pytest.raises(LogDirError, match="Permission denied"):
         cargo.ship(memory_store)
 
@@ -358,7 +353,7 @@ def test_what_has_no_manifest_is_not_shipped(cargo: Cargo, store: ObjectStore) -
 
 def test_only_the_segment_asked_for_is_found(cargo: Cargo, memory_store: ObjectStore) -> None:
     cargo.ship(memory_store)
-    base, end = cargo.base_offset, cargo.bundle.next_base_offset
+    base, end = cargo.base_offset, cargo.segment.next_base_offset
     shipped = ShippedTopic(memory_store, Flat(), cargo.provenance.cluster_id, "payments")
     assert shipped.find(0, base, end) is not None
     assert shipped.find(0, 0, base) is None

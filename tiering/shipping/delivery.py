@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
 
@@ -76,6 +76,11 @@ class Delivery:
     proof: Proof = field(default_factory=Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _threads: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the threads, as many as there are objects of all segments at once; they begin when they are needed."""
+        self._threads = ThreadPoolExecutor(self.parallel**2, "resnap-object")
 
     def part(self) -> Delivery:
         """Return a delivery to the same store, within the same limits, that can be stopped separately."""
@@ -155,11 +160,12 @@ class Delivery:
             raise AbandonedError(_ENDED)
 
     def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Return ``work(item)`` for each of ``items``, in parallel; raises the error of the first failed item."""
+        """Return ``work(item)`` for each of ``items``, in parallel; raises the error of the first one that failed."""
         if self.parallel == 1:
             return [work(item) for item in items]
-        with ThreadPoolExecutor(min(self.parallel, len(items)), thread_name_prefix="resnap-object") as threads:
-            return list(threads.map(work, items))
+        begun = [self._threads.submit(work, item) for item in items]
+        wait(begun)
+        return [one.result() for one in begun]
 
     def deliver(self, one: NewObject) -> None:
         """Write an object, and make sure that the store holds it as intended.

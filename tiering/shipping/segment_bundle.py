@@ -23,7 +23,7 @@ from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.segments import SegmentFile
+from resnap.storage.layouts.segments import NewSegment, SegmentFile
 from resnap.storage.log.checkpoints import (
     LeaderEpoch,
     epochs_in,
@@ -46,11 +46,14 @@ from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.storage.layouts.segments import Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
+    from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +95,6 @@ class ListedSegment:
             raise _changed(self.segment) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentBundle:
-    """Everything that is shipped for one segment, the log first."""
-
-    listed: ListedSegment
-    next_base_offset: int
-    files: tuple[SegmentFile, ...]
-    indexes: SegmentIndexes
-    """As they were read, and what they were compared with."""
-    leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone, clamped to it."""
-    last_offset: int
-    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
-    max_timestamp_ms: int
-
-
 class SegmentChangedError(LogDirError):
     """The segment has changed since the log directory was listed; the next run will use its new state."""
 
@@ -124,8 +111,18 @@ class LeaderEpochsWrongError(LogDirError):
     """The batches have other leader epochs than the checkpoint."""
 
 
-def make_bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
-    """Read the files of a segment with the history ``epochs`` and return them, ready to be shipped.
+def new_segment(
+    listed: ListedSegment,
+    epochs: tuple[LeaderEpoch, ...],
+    snapshot: ChosenSnapshot,
+    provenance: Provenance,
+    *,
+    created_at_ms: int,
+    beside: tuple[ObjectInfo, ...] | None = None,
+) -> tuple[NewSegment, SegmentIndexes]:
+    """Read the files of a segment with the history ``epochs``; return it, ready to be shipped, and its indexes.
+
+    The indexes are as they were read, with what they were compared with.
 
     Raises:
         SegmentChangedError, LeaderEpochsWrongError, IndexUnusableError: it cannot be shipped now.
@@ -133,35 +130,35 @@ def make_bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot
         LogDirError, StoreError: a file cannot be read.
 
     """
-    with listed.blamed():
-        bundle = _bundle(listed, epochs, snapshot)
-    listed.check_unchanged()
-    return bundle
-
-
-def _bundle(listed: ListedSegment, epochs: tuple[LeaderEpoch, ...], snapshot: bytes) -> SegmentBundle:
     segment = listed.segment
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
-    indexes = load_indexes(segment, listed.sources)
-    _check_epochs(segment, epochs, indexes)
-    files = [
-        _log_file(indexes.seen.log, listed.sources),
-        _bytes_file(ObjectKind.INDEX, indexes.offset),
-        _bytes_file(ObjectKind.TIME_INDEX, indexes.time),
-        *([] if indexes.transaction is None else [_bytes_file(ObjectKind.TXN_INDEX, indexes.transaction)]),
-        _bytes_file(ObjectKind.LEADER_EPOCH_CHECKPOINT, write_leader_epochs(epochs)),
-        _bytes_file(ObjectKind.SNAPSHOT, snapshot),
-    ]
-    return SegmentBundle(
-        listed=listed,
+    with listed.blamed():
+        indexes = load_indexes(segment, listed.sources)
+        _check_epochs(segment, epochs, indexes)
+        log = _log_file(indexes.seen.log, listed.sources)
+    listed.check_unchanged()
+    bodies = {
+        ObjectKind.INDEX: indexes.offset,
+        ObjectKind.TIME_INDEX: indexes.time,
+        ObjectKind.TXN_INDEX: indexes.transaction,
+        ObjectKind.LEADER_EPOCH_CHECKPOINT: write_leader_epochs(epochs),
+        ObjectKind.SNAPSHOT: snapshot.body,
+    }
+    new = NewSegment(
+        provenance=provenance,
+        path=segment.path,
+        base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
-        files=tuple(files),
-        indexes=indexes,
-        leader_epochs=epochs_in(epochs, segment.base_offset, segment.next_base_offset),
         last_offset=indexes.seen.facts.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
+        leader_epochs=epochs_in(epochs, segment.base_offset, segment.next_base_offset),
+        files=(log, *(_bytes_file(kind, body) for kind, body in bodies.items() if body is not None)),
+        origin=snapshot.origin,
+        created_at_ms=created_at_ms,
+        beside=beside,
     )
+    return new, indexes
 
 
 def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:

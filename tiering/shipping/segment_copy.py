@@ -13,28 +13,27 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, VerificationError
-from resnap.storage.layouts.segments import NewSegment
 from resnap.storage.threads import Throttle, made_once
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.segment_bundle import make_bundle
+from resnap.tiering.shipping.segment_bundle import new_segment
 from resnap.tiering.shipping.snapshot_choice import choose_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import BinaryIO
 
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
-    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import Provenance, SegmentObjects
+    from resnap.storage.layouts.segments import NewSegment, Provenance, SegmentObjects
     from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
     from resnap.tiering.shipping.delivery import Verification
-    from resnap.tiering.shipping.segment_bundle import ListedSegment, SegmentBundle
+    from resnap.tiering.shipping.segment_bundle import ListedSegment
+    from resnap.tiering.shipping.segment_indexes import SegmentIndexes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +70,9 @@ class CopiedSegment:
 
 
 def copy_segment(
-    order: CopyOrder,
-    delivery: Delivery,
-    *,
-    layout: Layout,
-    staged: ObjectStore,
-    rules: ReplayRules,
-    hold_lease: Callable[[CopyOrder], CopyOrder] = lambda order: order,
+    order: CopyOrder, delivery: Delivery, *, layout: Layout, staged: ObjectStore, rules: ReplayRules
 ) -> CopiedSegment:
-    """Read a segment and write its objects; ``hold_lease`` is called before the first one.
+    """Read a segment and write its objects.
 
     Args:
         order: the segment to copy.
@@ -87,7 +80,6 @@ def copy_segment(
         layout: gives their keys.
         staged: the sink of the replay's snapshots.
         rules: of the replay, recorded in the manifest.
-        hold_lease: raises if another run is at work on the partition; else returns the order with what it has seen.
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
@@ -105,28 +97,19 @@ def copy_segment(
         order.listed.sources,
         as_found=layout.keeps_snapshots_as_found,
     )
-    bundle = make_bundle(order.listed, order.leader_epochs, chosen.body)
-    order = hold_lease(order)
-    return upload(
-        delivery,
-        layout,
+    segment, indexes = new_segment(
+        order.listed,
+        order.leader_epochs,
+        chosen,
         order.provenance,
-        bundle,
-        chosen.origin,
         created_at_ms=order.created_at_ms,
         beside=order.beside,
     )
+    return upload(delivery, layout, order.listed, segment, indexes)
 
 
 def upload(
-    delivery: Delivery,
-    layout: Layout,
-    provenance: Provenance,
-    bundle: SegmentBundle,
-    origin: SnapshotOrigin,
-    *,
-    created_at_ms: int,
-    beside: tuple[ObjectInfo, ...] | None = None,
+    delivery: Delivery, layout: Layout, listed: ListedSegment, segment: NewSegment, indexes: SegmentIndexes
 ) -> CopiedSegment:
     """Put the objects of one segment into the store; several segments may be uploaded at once.
 
@@ -138,20 +121,6 @@ def upload(
         StoreError: the store refused or failed.
 
     """
-    listed = bundle.listed
-    segment = NewSegment(
-        provenance=provenance,
-        path=listed.segment.path,
-        base_offset=listed.segment.base_offset,
-        next_base_offset=bundle.next_base_offset,
-        last_offset=bundle.last_offset,
-        max_timestamp_ms=bundle.max_timestamp_ms,
-        leader_epochs=bundle.leader_epochs,
-        files=bundle.files,
-        origin=origin,
-        created_at_ms=created_at_ms,
-        beside=beside,
-    )
     with _blaming_the_segment(listed):
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
@@ -162,9 +131,9 @@ def upload(
         listed=listed,
         segment=replace(segment, files=()),
         objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
-        size_bytes=sum(one.size_bytes for one in bundle.files),
-        aborted=bundle.indexes.aborted,
-        transactions=bundle.indexes.seen.transactions,
+        size_bytes=sum(one.size_bytes for one in segment.files),
+        aborted=indexes.aborted,
+        transactions=indexes.seen.transactions,
     )
 
 

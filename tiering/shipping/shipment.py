@@ -243,24 +243,12 @@ class _Partition:
         with span("ship segment", **attributes):
             order = self._order(segment)
             if shipper.copy_elsewhere is not None:
-                return shipper.copy_elsewhere(self._leased(order), self.delivery)
-            return copy_segment(
-                order,
-                self.delivery,
-                layout=shipper.layout,
-                staged=shipper.staged,
-                rules=shipper.rules,
-                hold_lease=self._leased,
-            )
-
-    def _leased(self, order: CopyOrder) -> CopyOrder:
-        """Take the lease; return ``order`` with what was listed under it, if no other run can write unnoticed."""
-        self._hold_lease()
-        if not self.delivery.keeps_conditions:
-            return order
-        return replace(order, beside=self.shipped.beside(order.listed.segment.base_offset))
+                return shipper.copy_elsewhere(order, self.delivery)
+            return copy_segment(order, self.delivery, layout=shipper.layout, staged=shipper.staged, rules=shipper.rules)
 
     def _order(self, segment: Segment) -> CopyOrder:
+        """Take the lease, and return the order, with what was listed if no other run can write unnoticed."""
+        self._hold_lease()
         listed = self._epochs.listed(segment)
         with listed.blamed():
             leader_epochs = self._epochs.up_to(segment)
@@ -271,6 +259,7 @@ class _Partition:
             leader_epochs=leader_epochs,
             rebuilt=replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence())),
             created_at_ms=self.shipper.now_ms(),
+            beside=self.shipped.beside(segment.base_offset) if self.delivery.keeps_conditions else None,
         )
 
     def _publish(self, copied: CopiedSegment, shipment: PartitionShipment) -> None:
