@@ -327,24 +327,18 @@ def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
         )
 
 
+_REASONS: Final = {
+    SegmentChangedError: Reason.SEGMENT_CHANGED,
+    LeaderEpochsUnknownError: Reason.LEADER_EPOCHS_UNKNOWN,
+    LeaderEpochsWrongError: Reason.LEADER_EPOCHS_WRONG,
+    IndexUnusableError: Reason.INDEX_UNUSABLE,
+    TopicIdUnknownError: Reason.TOPIC_ID_UNKNOWN,
+    TopicNameTooLongError: Reason.TOPIC_NAME_TOO_LONG,
+    NotLedToError: Reason.LINEAGE_CONFLICT,
+    FormatError: Reason.DAMAGED,
+}
+
+
 def _refusal(segment: Segment, error: FormatError | LogDirError) -> Refusal:
-    match error:
-        case SegmentChangedError():
-            reason = Reason.SEGMENT_CHANGED
-        case LeaderEpochsUnknownError():
-            reason = Reason.LEADER_EPOCHS_UNKNOWN
-        case LeaderEpochsWrongError():
-            reason = Reason.LEADER_EPOCHS_WRONG
-        case IndexUnusableError():
-            reason = Reason.INDEX_UNUSABLE
-        case TopicIdUnknownError():
-            reason = Reason.TOPIC_ID_UNKNOWN
-        case TopicNameTooLongError():
-            reason = Reason.TOPIC_NAME_TOO_LONG
-        case NotLedToError():
-            reason = Reason.LINEAGE_CONFLICT
-        case FormatError():
-            reason = Reason.DAMAGED
-        case _:
-            reason = Reason.UNREADABLE
+    reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), Reason.UNREADABLE)
     return refuse(segment, reason, str(error), hint=error.hint)

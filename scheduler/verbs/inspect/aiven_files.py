@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.output.rendering import Answer, Column
 from resnap.storage.errors import UsageError, in_file
-from resnap.storage.layouts.aiven.manifest import read_manifest
+from resnap.storage.layouts.aiven.manifest import read_manifest, segment_record
 from resnap.storage.layouts.aiven.members import INDEX_NAMES, INDEXES, MANIFEST, Member
 from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.checkpoints import read_leader_epochs
@@ -74,18 +74,10 @@ def _head(manifest: AivenManifest) -> dict[str, object]:
     segment = manifest.segment
     if segment is None:
         return {**head, "remoteLogSegmentMetadata": None}
-    return head | {
-        "topic": segment.topic,
-        "partition": segment.partition,
-        "topicId": segment.topic_id,
-        "id": segment.segment_id,
-        "startOffset": segment.start_offset,
-        "endOffset": segment.end_offset,
-        "maxTimestampMs": segment.max_timestamp_ms,
-        "brokerId": segment.broker_id,
-        "eventTimestampMs": segment.event_timestamp_ms,
-        "segmentLeaderEpochs": {str(entry.epoch): entry.start_offset for entry in segment.leader_epochs},
-    }
+    record = segment_record(segment)
+    del record["remoteLogSegmentId"]
+    head |= {"topic": segment.topic, "partition": segment.partition}
+    return {**head, "topicId": segment.topic_id, "id": segment.segment_id, **record}
 
 
 def _index_rows(file: OpenedFile, stem: str) -> Iterator[Row]:
