@@ -26,9 +26,9 @@ from resnap.tiering.judging.planning import (
 from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
-from resnap.tiering.selection import Scope, Selection, destination_url, high_watermark_of, looked_at, select
+from resnap.tiering.selection import Scope, Selection, high_watermark_of, looked_at, select
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
-from resnap.tiering.staged import staged_snapshots
+from resnap.tiering.staged import destination_url, staged_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence

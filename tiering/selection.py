@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,11 @@ from resnap.replay.explain import log_end
 from resnap.replay.watching import Progress
 from resnap.storage.disk import is_there
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
-from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem, log_dir_around
+from resnap.storage.log.log_dir import META_PROPERTIES, NoLogDirError, PartitionProblem
 from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.log_dirs import Joining, open_source, open_tiered, with_remote
-from resnap.storage.stores.urls import is_store_url, local_path
+from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.cluster.facts import with_facts
 from resnap.tiering.controller.metadata.cluster import (
     CLEANUP_POLICY,
@@ -173,12 +172,11 @@ def segments_in(partitions: Iterable[SelectedPartition]) -> int:
 
 def looked_at(partitions: Sequence[SelectedPartition], progress: Progress | None) -> Iterator[SelectedPartition]:
     """Yield each partition, and report its segments as done when the next one is asked for."""
-    if progress is not None:
-        progress.expect(segments_in(partitions), 0)
-    for one in partitions:
-        yield one
-        if progress is not None:
-            progress.advance(segments_in([one]), 0)
+    progress = progress or Progress()
+    progress.expect(segments_in(partitions), 0)
+    for selected in partitions:
+        yield selected
+        progress.advance(segments_in([selected]), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,21 +440,17 @@ def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn
 def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
     where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
+    what, hint = f"no partition in {where}", "compare with log.dirs in the broker's server.properties"
     if scope.partitions:
-        what = f"none of {', '.join(scope.partitions[:5])} is in {where}"
-        return NothingInScopeError(what, hint=f"{scan} lists what is there")
-    if scope.topics:
+        what, hint = f"none of {', '.join(scope.partitions[:5])} is in {where}", f"{scan} lists what is there"
+    elif scope.topics:
         what = f"no topic in {where} matches {scope.topic_flag} {' or '.join(scope.topics)}"
-        return NothingInScopeError(what, hint=f"{scan} lists what is there")
-    metadata_log = find_metadata_log(scope.sources)
-    if metadata_log is not None:
+        hint = f"{scan} lists what is there"
+    elif (metadata_log := find_metadata_log(scope.sources)) is not None:
         what = f"no partition of a topic in {where}, only the metadata log: it is a controller's, or a new broker's"
-        hint = (
-            f"give the log.dirs of a broker; `resnap controller image {shlex.quote(str(metadata_log))}` shows the log"
-        )
-        return NothingInScopeError(what, hint=hint)
-    what = f"no partition in {where}"
-    return NothingInScopeError(what, hint="compare with log.dirs in the broker's server.properties")
+        shows = f"`resnap controller image {shlex.quote(str(metadata_log))}` shows the log"
+        hint = f"give the log.dirs of a broker; {shows}"
+    return NothingInScopeError(what, hint=hint)
 
 
 def _add(partitions: dict[TopicPartition, SelectedPartition], selected: SelectedPartition) -> None:
@@ -468,53 +462,3 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
             f"{selected.topic_partition} is in {places}",
             hint="the boundaries of a partition differ between its replicas: give one of them",
         )
-
-
-def destination_url(destination: str, selection: Selection) -> str:
-    """Return the URL of ``destination``, which is one already or a directory.
-
-    Raises:
-        UsageError: it is a broker's log dir, or inside one: a broker does not start with a strange directory in its log
-            dir; or it is what Resnap has shipped, to which nothing is added but by shipping.
-
-    """
-    url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
-    path = local_path(url)
-    log_dir = None if path is None else log_dir_around(path)
-    if path is not None and log_dir is not None and not any(lies_beside(url, one) for one in selection.partitions):
-        raise _inside(path, log_dir)
-    for selected in selection.partitions:
-        _refuse_inside(selected, url)
-    return url
-
-
-def lies_beside(url: str, selected: SelectedPartition) -> bool:
-    """Whether snapshots below ``url`` are beside the segments of the partition, in a copy of a log dir."""
-    return str(selected.log_dir.path) == url
-
-
-def is_of(selected: SelectedPartition, source: str) -> bool:
-    """Whether ``source``, as it was given, is what the partition was found by."""
-    places = {str(selected.log_dir.path), str(selected.inventory.partition.path)}
-    return (source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())) in places
-
-
-def _inside(path: Path, log_dir: Path) -> UsageError:
-    hint = "a broker does not start with an unknown directory in its log dir: choose a place outside"
-    return UsageError(f"{path} is inside the log dir {log_dir}", hint=hint)
-
-
-def _refuse_inside(selected: SelectedPartition, url: str) -> None:
-    partition, path = selected.inventory.partition, local_path(url)
-    # A partition outside any log dir: no broker works there, so only its own directory is protected.
-    own = partition.path if isinstance(partition.path, Path) else None
-    if path is not None and own is not None and Path(realpath(path)).is_relative_to(realpath(own)):
-        raise _inside(path, own)
-    if selected.log_dir.is_shipped and f"{url}/".startswith(f"{selected.log_dir.path}/"):
-        raise UsageError(
-            f"{url} holds what was shipped, whose manifests are never changed",
-            hint="choose another place for the snapshots",
-        )
-    if f"{url}/".startswith(f"{partition.path}/"):
-        hint = f"{selected.log_dir.path} puts snapshots beside the segments"
-        raise UsageError(f"{url} is the folder of a partition", hint=hint)

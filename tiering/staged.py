@@ -1,16 +1,18 @@
-"""Checks the snapshots that `resnap regenerate` has left, before they are used."""
+"""Says where snapshots may be staged, and checks those that `resnap regenerate` has left, before they are used."""
 
 from __future__ import annotations
 
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resnap.replay.staging import snapshot_key
 from resnap.storage.disk import is_directory, is_there
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, UsageError, VerificationError, in_file
+from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.stores.urls import is_store_url
+from resnap.storage.stores.urls import is_store_url, local_path
 from resnap.storage.threads import each
 from resnap.tiering.judging.planning import can_be_tiered, lost_boundaries
 
@@ -69,3 +71,47 @@ def _unusable(sources: Sources, staged: tuple[int, str]) -> VerificationError | 
     except (LogDirError, ObjectNotFoundError) as error:
         return VerificationError(str(error), hint=error.hint)
     return None
+
+
+def destination_url(destination: str, selection: Selection) -> str:
+    """Return the URL of ``destination``, which is one already or a directory.
+
+    Raises:
+        UsageError: it is a broker's log dir, or inside one: a broker does not start with a strange directory in its log
+            dir; or it is what Resnap has shipped, to which nothing is added but by shipping.
+
+    """
+    url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
+    path = local_path(url)
+    log_dir = None if path is None else log_dir_around(path)
+    if path is not None and log_dir is not None and not any(lies_beside(url, one) for one in selection.partitions):
+        raise _inside(path, log_dir)
+    for selected in selection.partitions:
+        _refuse_inside(selected, url)
+    return url
+
+
+def lies_beside(url: str, selected: SelectedPartition) -> bool:
+    """Whether snapshots below ``url`` are beside the segments of the partition, in a copy of a log dir."""
+    return str(selected.log_dir.path) == url
+
+
+def _inside(path: Path, log_dir: Path) -> UsageError:
+    hint = "a broker does not start with an unknown directory in its log dir: choose a place outside"
+    return UsageError(f"{path} is inside the log dir {log_dir}", hint=hint)
+
+
+def _refuse_inside(selected: SelectedPartition, url: str) -> None:
+    partition, path = selected.inventory.partition, local_path(url)
+    # A partition outside any log dir: no broker works there, so only its own directory is protected.
+    own = partition.path if isinstance(partition.path, Path) else None
+    if path is not None and own is not None and Path(realpath(path)).is_relative_to(realpath(own)):
+        raise _inside(path, own)
+    if selected.log_dir.is_shipped and f"{url}/".startswith(f"{selected.log_dir.path}/"):
+        raise UsageError(
+            f"{url} holds what was shipped, whose manifests are never changed",
+            hint="choose another place for the snapshots",
+        )
+    if f"{url}/".startswith(f"{partition.path}/"):
+        hint = f"{selected.log_dir.path} puts snapshots beside the segments"
+        raise UsageError(f"{url} is the folder of a partition", hint=hint)

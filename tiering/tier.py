@@ -31,7 +31,7 @@ from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.planner import TierOrder
-from resnap.tiering.selection import Selection, destination_url, high_watermark_of, looked_at, warn_unmatched
+from resnap.tiering.selection import Selection, high_watermark_of, looked_at, warn_unmatched
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
@@ -41,6 +41,7 @@ from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
 from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
+from resnap.tiering.staged import destination_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

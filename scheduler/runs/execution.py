@@ -22,7 +22,6 @@ from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.judging.planning import can_be_tiered, read_saved_plan
 from resnap.tiering.judging.readiness import Repair
-from resnap.tiering.selection import Scope, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from resnap.tiering.engine import Engine
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import PartitionScan
-    from resnap.tiering.selection import SelectedPartition
+    from resnap.tiering.selection import Scope, SelectedPartition
 
 R = TypeVar("R", bound=Result)
 UNKNOWN_CLUSTER: Final = "unknown"
@@ -188,7 +187,9 @@ class RunObserver(Observer):
         )
         topic, partition = selected.topic_partition
         for source in dict.fromkeys((*self.configured, *self.scope.sources)):
-            if is_of(selected, source) or place_of(source) == place_of(str(selected.log_dir.path)):
+            found_by = str(selected.log_dir.path), str(selected.inventory.partition.path)
+            as_given = source.rstrip("/") if is_store_url(source) else str(Path(source).absolute())
+            if as_given in found_by or place_of(source) == place_of(found_by[0]):
                 self.service.scans.repaired(source, topic, partition, repair)
 
     def activated(self, snapshot: bytes | str) -> None:

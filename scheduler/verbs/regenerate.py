@@ -23,7 +23,7 @@ from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.staging_area import ComparedFile, StagingArea, depended_on, print_segment, prints_of
 from resnap.tiering.lost_leader import right_indexes
-from resnap.tiering.selection import lies_beside
+from resnap.tiering.staged import lies_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
