@@ -108,7 +108,7 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
     unnamed = [info for info in listed if _PASSING.fullmatch(info.key)]
     unreadable: list[FormatError] = []
     for layout in SHIPPED:
-        found = layout.unnamed(store, listed)
+        found = layout.unnamed_objects(store, listed)
         unnamed += found.objects
         unreadable += found.unreadable
         unnamed += [info for info in listed if is_alone and layout.is_tombstone(info)]
@@ -202,7 +202,7 @@ def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[
         listed = [info for prefix in beside for info in store.list(prefix)]
         still: set[str] = set()
         for layout in SHIPPED:
-            unnamed = layout.unnamed(store, listed)
+            unnamed = layout.unnamed_objects(store, listed)
             tombstones = [] if unnamed.unreadable else filter(layout.is_tombstone, listed)
             still |= {info.key for info in (*unnamed.objects, *tombstones)}
         still -= named_by_records(store, folders_in(store))

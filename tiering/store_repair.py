@@ -403,7 +403,7 @@ class PartRepair:
         """Replace the parts; return False if they were replaced already; a dry run returns True."""
         store, keys = self.check.part.store, self.check.engine.reading.sources.keys
         versions = Versions(store=store)
-        rewritten = self.check.part.layout.rewritten(versions.body, repair.manifest_key, parts, keys)
+        rewritten = self.check.part.layout.replacements(versions.body, repair.manifest_key, parts, keys)
         if self._replacer is None:
             return True
         topic_partition = partition.topic_partition

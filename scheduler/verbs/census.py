@@ -135,7 +135,7 @@ class ProducerCounter:
 
     def _read(self, selected: SelectedPartition, locator: str) -> Census:
         """Count a snapshot, a few thousand entries at a time; nothing counts of one whose checksum is wrong."""
-        census, owners = self._empty(), self._owners(selected.log_dir.path)
+        census, owners = Census.empty(self.edges), self._owners(selected.log_dir.path)
         with in_file(locator), self.planner.engine.reading.sources.open(locator) as file:
             for entries in snapshot_arrays(file.read, file.size_bytes):
                 census.count(selected.topic_partition.topic, entries, self.now_ms, owners)
@@ -148,9 +148,6 @@ class ProducerCounter:
             known = Owners(None if self.principals is None else self.principals.knowing(names), names)
             self.owners[str(log_dir)] = known
         return known
-
-    def _empty(self) -> Census:
-        return Census.empty(self.edges)
 
     def _result(
         self,
@@ -167,7 +164,7 @@ class ProducerCounter:
             faults=() if error is None else (error,),
             partly_done=True,
             selected=selected,
-            census=self._empty() if census is None else census,
+            census=Census.empty(self.edges) if census is None else census,
             origin=origin,
             offset=offset,
             unread_bytes=sum(one.size_bytes for one in segments if offset is None or one.base_offset >= offset),

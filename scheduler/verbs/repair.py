@@ -21,7 +21,7 @@ from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import beginnings_gone
-from resnap.storage.errors import LockedError, ResnapError, UsageError
+from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.sources.registry import manifests_above
@@ -196,7 +196,7 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                 with leased(replacer.store, record.lease, who=who, now_ms=context.clock.now_ms()) as lease:
                     replacer.hold_lease = lease.hold
                     replacer.put_back(folder.path, record)
-        except (ResnapError, LockedError) as error:
+        except ResnapError as error:
             is_in_scope = True
             if error.transient:
                 raise

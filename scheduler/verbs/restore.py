@@ -400,7 +400,7 @@ def _restoration(
 ) -> Restoration:
     partition = shipped.inventory.partition
     store = sources.store(str(shipped.log_dir.path))
-    vouched = layout.vouched(store, partition)
+    vouched = layout.manifest_records(store, partition)
     one = restoration_of(partition, vouched, sources, topic_id, instead)
     newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
     replacement = instead.get(newest or "")

@@ -428,7 +428,7 @@ class LocalTiered:
         """Return the key at which brokers read the log of a segment."""
         return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
-    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return None: brokers wrote the object, so it is where they read it."""
         return None
 
@@ -444,11 +444,11 @@ class LocalTiered:
             incomplete=incomplete,
         )
 
-    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
         """Return where the leader epochs of all segments are stored."""
         return Vouched(leader_epochs=tuple(one.sibling(_CHECKPOINT) for one in partition.segments), digests={})
 
-    def rewritten(
+    def replacements(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return the objects as brokers read them, each replacing the old one."""

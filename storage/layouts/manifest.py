@@ -424,15 +424,15 @@ def _camel_case(name: str) -> str:
     return first + "".join(part.capitalize() for part in others)
 
 
-def claimed(manifest: bytes) -> bytes:
+def claim_of(manifest: bytes) -> bytes:
     """Return a claim of ``manifest``, another one with each call."""
-    plain = unclaimed(manifest)
+    plain = without_claim(manifest)
     if plain.startswith(_AVRO):
         return plain.replace(SYNC_MARKER, secrets.token_bytes(len(SYNC_MARKER)))
     return plain + random_blanks()
 
 
-def unclaimed(manifest: bytes) -> bytes:
+def without_claim(manifest: bytes) -> bytes:
     """Return the manifest that ``manifest`` is, or is a claim of."""
     if manifest.startswith(_AVRO):
         return manifest.replace(manifest[-len(SYNC_MARKER) :], SYNC_MARKER)

@@ -136,7 +136,7 @@ class Tiered(Protocol):
         """Return the key at which brokers read the log of a segment, with their ``key_prefix`` if there is one."""
         ...
 
-    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return why brokers would not find the segment of the manifest at ``key``; None if they would."""
         ...
 
@@ -151,7 +151,7 @@ class Tiered(Protocol):
         """
         ...
 
-    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
         """Return what manifests record of ``partition``, one of ``log_dir`` of ``store``, beyond the log dir.
 
         Raises:
@@ -161,7 +161,7 @@ class Tiered(Protocol):
         """
         ...
 
-    def rewritten(
+    def replacements(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return the objects with which ``parts`` replace those of a segment; ``read`` reads stored objects.
@@ -264,7 +264,7 @@ class Layout(Tiered, Protocol):
         """
         ...
 
-    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
         """Return the objects in ``listed`` that belong to this layout and that nothing in it names.
 
         Raises:

@@ -69,7 +69,7 @@ def a_new_segment(
 ) -> tuple[ListedSegment, NewSegment, SegmentIndexes]:
     """Return what is shipped for ``segment``, as a partition's shipment makes it."""
     listed = epochs.listed(segment)
-    with listed.blamed():
+    with listed.report_change():
         known = epochs.up_to(segment)
     chosen = ChosenSnapshot(body=snapshot, origin=ORIGIN)
     return listed, *new_segment(listed, known, chosen, provenance, created_at_ms=LATER_MS)

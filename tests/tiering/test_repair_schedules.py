@@ -21,7 +21,7 @@ from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.aiven.members import INDEX_NAMES
 from resnap.storage.layouts.flat.keys import manifest_place
-from resnap.storage.layouts.manifest import ObjectKind, read_manifest, unclaimed
+from resnap.storage.layouts.manifest import ObjectKind, read_manifest, without_claim
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.sources.registry import layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -191,7 +191,7 @@ class Scene:
             if self.parts(store, key) != PARTS:
                 versions = Versions(store=store)
                 parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
-                rewritten = self.layout.rewritten(versions.body, key, parts, NO_KEYS)
+                rewritten = self.layout.replacements(versions.body, key, parts, NO_KEYS)
                 record = Record(manifest_key=key, lease="l", topic="t", partition=0, base_offset=0, changes=())
                 replacer.replace(record, rewritten, versions)
 
@@ -235,7 +235,7 @@ class Scene:
         if type(self.store) is MemoryObjectStore:
             return before
         said = {key: body for key, body in before.items() if not key.startswith(".resnap/origin/")}
-        return {key: unclaimed(body)[: len(self.before[key])] for key, body in said.items()}
+        return {key: without_claim(body)[: len(self.before[key])] for key, body in said.items()}
 
     def read(self) -> dict[ObjectKind, bytes | None]:
         return self.parts(self.store, self.key)

@@ -144,13 +144,13 @@ class Case:
         (self.key,) = listing.manifests
         self.replacer = Replacer(store=self.store, run="run-1", is_conditional=True)
 
-    def rewritten(self, versions: Versions) -> Rewritten:
+    def replacements(self, versions: Versions) -> Rewritten:
         parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
-        return self.layout.rewritten(versions.body, self.key, parts, NO_KEYS)
+        return self.layout.replacements(versions.body, self.key, parts, NO_KEYS)
 
     def replace(self) -> Record | None:
         versions = Versions(store=self.store)
-        return self.replacer.replace(replace(RECORD, manifest_key=self.key), self.rewritten(versions), versions)
+        return self.replacer.replace(replace(RECORD, manifest_key=self.key), self.replacements(versions), versions)
 
     def put_back_unfinished(self) -> None:
         for folder in folders_in(self.store):
@@ -261,7 +261,7 @@ def test_the_log_of_a_segment_is_not_read_to_repair_it_and_to_undo_that(
 def test_what_changed_since_it_was_read_is_left_alone(files: dict[str, bytes]) -> None:
     case = Case(files)
     versions = Versions(store=case.store)
-    rewritten = case.rewritten(versions)
+    rewritten = case.replacements(versions)
     key = rewritten.writes[-1][0]
     versions.of(key)
     case.store.put(key, b"somebody else's")
@@ -275,7 +275,7 @@ def test_a_store_that_keeps_other_bytes_is_noticed_and_all_is_put_back(
 ) -> None:
     case = Case(files)
     before = case.segment()
-    last = case.rewritten(Versions(store=case.store)).writes[-1][0]
+    last = case.replacements(Versions(store=case.store)).writes[-1][0]
     honest = Ending.replace
 
     def lying(store: Ending, key: str, body: Buffer, *, etag: str) -> None:
@@ -295,7 +295,7 @@ def test_what_is_locked_ends_the_repair_of_that_segment_and_leaves_it_as_it_was(
 ) -> None:
     case = Case(files)
     before = case.segment()
-    last, honest = case.rewritten(Versions(store=case.store)).writes[-1][0], Ending.replace
+    last, honest = case.replacements(Versions(store=case.store)).writes[-1][0], Ending.replace
 
     def locked(store: Ending, key: str, body: Buffer, *, etag: str) -> None:
         if key == last:

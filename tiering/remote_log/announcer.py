@@ -134,7 +134,7 @@ class Announcer:
             except (FormatError, ObjectNotFoundError) as error:
                 self.problems.append(VerificationError(str(error), hint="see `resnap verify URL`"))
                 continue
-            misplaced = self._layout.misplaced(key, found, key_prefix=self.key_prefix)
+            misplaced = self._layout.misplacement(key, found, key_prefix=self.key_prefix)
             of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
             yield announceable(key, found, misplaced=misplaced, cluster_id=of)
 

@@ -30,7 +30,7 @@ from resnap.storage.errors import (
     StoreAccessError,
     VerificationError,
 )
-from resnap.storage.layouts.manifest import TOMBSTONE, claimed, is_manifest, unclaimed
+from resnap.storage.layouts.manifest import TOMBSTONE, claim_of, is_manifest, without_claim
 from resnap.tiering.repairing.originals import (
     DONE,
     RECORD,
@@ -138,7 +138,7 @@ class Replacer:
         stays = [(key, body) for key in rewritten.replaced if (body := versions.of(key).body) is not None]
         found = {key: versions.of(key).body for key, _ in (*stays, *writes)}
         if (manifest := found.get(key)) is not None:
-            found[key] = unclaimed(manifest)
+            found[key] = without_claim(manifest)
         changes = [Change(key, Version(found[key], None).digest, Digest.of(body)) for key, body in (*stays, *writes)]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
         record = replace(record, changes=tuple(changes))
@@ -147,7 +147,7 @@ class Replacer:
             if (original := found[change.key]) is not None:
                 self._put(f"{folder}/{number}", original)
         self._put(f"{folder}/{RECORD}", write_record(record))
-        claim = None if manifest is None else claimed(manifest)
+        claim = None if manifest is None else claim_of(manifest)
         try:
             held = self._take(folder, record, claim, versions)
             for one, body in writes:
@@ -180,7 +180,7 @@ class Replacer:
         if _is_gone(found):
             raise ObjectNotFoundError(f"{key}: was deleted meanwhile", key=key)
         manifest = (versions.of(key).body or b"") if found.body else b""
-        if unclaimed(manifest) != manifest:
+        if without_claim(manifest) != manifest:
             unfinished = [one for one in folders_in(self.store) if one.is_unfinished]
             if key in named_by_records(self.store, unfinished):
                 raise _taken(key)
@@ -191,7 +191,7 @@ class Replacer:
         held = Version(None, None) if claim is None else self._write(key, claim, versions.of(key))
         if self._names(folder) != _written(record):
             if claim is not None:
-                self._write(key, unclaimed(claim), held)
+                self._write(key, without_claim(claim), held)
             raise _taken(key)
         return held
 
@@ -225,7 +225,7 @@ class Replacer:
 
     def _restore_claimed(self, folder: str, record: Record, manifest: bytes, found: Version) -> None:
         key = record.manifest_key
-        held = self._write(key, claimed(manifest), found)
+        held = self._write(key, claim_of(manifest), found)
         try:
             if RECORD not in self._names(folder):
                 raise _taken(key)
@@ -245,7 +245,7 @@ class Replacer:
             NotUndoneError: it is neither the original nor the repaired one.
 
         """
-        manifest = unclaimed(found.body or b"")
+        manifest = without_claim(found.body or b"")
         if Digest.of(manifest) in {change.old, change.new}:
             return manifest
         if not is_manifest(manifest) and change.key in self._torn:
@@ -280,7 +280,7 @@ class Replacer:
         for one in stays:
             self._restore_object(one)
         if manifest is not None:
-            manifest = manifest._replace(held=self._write(manifest.key, claimed(manifest.body), manifest.held))
+            manifest = manifest._replace(held=self._write(manifest.key, claim_of(manifest.body), manifest.held))
         for one in back[::-1]:
             if one not in stays:
                 self._restore_object(one)
@@ -308,12 +308,12 @@ class Replacer:
         """
         key = record.manifest_key
         found = self._makes_visible(record)
-        manifest = unclaimed(found.body or b"")
+        manifest = without_claim(found.body or b"")
         if _is_gone(found) or key not in {one.key for one in record.changes} or not is_manifest(manifest):
             self.forget(folder)
             return
         try:
-            held = self._write(key, claimed(manifest), found)
+            held = self._write(key, claim_of(manifest), found)
             self.forget(folder)
             self._write(key, manifest, held)
         except (ObjectChangedError, ObjectExistsError) as error:

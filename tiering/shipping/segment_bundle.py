@@ -79,7 +79,7 @@ class ListedSegment:
         _check_log_start(self.segment, self.topic_partition, self.log_start_offset)
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def report_change(self) -> Iterator[None]:
         """Report a segment that looks damaged as truncated, deleted or grown, if that is the cause.
 
         Raises:
@@ -133,7 +133,7 @@ def new_segment(
     segment = listed.segment
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
-    with listed.blamed():
+    with listed.report_change():
         indexes = load_indexes(segment, listed.sources)
         _check_epochs(segment, epochs, indexes)
         log = _log_file(indexes.seen.log, listed.sources)

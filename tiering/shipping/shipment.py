@@ -250,7 +250,7 @@ class _Partition:
         """Take the lease, and return the order, with what was listed if no other run can write unnoticed."""
         self._hold_lease()
         listed = self._epochs.listed(segment)
-        with listed.blamed():
+        with listed.report_change():
             leader_epochs = self._epochs.up_to(segment)
         found = self.rebuilt[end_of(segment)]
         return CopyOrder(

@@ -165,7 +165,7 @@ class Aiven:
         """Return the key at which brokers read the log of a segment, under their key prefix."""
         return members.object_key(topic_partition, topic_id, base_offset, remote_id, members.LOG, prefix=key_prefix)
 
-    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return a message if brokers use another key prefix."""
         of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
         topic_id = of.topic_id or ""  # manifests of this layout have it
@@ -178,7 +178,7 @@ class Aiven:
         forget_segments()
         return list_copies(store, wants, within)
 
-    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
         """Return where the leader epochs of all segments are stored."""
         checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
         return Vouched(leader_epochs=tuple(checkpoints), digests={})
@@ -265,7 +265,7 @@ class Aiven:
         """All three objects of the plugin."""
         return frozenset({members.LOG, members.INDEXES, members.MANIFEST})
 
-    def rewritten(
+    def replacements(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
@@ -287,7 +287,7 @@ class Aiven:
             found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
         )
 
-    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # keys show it
+    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := members.parse_key(info.key))}
         said = [(info, place) for info in listed if (place := place_of_origin(info.key))]

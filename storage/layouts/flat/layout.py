@@ -114,7 +114,7 @@ class Flat:
         """Return the key at which brokers read the log of a segment: in the layout of ``LocalTieredStorage``."""
         return brokers_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
-    def misplaced(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""
         of, topic_id = found.facts, found.facts.topic_id
         place = TopicPartition(of.topic, of.partition)
@@ -128,11 +128,11 @@ class Flat:
         """Return the segments that have manifests."""
         return list_shipped(store, wants, within)
 
-    def vouched(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
         """Return the digests of all files, as manifests record them."""
         return vouched_by_manifests(store, partition)
 
-    def rewritten(
+    def replacements(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return new objects beside the manifest, or replacing the old ones beside a log elsewhere, and the manifest.
@@ -224,7 +224,7 @@ class Flat:
             is_replaceable=manifest.log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
 
-    def unnamed(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
+    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
         """Return the objects that no manifest names."""
         return unnamed_objects(store, listed)
 

@@ -392,14 +392,14 @@ def test_a_copy_of_a_log_dir_is_read_with_its_last_segment_active(store: ObjectS
 
 def test_what_a_killed_writer_has_left_is_named_by_nothing(layout: Layout, store: ObjectStore) -> None:
     written = ship(layout, a_segment(0, 10), store, most=-1)
-    assert layout.unnamed(store, list(store.list())).unreadable == ()
-    left = {info.key for info in layout.unnamed(store, list(store.list())).objects}
+    assert layout.unnamed_objects(store, list(store.list())).unreadable == ()
+    left = {info.key for info in layout.unnamed_objects(store, list(store.list())).objects}
     of_others = {one.key for one in written.files if Flat().deletion_of(one.key) is None}  # theirs to delete
     kept_by_them = {one.key for one in written.beside} if of_others else set()
     assert left == {key for key, _ in writes_of(written)} - {written.manifest_key} - of_others - kept_by_them
     assert all(layout.deletion_of(key) is not None for key in left | kept_by_them)
     store.put(written.manifest_key, written.manifest)
-    assert layout.unnamed(store, list(store.list())).objects == ()
+    assert layout.unnamed_objects(store, list(store.list())).objects == ()
 
 
 def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_old_ones(
@@ -410,18 +410,18 @@ def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_ol
     sources = Sources()
     kept = {one: sources.read(one) for part in before.segments for one in (part.path, part.sibling("index"))}
     parts = RightParts(b"right snapshot", b"right index", a_manifest().snapshot_origin)
-    rewritten = layout.rewritten(store.get, keys[0], parts, NO_KEYS)
+    rewritten = layout.replacements(store.get, keys[0], parts, NO_KEYS)
     for key, body in rewritten.writes:
         store.put(key, body)
     (after,) = read(layout, store).partitions
     assert [sources.read(one.path) for one in after.snapshots] == [b"right snapshot", b"snapshot"]
     assert [sources.read(one.sibling("txnindex")) for one in after.segments] == [b"right index", b"aborted"]
     assert {one: sources.read(one) for part in after.segments for one in (part.path, part.sibling("index"))} == kept
-    assert {info.key for info in layout.unnamed(store, list(store.list())).objects} == set(rewritten.replaced)
+    assert {info.key for info in layout.unnamed_objects(store, list(store.list())).objects} == set(rewritten.replaced)
     for key in rewritten.replaced:
         store.delete(key)
     assert visible(layout, store) == [(0, 10), (10, 25)]
-    assert not layout.rewritten(store.get, keys[0], parts, NO_KEYS).replaced
+    assert not layout.replacements(store.get, keys[0], parts, NO_KEYS).replaced
 
 
 def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectStore) -> None:
@@ -429,7 +429,7 @@ def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectSt
     written = ship(layout, a_segment(0, 10), store)
     for key in (*(one.key for one in written.files), written.manifest_key):
         store.delete(key)
-    assert [info.key for info in layout.unnamed(store, list(store.list())).objects] == [written.beside[0].key]
+    assert [info.key for info in layout.unnamed_objects(store, list(store.list())).objects] == [written.beside[0].key]
 
 
 def test_beside_a_manifest_that_cannot_be_read_nothing_is_unnamed(store: ObjectStore) -> None:
@@ -437,7 +437,7 @@ def test_beside_a_manifest_that_cannot_be_read_nothing_is_unnamed(store: ObjectS
     ship(layout, a_segment(0, 10), store, most=-1)
     torn = ship(layout, a_segment(10, 25), store)
     store.put(torn.manifest_key, b"torn")
-    found = layout.unnamed(store, list(store.list()))
+    found = layout.unnamed_objects(store, list(store.list()))
     assert (found.objects, len(found.unreadable)) == ((), 1)
 
 
@@ -464,7 +464,7 @@ def test_digests_vouch_for_all_files_of_a_partition_or_for_none(layout: Layout, 
     for base, end in ((0, 10), (10, 25)):
         ship(layout, a_segment(base, end), store)
     (partition,) = read(layout, store).partitions
-    vouched = layout.vouched(store, partition)
+    vouched = layout.manifest_records(store, partition)
     assert len(vouched.leader_epochs) == len(partition.segments)
     assert vouched.passed_over == ()
     snapshots = {one.path for one in partition.snapshots}

@@ -76,7 +76,7 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
         objects=_objects(start, segment_id),
     )
     found = stored(replace(manifest, **changes))
-    misplaced = Flat().misplaced("key", found, key_prefix="")
+    misplaced = Flat().misplacement("key", found, key_prefix="")
     return announceable("key", found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
 
 
