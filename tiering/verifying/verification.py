@@ -9,6 +9,7 @@ read, because their ``chains`` are judged, too; objects only of the selected one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, StoreAccessError, in_file
@@ -116,22 +117,18 @@ class StoreReader:
             with in_file(key):
                 found = self.listing.read(key)
         except FormatError as error:
-            return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=str(error))
+            unread = str(error)
         except StoreAccessError as error:
-            return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=not_readable(key, error))
+            unread = not_readable(key, error)
         except ObjectNotFoundError as error:
-            return ReadSegment(
-                manifest=None, is_asked_for=reads_objects, unread=f"{error}: it was there when the store was listed"
-            )
-        if not (reads_objects and (found.objects or found.files)):
-            return ReadSegment(manifest=found, is_asked_for=reads_objects)
-        if self.read_elsewhere is not None:
-            return ReadSegment(manifest=found, is_asked_for=reads_objects, content=self.read_elsewhere(found))
-        return ReadSegment(
-            manifest=found,
-            is_asked_for=reads_objects,
-            content=read_stored(found, self.store, self.sources, check_wanted),
-        )
+            unread = f"{error}: it was there when the store was listed"
+        else:
+            content: Contents | None = None
+            if reads_objects and (found.objects or found.files):
+                here = partial(read_stored, store=self.store, sources=self.sources, check_wanted=check_wanted)
+                content = (self.read_elsewhere or here)(found)
+            return ReadSegment(manifest=found, is_asked_for=reads_objects, content=content)
+        return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=unread)
 
     def judge(self, key: str, read: ReadSegment) -> VerifiedSegment:
         """Return the result for the manifest at ``key``, given what was ``read``; keys must ascend.
