@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typing_extensions import TypedDict
 
 from resnap.scheduler.output.records import row_of
-from resnap.storage.errors import ClusterError
+from resnap.storage.errors import ClusterError, FormatError, LogDirError
 from resnap.storage.kafka_release import EXPECTED_RELEASE, Release, parse_release, refined
-from resnap.storage.log.producer_snapshot import entries_in
+from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
+from resnap.storage.sources.files import GONE
 from resnap.tiering.cluster.broker_settings import describe_releases
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import release_of_level
-from resnap.tiering.judging.known_faults import PAGE, Facts, may_meet, met_faults
+from resnap.tiering.judging.known_faults import (
+    MOST_READABLE_ENTRIES,
+    PAGE,
+    Facts,
+    excess_active_ms,
+    may_meet,
+    met_faults,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resnap.scheduler.settings.settings import Settings
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.judging.known_faults import MetFault
     from resnap.tiering.selection import SelectedPartition
@@ -62,24 +73,42 @@ def releases_of(settings: Settings, cluster: Cluster | None) -> BrokerReleases:
     return BrokerReleases(known, None)
 
 
-def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int) -> Facts:
-    """Return what is known of the partitions of one topic; ``log_dirs`` is how many its broker has."""
+def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: Sources, expiration_ms: int) -> Facts:
+    """Return what is known of the partitions of one topic; ``log_dirs`` is how many its broker has.
+
+    A snapshot is read only if it has more producers than some releases read.
+    """
     live = next((one.live for one in partitions), None)
     directories = [one.inventory.partition for one in partitions]
-    newest = [one.snapshots[-1] for one in directories if one.snapshots]
+    newest = max(
+        (one.snapshots[-1] for one in directories if one.snapshots), key=attrgetter("size_bytes"), default=None
+    )
+    entries = None if newest is None else entries_in(newest.size_bytes)
+    expired_ms: int | None = None
+    if newest is not None and entries is not None and entries > MOST_READABLE_ENTRIES:
+        with suppress(FormatError, LogDirError, *GONE):
+            found = read_snapshot_array(sources.read(newest.path), newest.offset)
+            expired_ms = excess_active_ms(found["timestamp"]) + expiration_ms
     return Facts(
         retention_bytes=None if live is None else live.retention_bytes,
         partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
         log_dirs=log_dirs,
-        entries=max((entries_in(one.size_bytes) for one in newest), default=None),
+        entries=entries,
+        expired_ms=expired_ms,
     )
 
 
 def faults_of(
-    selected: SelectedPartition, releases: Callable[[], Sequence[Release]], log_dirs: int
+    selected: SelectedPartition,
+    releases: Callable[[], Sequence[Release]],
+    log_dirs: int,
+    sources: Sources,
+    expiration_ms: int,
 ) -> tuple[MetFault, ...]:
     """Return the known faults that one partition meets; ``releases`` are asked for only if it may meet one."""
-    facts = replace(facts_of([selected], log_dirs), lacks_snapshots=bool(selected.inventory.lost))
+    facts = replace(
+        facts_of([selected], log_dirs, sources, expiration_ms), lacks_snapshots=bool(selected.inventory.lost)
+    )
     return tuple(one for one in met_faults(releases(), facts) if one.met) if may_meet(facts) else ()
 
 

@@ -185,10 +185,10 @@ class _Judge:
             unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
             warnings += [{"partition": number, **row_of(RefusalRow, one)} for one in judged.blockers.shipped_as_is]
         by_setting = self._setting_rows(partitions)
-        for met in met_faults(self.releases.known, facts_of(partitions, self.log_dirs)):
-            if met.met:
-                rows = blockers if met.fault.severity is Severity.BLOCKS else warnings
-                rows.append(_row_of_all(met.fault.name, met.detail, met.hint))
+        facts = facts_of(partitions, self.log_dirs, self.sources, self.expiration_ms)
+        for met in (one for one in met_faults(self.releases.known, facts) if one.met):
+            rows = blockers if met.fault.severity is Severity.BLOCKS else warnings
+            rows.append(_row_of_all(met.fault.name, met.detail, met.hint))
         unknown += self.unanswered
         is_blocked = any(one["unblockedBy"] is not None for one in (*by_setting, *blockers))
         by_all = [*verdicts, *([Verdict.BLOCKED] if is_blocked else ()), *([Verdict.UNKNOWN] if unknown else ())]

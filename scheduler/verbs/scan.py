@@ -94,13 +94,14 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
     """
     states = LargeStates(context.settings, context.warn)
     planner = Planner(rules_of(context.settings, context.clock), context.engine(), on_state=states.look)
+    sources, expiration_ms = planner.engine.reading.sources, planner.rules.expiry.expiration_ms
+    to_know = partial(faults_of, releases=states.releases, sources=sources, expiration_ms=expiration_ms)
     if request.separately:
-        faults = partial(faults_of, releases=states.releases, log_dirs=len(request.scope.sources))
+        faults = partial(to_know, log_dirs=len(request.scope.sources))
         return _scanned_separately(request.scope, planner, context, faults)
-    selection = select(request.scope, planner.engine.reading.sources)
+    selection = select(request.scope, sources)
     warn_unmatched(request.scope, selection, context.warn)
-    sources = planner.engine.reading.sources
-    faults = partial(faults_of, releases=states.releases, log_dirs=selection.most_log_dirs)
+    faults = partial(to_know, log_dirs=selection.most_log_dirs)
     high_watermark = high_watermark_of(request.scope, selection, sources, context.warn)
     return _scanned_with_progress(selection, high_watermark, planner, faults, context)
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pytest
 
+from resnap.replay import DEFAULT_EXPIRATION_MS
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.words import instant
 from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES
 from tests.cases import each
 from tests.logs.bulk_log import HEADER_DTYPE
@@ -85,6 +87,7 @@ def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_pat
         in made.err
     )
 
+    first_ms = np.fromfile(log_dir / "big-0" / f"{0:020d}.log", HEADER_DTYPE, 1)["max_timestamp"][0]
     placed = log_dir / "big-0" / f"{PRODUCERS:020d}.snapshot"
     for version in (("--kafka-version", "4.4.0"), ()):
         refused = command("install", staged, log_dir, *version, *JSON)
@@ -102,3 +105,9 @@ def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_pat
         (topic,) = checked.document["topics"]
         assert (checked.code, topic["verdict"]) == (code, verdict), topic
         assert [one["reason"] for one in topic["blockers"]] == (["snapshot-too-large"] if code else [])
+    (blocker,) = command("check", log_dir, "--kafka-version", "4.4.0", *JSON).document["topics"][0]["blockers"]
+    (scanned,) = command("scan", log_dir, "--kafka-version", "4.4.0", *JSON).document["partitions"]
+    until = instant(int(first_ms) + DEFAULT_EXPIRATION_MS)
+    said = f"1 of them must expire first (producer.id.expiration.ms), and will have by {until} if they are idle"
+    assert said in blocker["detail"]
+    assert said in scanned["knownFaults"][0]["detail"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -32,6 +31,7 @@ from resnap.storage.disk import (
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
 from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
+from resnap.storage.words import instant
 from resnap.tiering.installing.installation import (
     NOT_PROVEN_WRONG,
     Decision,
@@ -54,7 +54,7 @@ from resnap.tiering.installing.undo import (
     write_manifest,
 )
 from resnap.tiering.judging.inventory import with_beginning, with_log_end
-from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES, unreadable_snapshot
+from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES, excess_active_ms, unreadable_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -255,9 +255,7 @@ def _readable(
     why = unreadable_snapshot(decision.entries or 0, releases())
     if why is None or staged is None:
         return decision
-    excess = len(staged) - MOST_READABLE_ENTRIES
-    last_ms = int(np.partition(staged["timestamp"], excess - 1)[excess - 1])
-    since = datetime.fromtimestamp(last_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    since = instant(excess_active_ms(staged["timestamp"]))
     detail = f"{why}, and the last of those was active at {since}"
     return replace(decision, outcome=Outcome.TOO_MANY_PRODUCERS, detail=detail)
 

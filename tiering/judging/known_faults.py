@@ -11,10 +11,15 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from resnap.storage.kafka_release import Release
+from resnap.storage.words import instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
 MOST_READABLE_ENTRIES: Final = 1_000_000
 """With more producers than this in a snapshot, releases with ``SNAPSHOT_TOO_LARGE`` delete it."""
@@ -55,6 +60,7 @@ class Facts:
         partition_bytes: sizes of its partitions' logs.
         log_dirs: the most log dirs that a broker has.
         entries: the most producers in the state of one partition.
+        expired_ms: when so many of them will have expired that every release reads the state, if those stay silent.
         lacks_snapshots: whether a closed segment has no snapshot.
 
     """
@@ -63,6 +69,7 @@ class Facts:
     partition_bytes: tuple[int, ...] | None = None
     log_dirs: int | None = None
     entries: int | None = None
+    expired_ms: int | None = None
     lacks_snapshots: bool | None = None
 
 
@@ -201,6 +208,15 @@ def unreadable_snapshot(entries: int, releases: Sequence[Release]) -> str | None
     return f"{what}; {too_many} `resnap producer census` shows when they do)"
 
 
+def excess_active_ms(timestamps: npt.NDArray[np.int64]) -> int:
+    """Return when the last of those producers was active that must expire until brokers read the state.
+
+    ``timestamps`` are of more producers than brokers read.
+    """
+    excess = len(timestamps) - MOST_READABLE_ENTRIES
+    return int(np.partition(timestamps, excess - 1)[excess - 1])
+
+
 def _met(fault: KnownFault, releases: Iterable[Release], facts: Facts) -> Iterator[MetFault]:
     met = "" if fault.meets is None else fault.meets(facts)
     answers = {release: fault.is_in(release) for release in releases}
@@ -227,7 +243,13 @@ def _limited_by_size(facts: Facts) -> str | None:
 def _large_state(facts: Facts) -> str | None:
     if facts.entries is None or facts.entries <= MOST_READABLE_ENTRIES:
         return None
-    return f"a partition has {facts.entries:,} producers, and a snapshot is read up to {MOST_READABLE_ENTRIES:,}"
+    what = f"a partition has {facts.entries:,} producers, and a snapshot is read up to {MOST_READABLE_ENTRIES:,}"
+    if facts.expired_ms is None:
+        return what
+    excess = f"{facts.entries - MOST_READABLE_ENTRIES:,} of them must expire first"
+    return (
+        f"{what}: {excess} (producer.id.expiration.ms), and will have by {instant(facts.expired_ms)} if they are idle"
+    )
 
 
 def _several_disks(facts: Facts) -> str | None:
