@@ -124,7 +124,9 @@ def _human_fact(name: str, value: object) -> tuple[str, str]:
 def human_facts(totals: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return what something comes to, field by field, as people read it; tables are for pages of their own."""
     shown = (
-        (name, value) for name, value in totals.items() if value is not None and not isinstance(value, dict | list)
+        (name, value)
+        for name, value in totals.items()
+        if name != "dryRun" and value is not None and not isinstance(value, dict | list)
     )
     return [_human_fact(name, value) for name, value in shown]
 

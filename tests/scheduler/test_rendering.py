@@ -14,6 +14,7 @@ from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import TABLE_BLOCK, Answer, Column, Output, OutputClosedError
 from resnap.scheduler.verbs.census import CensusView
 from resnap.scheduler.verbs.explain import ExplainView
+from resnap.scheduler.verbs.inspect.files import ENTRY_COLUMNS, SEGMENT_COLUMNS
 from resnap.scheduler.verbs.replayed import JudgedView
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.log.properties import MetaProperties
@@ -142,10 +143,28 @@ _ROWS: Final = [
          "transactional": 22, "openTransactions": 9, "oneBatch": 2, "heapBytes": 11_878},
         "PARTITIONS, TRANSACTIONAL, OPEN, ONE BATCH, HEAP",
     ),
+    (
+        SEGMENT_COLUMNS,
+        {"baseOffset": 10**9, "lastOffset": 10**9, "count": 500, "producerId": 9_000_001, "producerEpoch": 7,
+         "maxTimestamp": 1_795_225_161_805, "controlType": "COMMIT", "isTransactional": True, "baseSequence": 1,
+         "lastSequence": 2, "compresscodec": "zstd", "size": 16_384, "position": 10**9, "partitionLeaderEpoch": 3,
+         "coordinatorEpoch": 3, "magic": 2},
+        ("TO, EPOCH, TRANSACTIONAL, SEQUENCE, TO SEQUENCE, CODEC, SIZE, POSITION, LEADER EPOCH, COORDINATOR EPOCH,"
+         " MAGIC"),
+    ),
+    (
+        ENTRY_COLUMNS,
+        {"producerId": 9_000_001, "producerEpoch": 7, "lastOffset": 10**9, "currentTxnFirstOffset": 10**9,
+         "lastTimestamp": 1_795_225_161_805, "lastSequence": 1, "firstSequence": 1, "offsetDelta": 0,
+         "coordinatorEpoch": 3},
+        "LAST SEQUENCE, FIRST SEQUENCE, OFFSET DELTA, COORDINATOR EPOCH",
+    ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("columns", "row", "left_out"), _ROWS, ids=["explain", "verify", "census"])
+@pytest.mark.parametrize(
+    ("columns", "row", "left_out"), _ROWS, ids=["explain", "verify", "census", "segment", "snapshot"]
+)
 def test_wide_tables_fit_a_terminal_of_80_columns(
     columns: Sequence[Column], row: Row, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

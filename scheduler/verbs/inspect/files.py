@@ -112,6 +112,26 @@ def _row(decoded: StateRecord) -> Row:
 _TIME: Final = Column(key="timestamp", show=show_time)
 
 
+SEGMENT_COLUMNS: Final = (
+    Column(key="baseOffset", title="OFFSET", right=True),
+    Column(key="lastOffset", title="TO", right=True, extra=True),
+    Column(key="count", title="RECORDS", right=True),
+    Column(key="producerId", title="PRODUCER", right=True),
+    Column(key="producerEpoch", title="EPOCH", right=True, extra=True),
+    Column(key="maxTimestamp", title="TIME", show=show_time),
+    Column(key="controlType", title="CONTROL"),
+    Column(key="isTransactional", title="TRANSACTIONAL", extra=True),
+    Column(key="baseSequence", title="SEQUENCE", right=True, extra=True),
+    Column(key="lastSequence", title="TO SEQUENCE", right=True, extra=True),
+    Column(key="compresscodec", title="CODEC", extra=True),
+    Column(key="size", title="SIZE", right=True, extra=True),
+    Column(key="position", title="POSITION", right=True, extra=True),
+    Column(key="partitionLeaderEpoch", title="LEADER EPOCH", right=True, extra=True),
+    Column(key="coordinatorEpoch", title="COORDINATOR EPOCH", right=True, extra=True),
+    Column(key="magic", title="MAGIC", right=True, extra=True),
+)
+
+
 def _inspect_segment(file: OpenedFile) -> Answer:
     # A snapshot of a metadata log is written like a segment, but its name says where it ends.
     base_offset = None if file.name.endswith(".checkpoint") else file.base_offset
@@ -122,20 +142,21 @@ def _inspect_segment(file: OpenedFile) -> Answer:
         verify_crc=file.verify_crc,
         shows_validity=file.shows_validity,
     )
-    numbers = ("position", "baseOffset", "lastOffset", "count", "producerId", "producerEpoch", "baseSequence",
-               "lastSequence", "partitionLeaderEpoch")  # fmt: skip
-    columns = (
-        *(Column(key=key, right=True) for key in numbers),
-        Column(key="maxTimestamp", show=show_time),
-        Column(key="size", right=True),
-        Column(key="magic", right=True),
-        Column(key="compresscodec"),
-        Column(key="isTransactional"),
-        Column(key="controlType"),
-        Column(key="coordinatorEpoch", right=True),
-    )
     return Answer(head=_given("baseOffset", base_offset), name="batches", kind="batch", rows=inspection.rows(),
-                  columns=columns, tail=inspection.facts)  # fmt: skip
+                  columns=SEGMENT_COLUMNS, tail=inspection.facts)  # fmt: skip
+
+
+ENTRY_COLUMNS: Final = (
+    Column(key="producerId", title="PRODUCER", right=True),
+    Column(key="producerEpoch", title="EPOCH", right=True),
+    Column(key="lastOffset", title="LAST OFFSET", right=True),
+    Column(key="currentTxnFirstOffset", title="OPEN SINCE", right=True),
+    Column(key="lastTimestamp", title="TIME", show=show_time),
+    Column(key="lastSequence", title="LAST SEQUENCE", right=True, extra=True),
+    Column(key="firstSequence", title="FIRST SEQUENCE", right=True, extra=True),
+    Column(key="offsetDelta", title="OFFSET DELTA", right=True, extra=True),
+    Column(key="coordinatorEpoch", title="COORDINATOR EPOCH", right=True, extra=True),
+)
 
 
 def _inspect_snapshot(file: OpenedFile) -> Answer:
@@ -152,15 +173,9 @@ def _inspect_snapshot(file: OpenedFile) -> Answer:
         {**producer_row(one), **({"transactionalId": names.get(one.producer_id)} if names else {})} for one in entries
     )
     version, crc, count = SNAPSHOT_HEADER.unpack_from(data)
+    owner = (Column(key="transactionalId", title="TRANSACTIONAL ID"),) if names else ()
     head = {**_given("offset", file.base_offset), "version": version, "crc": crc, "producers": count}
-    numbers = ("producerId", "producerEpoch", "coordinatorEpoch", "currentTxnFirstOffset")
-    columns = (
-        *(Column(key=key, right=True) for key in numbers),
-        Column(key="lastTimestamp", show=show_time),
-        *(Column(key=key, right=True) for key in ("firstSequence", "lastSequence", "lastOffset", "offsetDelta")),
-        *((Column(key="transactionalId"),) if names else ()),
-    )
-    return Answer(head=head, name="entries", kind="producer", columns=columns,
+    return Answer(head=head, name="entries", kind="producer", columns=(*ENTRY_COLUMNS, *owner),
                   rows=_then(rows, damage))  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def commands(text: str) -> list[list[str]]:
 def test_a_run_at_work_says_what_it_does(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> None:
     row = {"task": "replay", "phase": "compiling", "segments": 1, "segmentsTotal": 4, "bytes": 1, "bytesTotal": 4,
            "elapsedMs": 60_000, "bytesPerSecond": 1 << 24, "leftMs": 4_800_000}  # fmt: skip
-    asked = RunRequest(kind="regenerate", destination="/nowhere")
+    asked = RunRequest(kind="regenerate", destination="/nowhere", settings={"dry_run": True})
     with whole(tmp_path, fixture_set("kafka-2.7.2").data) as service, service.client() as client:
         history, run_id = service.services.history, service.services.plans.ids.make()
         history.add(Run(id=run_id, request=asked, state=RunState.QUEUED, origin="api", principal="local", created_ms=0))
@@ -71,6 +71,7 @@ def test_a_run_at_work_says_what_it_does(tmp_path: Path, fixture_set: Callable[[
             answer = client.get(path, headers={"Accept": "text/html"})
             assert "preparing machine code (first run only)" in answer.text, path
             assert "listing files" in answer.text, path
+        assert 'regenerate</a> <span class="soft">dry run</span>' in client.get("/runs").text
         assert "regenerate running, 20 % done" in answer.text
 
 
