@@ -126,7 +126,7 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
     for index in np.flatnonzero(np.isin(state["producer_id"], list(begun))):
         marker = state["first_marker_offset"][index]
         goes_on[index] |= marker == NONE or begun[int(state["producer_id"][index])] < marker
-    ids = state["producer_id"][goes_on & (state["first_offset"] >= offset)]
+    ids = np.sort(state["producer_id"][goes_on & (state["first_offset"] >= offset)])
     return tuple(LeftOut(pid, Unexplained.LATER) for pid in ids[:MOST_NAMED].tolist())
 
 
@@ -286,10 +286,10 @@ def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clo
 
     While one is open, a broker accepts only transactional batches from its producer (``ProducerAppendInfo``).
     """
-    is_open = (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE)
-    begun: BoolArray = is_open & state["first_is_transactional"] & (state["first_sequence"] != 0)
     if not run.read_from(plan):
         return np.zeros(len(state), dtype=bool)
+    is_open = (state["txn_first_offset"] != NONE) & (state["first_marker_offset"] == NONE)
+    begun: BoolArray = is_open & state["first_is_transactional"] & (state["first_sequence"] != 0)
     if run.seen_since_ms is None:
         return begun
     return begun & ~_silent_before(state["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)

@@ -166,7 +166,8 @@ class RunCombine:
     def _learnt(self) -> Iterator[BoundaryResult]:
         """Yield the results; if the whole run has disproved the base of a boundary, only that fact."""
         known = self.plan.moved | self.plan.unmoved
-        lessons = self._base.lessons(self._state, self._start_offset, self._reached)
+        has_base = len(self._base.shown) or len(self._base.without_batch)
+        lessons = self._base.lessons(self._state, self._start_offset, self._reached) if has_base else []
         lessons = [one for one in lessons if one.producer_id not in known]
         for found in self._results:
             kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
@@ -187,7 +188,7 @@ class RunCombine:
         """
         if self._start_offset > self.plan.known_from(self.run) or not self._start_offset:
             return found
-        named = with_a_past(self._state, found.offset, self.plan.evidence.open)
+        named = with_a_past(self._table.unordered(), found.offset, self.plan.evidence.open)
         self._given_up = self._given_up or (self.run.anchor is not None and bool(named))
         comparison = found.comparison
         if named and comparison is not None and comparison.verdict is Verdict.PROVEN:
@@ -216,16 +217,17 @@ class RunCombine:
             return
         self._at_high_watermark = True
         self._is_given_up()
-        is_open = self._state["txn_first_offset"] != NONE
-        found = [*self._state["txn_first_offset"][is_open].tolist(), *self._open_since_before()]
-        if may_have_begun_below(self._state, self.plan, self.run, self._oldest_clock_ms).any():
+        rows = self._table.unordered()
+        is_open = rows["txn_first_offset"] != NONE
+        found = [*rows["txn_first_offset"][is_open].tolist(), *self._open_since_before(rows)]
+        if may_have_begun_below(rows, self.plan, self.run, self._oldest_clock_ms).any():
             found.append(self._start_offset)
         self._first_unstable_offset = min(found, default=None)
 
-    def _open_since_before(self) -> list[int]:
+    def _open_since_before(self, rows: Array) -> list[int]:
         """Return the first offsets of transactions that hang from below the run, by the newest snapshots."""
         hanging = self.plan.evidence.hanging_from_below(self._start_offset)
-        ended = set(self._state["producer_id"][self._state["closed"]].tolist())
+        ended = set(rows["producer_id"][rows["closed"]].tolist()) if hanging else ()
         return [seen.first_offset for seen in hanging if seen.entry.producer_id not in ended]
 
     def _make_waiting(self, clock_above_ms: int | None) -> None:

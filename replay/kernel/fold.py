@@ -35,7 +35,8 @@ FOLD_DTYPE: Final = np.dtype(
 )  # fmt: skip
 """One record, a summary in the making; ``clock_ms`` is the newest of all events. ``illegal``: pieces were composed into
 a row that Kafka refuses."""
-SLOT_DTYPE: Final = np.dtype([("row", "i4")])
+SLOT_DTYPE: Final = np.dtype([("row", "i4"), ("tag", "i4")])
+"""The number of a row, and the lower half of its producer id: most other ids are told apart without the row."""
 CLOCK_DTYPE: Final = np.dtype([("event", "i8"), ("clock_ms", "i8")])
 """An entry of the stack: the number of an event, and its clock."""
 FREE: Final = -1
@@ -43,6 +44,8 @@ FREE: Final = -1
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: spreads ids that follow each other, as Kafka gives them out."""
 _HALF: Final = np.uint64(32)
+_NEIGHBOURS: Final = 3
+"""Bits of an id: so many ids that follow each other share a cache line of slots."""
 
 
 row_at = record_at(SUMMARY_DTYPE)
@@ -55,12 +58,15 @@ _clock_at = record_at(CLOCK_DTYPE)
 @inlined
 def find_slot(fold: Record, producer_id: int) -> Record:
     """Return the slot with the row of ``producer_id``, or the free slot for it."""
-    spread = np.int64(np.uint64(producer_id) * _GOLDEN >> _HALF)
-    number = spread * fold.slot_room >> 32  # the upper bits decide, which are the well mixed ones
+    spread = np.int64(np.uint64(producer_id >> _NEIGHBOURS) * _GOLDEN >> _HALF)
+    # The upper bits decide, which are the well mixed ones.
+    number = (spread * (fold.slot_room >> _NEIGHBOURS) >> 32 << _NEIGHBOURS) + (producer_id & (1 << _NEIGHBOURS) - 1)
+    tag = np.int32(producer_id & 0x7FFFFFFF)
     slot = _slot_at(fold.slots_at, number)
-    while slot.row != FREE and row_at(fold.rows_at, slot.row).producer_id != producer_id:
+    while slot.row != FREE and (slot.tag != tag or row_at(fold.rows_at, slot.row).producer_id != producer_id):
         number = 0 if number + 1 == fold.slot_room else number + 1
         slot = _slot_at(fold.slots_at, number)
+    slot.tag = tag
     return slot
 
 

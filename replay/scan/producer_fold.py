@@ -62,7 +62,7 @@ class FoldArrays:
         """Make room for so many rows, and a clock."""
         count, room = len(self), len(self._rows)
         while room < count + rows:
-            room *= 2
+            room *= 4
         if room > len(self._rows):
             larger = new_rows(room)
             _words(larger)[:count] = _words(self._rows)[:count]
@@ -74,7 +74,7 @@ class FoldArrays:
 
     def _hold(self) -> None:
         """Give compiled code the addresses of the arrays, and enter the rows again."""
-        self._slots = np.full(2 * len(self._rows), kernel.FREE, dtype=np.int32).view(kernel.SLOT_DTYPE)
+        self._slots = np.full(2 * len(self._rows), kernel.FREE, dtype=np.int64).view(kernel.SLOT_DTYPE)
         self._point_at("row", self._rows)
         self._point_at("slot", self._slots)
         self._point_at("clock", self._clocks)

@@ -52,6 +52,10 @@ class ProducerTable(FoldArrays):
             self._shown = self._settled()
         return self._shown
 
+    def unordered(self) -> Array:
+        """Return the rows in no order, and with any ``clock_since_ms``; a view that the next piece changes."""
+        return self._rows[: len(self)]
+
     def producer_ids(self) -> IntArray:
         """Return the producer ids in order."""
         self._take_up_new()
