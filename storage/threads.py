@@ -1,4 +1,4 @@
-"""What threads share: interruptible waits, a limit of bytes per second, small work in parallel, values made once.
+"""What threads share: interruptible waits, small work in parallel, values made once.
 
 Interruptible waits: a thread that sleeps here wakes up when the run is asked to stop.
 
@@ -8,18 +8,13 @@ a lock that the interrupted thread may hold.
 Caches values so that a process makes each only once for the same arguments, from any thread.
 
 Runs small pieces of work in parallel if each of them waits for a store.
-
-Limits bytes per second, for all threads of one run together.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -33,8 +28,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 SMALL_FILES_AT_ONCE: Final = 16
 _T = TypeVar("_T")
-LOOK_S: Final = 1.0
-"""How long a thread waits before it checks again whether the bytes are still wanted."""
 
 
 def pause(seconds: float) -> bool:
@@ -87,35 +80,3 @@ def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iter
             yield from threads.map(work, items)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class Throttle:
-    """Makes each caller wait until its bytes may pass; ``bytes_per_s`` None means no limit.
-
-    Unused time is not saved up: after a pause the rate is the same as before it.
-    """
-
-    bytes_per_s: int | None = None
-    sleep: Callable[[float], bool] = pause
-    """Says whether it was let sleep that long."""
-    clock_s: Callable[[], float] = time.monotonic
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _free_at_s: float = field(default=0.0, init=False)
-
-    def take(self, size_bytes: int, goes_on: Callable[[], bool] = lambda: True) -> bool:
-        """Wait until ``size_bytes`` may pass, and return whether they may.
-
-        They may not in a stopping process, nor once ``goes_on``, which is called each second, returns False.
-        """
-        if self.bytes_per_s is None:
-            return True
-        with self._lock:
-            now_s = self.clock_s()
-            self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
-            wait_s = self._free_at_s - now_s
-        while wait_s > LOOK_S:
-            if not (self.sleep(LOOK_S) and goes_on()):
-                return False
-            wait_s -= LOOK_S
-        return self.sleep(wait_s)

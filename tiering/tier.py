@@ -23,7 +23,7 @@ from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.urls import open_store
-from resnap.storage.threads import Throttle
+from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import HeldCheck
 from resnap.tiering.judging.eligibility import Eligibility, before_replay, refusing_all

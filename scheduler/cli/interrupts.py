@@ -32,14 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-
 GRACE_S: Final = 20.0
 """For the orderly end; a container is killed 30 s after it was asked to end, unless its owner says otherwise."""
-
-
 _WAKES_UP: Final = signal.SIGURG
 """Ends the main thread's wait for a lock, and means nothing else: by default it is ignored."""
-
 _AGAIN_S: Final = 0.1
 _INTERRUPTS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _MOST_BYTES: Final = 512

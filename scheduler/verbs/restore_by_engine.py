@@ -16,7 +16,7 @@ from resnap.replay.staging import DISCARD, scratch_directory
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN
 from resnap.storage.disk import dress_of
 from resnap.storage.errors import StoreError, VerificationError
-from resnap.storage.threads import Throttle
+from resnap.storage.throttle import Throttle
 from resnap.tiering.restoring.restoration import Replaced
 from resnap.tiering.restoring.restorer import FILE_MODE, Copier, FileTask
 from resnap.tiering.store_check import store_check

@@ -50,7 +50,8 @@ from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STAR
 from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small
 from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from resnap.storage.sources.files import GONE
-from resnap.storage.threads import Throttle, made_once
+from resnap.storage.threads import made_once
+from resnap.storage.throttle import Throttle
 from resnap.tiering.restoring.restoration import HINT
 from resnap.tiering.shipping.side_by_side import side_by_side
 

@@ -29,7 +29,7 @@ from resnap.storage.errors import (
 )
 from resnap.storage.stores.probe import Condition, condition_of_one, copy_problem, upload_checks
 from resnap.storage.stores.protocol import CopyingStore, StoredBody, WireStore
-from resnap.storage.threads import Throttle
+from resnap.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, VerificationError
-from resnap.storage.threads import Throttle, made_once
+from resnap.storage.threads import made_once
+from resnap.storage.throttle import Throttle
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_bundle import new_segment
 from resnap.tiering.shipping.snapshot_choice import choose_snapshot

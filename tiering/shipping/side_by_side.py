@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from resnap.storage.errors import CancelledError, ResnapError
-from resnap.storage.threads import LOOK_S
+from resnap.storage.throttle import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -4,7 +4,7 @@ import pytest
 
 from resnap.storage.errors import StoreAccessError, StoreUnavailableError
 from resnap.storage.stores.s3_client import LONGEST_ASKED_S, Retrying
-from resnap.storage.threads import Throttle
+from resnap.storage.throttle import Throttle
 
 
 class Trouble:
