@@ -20,8 +20,8 @@ from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
+from resnap.tiering.brokers_garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
 from resnap.tiering.deleting import Collected, Garbage, collect, find_garbage
-from resnap.tiering.remote_log.garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
 from resnap.tiering.remote_log.stored import metadata_of
 from resnap.tiering.shipping.lease import this_run
 

@@ -12,7 +12,7 @@ import pytest
 from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.remote_log.garbage import Death, collect_brokers_garbage, find_brokers_garbage
+from resnap.tiering.brokers_garbage import Death, collect_brokers_garbage, find_brokers_garbage
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, fold_events
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from resnap.storage.errors import LockedError
-    from resnap.tiering.remote_log.garbage import BrokersGarbage
+    from resnap.tiering.brokers_garbage import BrokersGarbage
     from resnap.tiering.remote_log.records import RemoteLogRecord, TopicIdPartition
 
 DAY_MS = 86_400_000
