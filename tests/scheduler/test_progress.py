@@ -206,6 +206,7 @@ def test_the_selection_is_told_before_anything_else(
     monkeypatch.setattr("resnap.scheduler.output.progress.LINE_INTERVAL_S", 0.0)
     to = {"regenerate": "--into", "tier": "--to"}
     words = (to[verb], (tmp_path / "made").as_uri(), "--dry-run") if verb in to else ()
+    words += ("--engine", "local") if verb == "verify" else ()
     told = command(
         *(["producer", "census"] if verb == "census" else [verb]), broker_log, *words, "--topic", "orders"
     ).err
