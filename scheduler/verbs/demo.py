@@ -282,7 +282,8 @@ def unpack(root: Path) -> None:
     """
     try:
         with tarfile.open(PACKED) as packed:
-            packed.extractall(root, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
+            packed.extractall(root)  # noqa: S202 - our own
     except OSError as error:
         raise LogDirError(f"{root}: cannot be written: {error.strerror}", hint=_ELSEWHERE) from error
 
