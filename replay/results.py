@@ -1,7 +1,5 @@
 """The results of a replay, of each boundary, run and partition, and how those of ranges of producer ids are joined.
 
-The results of a replay: of each boundary, each run, and each partition.
-
 If a boundary has entries with an uncertain past and more may be read, nothing is written for it: the run is planned
 again with a longer window (``next_round``). So everything that is written is final.
 

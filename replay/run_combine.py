@@ -166,7 +166,7 @@ class RunCombine:
     def _learnt(self) -> Iterator[BoundaryResult]:
         """Yield the results; if the whole run has disproved the base of a boundary, only that fact."""
         known = self.plan.moved | self.plan.unmoved
-        has_base = len(self._base.shown) or len(self._base.without_batch)
+        has_base = len(self._base.shown) or len(self._base.without_batch)  # else rows need not be put in order
         lessons = self._base.lessons(self._state, self._start_offset, self._reached) if has_base else []
         lessons = [one for one in lessons if one.producer_id not in known]
         for found in self._results:

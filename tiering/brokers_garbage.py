@@ -64,8 +64,6 @@ class BrokersGarbage(NamedTuple):
     """All objects of segments in layouts that brokers read."""
     younger: int
     """Objects of dead segments that are not old enough."""
-    before_ms: int
-    """What is older than this is old enough."""
 
 
 def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_ms: int) -> BrokersGarbage:
@@ -82,9 +80,8 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
         one = None if layout is None else layout.brokers_object(info.key)
         if one is not None:
             listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)].append(info)
-    count = sum(map(len, listed.values()))
-    if not listed:
-        return BrokersGarbage((), count, younger=0, before_ms=0)
+    if not listed:  # a mistyped path is not made, as asking for the store's clock would
+        return BrokersGarbage((), listed=0, younger=0)
     before_ms, younger, found = store_clock_ms(store) - older_than_ms, 0, []
     # The metadata are read after the listing, so that they know every segment in it.
     for cache in read(None).partitions:
@@ -95,7 +92,7 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
                 younger += len(objects)
             elif objects:
                 found.append(DeadSegment(partition, segment_id, death, tuple(objects)))
-    return BrokersGarbage(tuple(found), count, younger, before_ms)
+    return BrokersGarbage(tuple(found), sum(map(len, listed.values())), younger)
 
 
 def collect_brokers_garbage(

@@ -1,7 +1,5 @@
 """Deletes from a store: garbage that killed runs have left, and shipped segments beyond their retention.
 
-Garbage collection: finds and deletes objects that killed runs have left in a store and no manifest names.
-
 Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that was not completed, objects
 in the folders for staging and probes, the snapshot origin of a deleted segment in the layout ``aiven``, and the
 originals of repaired objects, each older than a given age by the store's own clock. Never touched are objects that a

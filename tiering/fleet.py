@@ -1,7 +1,5 @@
 """What the services beside a cluster's brokers say together: a verdict per topic, and whether a broker may be stopped.
 
-One verdict per topic of a cluster, merged from the scans of the services beside its brokers.
-
 A topic is ready only if each of its replicas is: any of them may become leader, and leaders tier. A broker whose
 service does not answer, or has not scanned a replica, makes the topic unknown, unless another replica blocks it anyway.
 The running cluster lists the replicas; if it was not asked, a broker without an answer may have replicas of every

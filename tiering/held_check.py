@@ -129,15 +129,13 @@ class HeldCheck:
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how the rules of the stored segments differ from this run's."""
-        origins = [one.snapshot_origin for one in segments if one.snapshot_origin is not None]
+        made = [(one.snapshot_origin, one.next_base_offset) for one in segments if one.snapshot_origin is not None]
         partition = order.selected.inventory.partition
         first = first_offset(partition)
         spans = lru_cache(partial(segment_spans, partition, self.engine.reading.sources))
-        shorter = next((one for one in origins if is_of_shorter_log(one, first)), None)
-        ends = [one.next_base_offset for one in segments if one.snapshot_origin is not None]
-        made = zip(origins, ends, strict=True)
+        shorter = next((one for one, _ in made if is_of_shorter_log(one, first)), None)
         cut = next((one for one, end in made if is_cut_short(one, self.rules, end, spans)), None)
-        narrower = next((one for one in origins if is_narrower(one, self.rules)), None)
+        narrower = next((one for one, _ in made if is_narrower(one, self.rules)), None)
         reasons = []
         if shorter is not None:
             reasons.append(

@@ -1,7 +1,5 @@
 """A replica that led without its producer state: what it did wrong, its right indexes, how leadership is moved away.
 
-A replica that lost its producer state: what it did wrong as leader, and how to move leadership away.
-
 What a replica without its producer state did wrong as leader, from its log and its indexes.
 
 It did not know the producers and open transactions from below: so it serves records of such a transaction that was

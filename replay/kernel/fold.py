@@ -36,16 +36,16 @@ FOLD_DTYPE: Final = np.dtype(
 """One record, a summary in the making; ``clock_ms`` is the newest of all events. ``illegal``: pieces were composed into
 a row that Kafka refuses."""
 SLOT_DTYPE: Final = np.dtype([("row", "i4"), ("tag", "i4")])
-"""The number of a row, and the lower half of its producer id: most other ids are told apart without the row."""
+"""The number of a row, and the lower 31 bits of its producer id, which tell most other ids apart without the row."""
 CLOCK_DTYPE: Final = np.dtype([("event", "i8"), ("clock_ms", "i8")])
 """An entry of the stack: the number of an event, and its clock."""
 FREE: Final = -1
 """A slot of the table without a row."""
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: spreads ids that follow each other, as Kafka gives them out."""
+"""2^64 over the golden ratio: spreads groups of ids that follow each other, as Kafka gives them out."""
 _HALF: Final = np.uint64(32)
 _NEIGHBOURS: Final = 3
-"""Bits of an id: so many ids that follow each other share a cache line of slots."""
+"""The lowest bits of an id: ids that differ in them alone have slots side by side, a cache line in all."""
 
 
 row_at = record_at(SUMMARY_DTYPE)

@@ -1,7 +1,5 @@
 """The plain path of a scan: makes producer events of batch headers, and builds summaries of them event by event.
 
-Builds a summary event by event with compiled code, and holds the arrays for it.
-
 Batch headers become producer events, as columns: one row per data batch or marker of a producer. The rows of a block
 are what ``producer_state`` calls events. This is the plain path of a scan; the compiled one (``kernel_scan``) must
 equal it.
@@ -62,7 +60,7 @@ class FoldArrays:
         """Make room for so many rows, and a clock."""
         count, room = len(self), len(self._rows)
         while room < count + rows:
-            room *= 4
+            room *= 4  # each time all rows are entered again; memory counts only once it is written to
         if room > len(self._rows):
             larger = new_rows(room)
             _words(larger)[:count] = _words(self._rows)[:count]

@@ -1,7 +1,5 @@
 """Splits, the units of scanning: where segments are cut, and what a scan returns and keeps.
 
-Splits: the units of scanning; and the summaries that scans return to the ordered combine.
-
 A split is a whole segment, or a part of a large one, cut at batch boundaries that its offset index names.
 Its result is summaries, one per producer, and the facts of the segment: never a batch. If the high watermark is inside
 a split, the summaries come in pieces below and above it, so that the state there is known, too. Parts are joined again

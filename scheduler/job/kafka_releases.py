@@ -149,10 +149,13 @@ def destination_releases(version: str | None, log_dir: str, broker_id: int | Non
 
 def kafka_configs(settings: Settings) -> str:
     """Return Kafka's tool for settings of topics, with the connection that this run has."""
-    words = ["kafka-configs.sh", "--bootstrap-server", settings.bootstrap_server or "HOST:PORT"]
-    if settings.command_config is not None:
-        words += ["--command-config", str(settings.command_config)]
-    return shlex.join(words)
+    return shlex.join(["kafka-configs.sh", *connection_of(settings)])
+
+
+def connection_of(settings: Settings) -> list[str]:
+    """Return the flags of the connection that this run has; Kafka's tools and ours have the same."""
+    words = ["--bootstrap-server", settings.bootstrap_server or "HOST:PORT"]
+    return words if settings.command_config is None else [*words, "--command-config", str(settings.command_config)]
 
 
 def _of_cluster(cluster: Cluster) -> list[Release | None]:

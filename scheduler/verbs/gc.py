@@ -12,8 +12,10 @@ import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, S3
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.kafka_releases import connection_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
+from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.probe import Condition, condition, replacement
@@ -197,14 +199,14 @@ class GarbageView(View[Found | Younger | Unread]):
     name = "garbage"
     kind = "garbage"
 
-    def __init__(self, request: Asked, bootstrap_server: str | None) -> None:
+    def __init__(self, request: Asked, settings: Settings) -> None:
         self.columns = (
             Column(key="key", title="KEY"),
             BYTES,
             Column(key="written", title="WRITTEN"),
             *((Column(key="why", title="WHY"),) if request.brokers else ()),
         )
-        self._request, self._bootstrap_server = request, bootstrap_server
+        self._request, self._settings = request, settings
         self._deaths: Counter[Death] = Counter()
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
@@ -242,9 +244,9 @@ class GarbageView(View[Found | Younger | Unread]):
         if request.delete:
             yield f"Deleted {found}."
         elif objects or uploads:
-            brokers = f" --brokers --bootstrap-server {self._bootstrap_server}" if request.brokers else ""
-            again = f"resnap gc {shlex.quote(request.url)}{brokers} --older-than {request.older_than} --delete"
-            yield f"{found}. Nothing was deleted. To delete them: {again}"
+            brokers = ("--brokers", *connection_of(self._settings)) if request.brokers else ()
+            again = ("resnap", "gc", request.url, *brokers, "--older-than", request.older_than, "--delete")
+            yield f"{found}. Nothing was deleted. To delete them: {shlex.join(again)}"
         else:
             yield f"{found}. Nothing was deleted."
 
@@ -253,6 +255,6 @@ VERB = Verb(
     takes=(CLUSTER, S3),
     request=Asked,
     run=run,
-    view=lambda request, context: GarbageView(request, context.settings.bootstrap_server),
+    view=lambda request, context: GarbageView(request, context.settings),
     reads="other",
 )

@@ -1,7 +1,5 @@
 """The layout ``local-tiered``, which `LocalTieredStorage`, Kafka's reference, reads: keys, segments, brokers' folders.
 
-The layout ``local-tiered``: what brokers tier where `LocalTieredStorage`, Kafka's reference, reads it.
-
 There is no manifest: keys alone name the segments.
 
 A segment is complete if all objects that brokers need exist and its log ends with a whole batch. An incomplete one is a
@@ -408,7 +406,7 @@ class LocalTiered:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # a partition lies in one folder, which was listed
+        within: str = "",  # noqa: ARG002 - a partition lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
         """Return the complete segments in ``listed``, of brokers or of Resnap."""
@@ -423,12 +421,18 @@ class LocalTiered:
         )
 
     def log_key(
-        self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        base_offset: int,
+        remote_id: str,
+        *,
+        key_prefix: str,  # noqa: ARG002
     ) -> str:
         """Return the key at which brokers read the log of a segment."""
         return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return None: brokers wrote the object, so it is where they read it."""
         return None
 
@@ -444,12 +448,16 @@ class LocalTiered:
             incomplete=incomplete,
         )
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
         return Vouched(leader_epochs=tuple(one.sibling(_CHECKPOINT) for one in partition.segments), digests={})
 
     def replacements(
-        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+        self,
+        read: Callable[[str], bytes],  # noqa: ARG002 - objects are replaced whole
+        manifest_key: str,
+        parts: RightParts,
+        key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return the objects as brokers read them, each replacing the old one."""
         stem = manifest_key.removesuffix(EXTENSIONS[ObjectKind.LOG])

@@ -51,8 +51,8 @@ class Mirror:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # what was listed lies there
-        topic_ids: Mapping[str, str] | None = None,  # a log dir has one topic of a name
+        within: str = "",  # noqa: ARG002 - what was listed lies there
+        topic_ids: Mapping[str, str] | None = None,  # noqa: ARG002 - a log dir has one topic of a name
     ) -> LogDir:
         """Return the log dir that the objects ``listed`` of ``store``, in order of key, make."""
         root = StorePath(store.url)

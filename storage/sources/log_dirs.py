@@ -1,8 +1,6 @@
 """Opens a prefix of a store as a log dir, and joins a log dir with what was tiered of it.
 
-Opens a prefix of a store, or one partition in it, as a log dir: a plain copy, or what was tiered there.
-
-The keys show which of these it is. Only names, sizes, times and small objects are read.
+The keys show whether it is a plain copy or what was tiered there. Only names, sizes, times and small objects are read.
 
 A log dir and the remote part of its partitions as one log: remote segments below, the log dir's own above.
 

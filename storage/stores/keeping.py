@@ -46,9 +46,10 @@ class Kept:
                 self.objects[locator] = info, body
 
     def drop(self, locator: str) -> None:
-        """Forget an object."""
+        """Forget an object, if it is kept."""
         with self._guard:
-            self.left_bytes += len(self.objects.pop(locator)[1]) + _OF_AN_ENTRY
+            if (kept := self.objects.pop(locator, None)) is not None:
+                self.left_bytes += len(kept[1]) + _OF_AN_ENTRY
 
 
 class KeepingStore:

@@ -100,7 +100,13 @@ class LocalObjectStore:
         self._write(key, [body], etag=etag)
 
     def put_stream(
-        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+        self,
+        key: str,
+        open_body: BodyOpener,
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
     ) -> None:
         """Write a large object, a chunk at a time; see ``ObjectStore.put_stream``."""
         check_key(key)

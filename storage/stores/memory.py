@@ -86,7 +86,13 @@ class MemoryObjectStore:
         self._bucket.objects[self._prefix + key] = _Object(bytes(body), self._clock_ms(), self._bucket.writes)
 
     def put_stream(
-        self, key: str, open_body: BodyOpener, *, size_bytes: int, crc32c: int | None = None, sha256: str | None = None
+        self,
+        key: str,
+        open_body: BodyOpener,
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        sha256: str | None = None,  # noqa: ARG002 - there is nothing to sign
     ) -> None:
         """Write a large object, held in memory entirely; see ``ObjectStore.put_stream``."""
         check_key(key)

@@ -1,7 +1,5 @@
 """Asks the replicas of a partition for their producer state, compares them until nothing is open, and makes findings.
 
-Compares the replicas of one partition until nothing is open, and makes the findings about them.
-
 All replicas of a partition append the same batches, so their states differ only in what one of them
 
 - has not fetched yet: the same difference must remain after an in-sync replica has fetched it;

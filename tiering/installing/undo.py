@@ -1,7 +1,5 @@
 """The undo manifest of an installation, written before the first change, and what undoes the installation by it.
 
-Undoes an installation by its manifest: restores every file in name, bytes, mode, owner and time.
-
 The bytes of each file show whether it is the old one or the installed one. So a killed installation is undone as far as
 it went, a killed undo is continued, and a complete one changes nothing. Any other bytes mean that the file was changed
 since, and then nothing at all is touched.

@@ -1,7 +1,5 @@
 """What a stock broker does with the files of a partition when it starts, and damage in them that it meets later.
 
-What a stock broker does with the files of a partition when it starts, before it tiers anything.
-
 It recovers a segment that has no offset index, and one whose transaction index has an entry that ends below it. For
 that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new
 ones at the base offset and the end of each segment that it recovers, at the base offsets of the two segments below, and
@@ -287,14 +285,15 @@ def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Ref
     try:
         said = checkpointed_epochs(partition.leader_epochs, sources)
     except LogDirError:
-        return  # it is reported where it is needed
+        said = ()  # it is reported where it is needed
+    if not said:
+        return
     judged = (
         segment
         for segment in partition.segments
         if segment.next_base_offset is not None
         and segment.next_base_offset > partition.log_start_offset
         and partition.is_local(segment.base_offset)
-        and said
         and segment.base_offset >= said[0].start_offset
     )
     for stated, segments in groupby(judged, lambda one: epochs_in(said, one.base_offset, one.base_offset + 1)[0].epoch):

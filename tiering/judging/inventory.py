@@ -1,7 +1,5 @@
 """What a log dir shows without a replay: its producer snapshots, and the first segment whose leader epochs are known.
 
-What a log dir shows of its producer snapshots without a replay: which are lost, which exist, which are unproven.
-
 Each closed segment [B, N) needs ``N.snapshot``. That a file is useless can be seen without a replay, that it is right
 can not: a valid snapshot without entries is normal where no producer is idempotent, and is also what a broker
 writes, without looking, when it finds no snapshot at all. So ``EMPTY`` and ``PRESENT`` are both unproven.

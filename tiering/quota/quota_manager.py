@@ -1,7 +1,5 @@
 """The quota of KIP-936: limits each principal's new producer ids, between the checks of a batch and its append.
 
-The quota of KIP-936: limits each principal's new producer ids, and is checked before a batch is appended.
-
 An id that was seen lately costs nothing and is always admitted. A new id costs a token of its principal's bucket:
 
 - *Strict* (default): first the check, then the record, then the memory. Over quota nothing of this happens, so that the

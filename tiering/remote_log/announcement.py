@@ -1,7 +1,5 @@
 """Shipped segments as they are announced to brokers, in any layout: which may be, why others may not, the records.
 
-Decides which shipped segments may be announced to brokers, and why others may not.
-
 Announcing makes brokers serve a segment from remote storage, and delete their own copies of it. A wrong record directly
 causes a loss of data, or the end of tiering on every broker, so each such case is a reason to stop:
 

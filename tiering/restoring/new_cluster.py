@@ -1,7 +1,5 @@
 """A new KRaft cluster from a store: its partitions' brokers and log dirs, and its metadata before the first start.
 
-Makes the metadata records that give a new KRaft cluster its restored topics, before its first start.
-
 A partition begins without a leader, so that one is elected as soon as a broker is up: followers would not fetch from a
 leader that has not started yet, and would never begin to. All replicas are in sync, because they have the same bytes.
 If the cluster has eligible leader replicas (KIP-966), none are in sync, because an unknown broker counts as not shut

@@ -1,7 +1,5 @@
 """One partition's directory from its stored segments, in any layout: files, their checks, and the facts around them.
 
-Builds one partition's directory from its stored segments, in any layout, and checks the files.
-
 If manifests have digests, each file must match its digest. If they have none, the written files are checked against
 each other, as ``verify URL`` does with stored objects: every batch with its checksum, the indexes with the batches,
 snapshots and leader epochs by their format. Decryption has already verified every byte of encrypted files.

@@ -1,7 +1,5 @@
 """Makes partition directories from shipped segments, each whole or not at all, in a log dir that it has checked.
 
-Makes partition directories from shipped segments, each whole or not at all, in a log dir that the caller has locked.
-
 A directory is made under the name that Kafka gives to a deleted topic's directory, and gets its own name when every
 file is durable and has been compared with its manifest; if manifests have no digests, when the files were checked
 against each other. So a starting broker removes what a crash leaves, and so does the next run before it begins again:

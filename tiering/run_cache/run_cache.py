@@ -1,7 +1,5 @@
 """``RunCache``: the results of earlier runs that are still valid for a partition, and the files that keep them.
 
-``RunCache``: looks up the results of earlier runs that are still valid for a partition, and stores new ones.
-
 A look-up reads directory entries, and of the closed segments of the results the end of the offset index and the first
 and last header. Spark's executors on other machines cannot read the state directory, so states of anchors are stored
 and used only if this machine reads the segments. Everything else happens in the driver.

@@ -152,7 +152,7 @@ class Aiven:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # a topic lies in one folder, which was listed
+        within: str = "",  # noqa: ARG002 - a topic lies in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
         """Return the segments that the manifests in ``listed`` make visible, of brokers and of Resnap."""
@@ -178,12 +178,12 @@ class Aiven:
         forget_segments()
         return list_copies(store, wants, within)
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
         checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
         return Vouched(leader_epochs=tuple(checkpoints), digests={})
 
-    def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # ids are its own
+    def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""
         topic_id = known_topic_id(segment)
         check_key_length(self._segment_prefix(segment), segment)
@@ -216,7 +216,7 @@ class Aiven:
             manifest=write_manifest(_manifest(segment, topic_id, segment_id, contents)),
         )
 
-    def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
+    def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
         """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's."""
         for info in store.list(self._segment_prefix(segment)):
             if self._parsed(info.key) is not None:
@@ -225,13 +225,13 @@ class Aiven:
                 )
         return []
 
-    def check_same(self, key: str, found: bytes, meant: bytes) -> None:  # the key comes from it
+    def check_same(self, key: str, found: bytes, meant: bytes) -> None:  # noqa: ARG002 - the key comes from it
         """Check that a broker could read what was found: our own attempt, or a run that did the same."""
         self.read_manifest(key, found)
 
     def key_prefixes(
         self,
-        cluster_id: str | None,  # keys do not have it
+        cluster_id: str | None,  # noqa: ARG002 - keys do not have it
         topic: str,
         only: tuple[str, int] | None,
     ) -> list[str]:
@@ -287,7 +287,7 @@ class Aiven:
             found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
         )
 
-    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # keys show it
+    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := members.parse_key(info.key))}
         said = [(info, place) for info in listed if (place := place_of_origin(info.key))]
@@ -298,7 +298,7 @@ class Aiven:
         place = place_of_origin(key)
         return None if place is None else Deletion((key, place.beside("")), lease=None, manifest_key=None)
 
-    def is_tombstone(self, info: ObjectInfo) -> bool:
+    def is_tombstone(self, info: ObjectInfo) -> bool:  # noqa: ARG002
         """Return False: nothing remains of a deleted segment."""
         return False
 

@@ -1,7 +1,5 @@
 """The objects of a segment in the layout ``aiven``: their keys, and the files of a log dir in them.
 
-The files of a segment in the layout ``aiven``, as a log dir would have them, and the stored pieces of each.
-
 Each file has a locator of its own: ``<URL of the .log object without its suffix>#.log``, and ``#.index``,
 ``#.timeindex``, ``#.txnindex``, ``#.snapshot`` and ``#.leader-epoch-checkpoint``. A segment is read chunk by chunk:
 whole chunks are fetched, and at most two are kept, whatever the size of the segment.

@@ -1,7 +1,5 @@
 """The pieces of objects in the layout ``aiven``: encoding, decoding, and the index of the chunks of a segment.
 
-Encodes and decodes the pieces of objects in the layout ``aiven``: chunks of a segment, and indexes.
-
 A chunk may be a zstd frame with its content size, without a dictionary or a checksum. Any piece may be encrypted: ``IV
 (12) || ciphertext || tag (16)``, AES-256 in GCM, under the segment's data key and an IV of its own.
 

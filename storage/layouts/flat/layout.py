@@ -109,12 +109,18 @@ class Flat:
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
 
     def log_key(
-        self, topic_partition: TopicPartition, topic_id: str, base_offset: int, remote_id: str, *, key_prefix: str
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        base_offset: int,
+        remote_id: str,
+        *,
+        key_prefix: str,  # noqa: ARG002
     ) -> str:
         """Return the key at which brokers read the log of a segment: in the layout of ``LocalTieredStorage``."""
         return brokers_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""
         of, topic_id = found.facts, found.facts.topic_id
         place = TopicPartition(of.topic, of.partition)
@@ -133,7 +139,11 @@ class Flat:
         return vouched_by_manifests(store, partition)
 
     def replacements(
-        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+        self,
+        read: Callable[[str], bytes],
+        manifest_key: str,
+        parts: RightParts,
+        key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return new objects beside the manifest, or replacing the old ones beside a log elsewhere, and the manifest.
 
@@ -206,7 +216,7 @@ class Flat:
         """Return the prefix of a topic, or those of a partition."""
         return [keys.topic_prefix(cluster_id, topic)] if only is None else keys.folders(cluster_id, topic, *only)
 
-    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # no other has its prefix
+    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # noqa: ARG002 - no other has its prefix
         """Return which segment a manifest belongs to; None for a tombstone."""
         parsed = keys.manifest_place(info)
         if parsed is None:
@@ -228,7 +238,7 @@ class Flat:
         """Return the objects that no manifest names."""
         return unnamed_objects(store, listed)
 
-    def brokers_object(self, key: str) -> BrokersObject | None:
+    def brokers_object(self, key: str) -> BrokersObject | None:  # noqa: ARG002
         """Return None: brokers do not read these keys."""
         return None
 
