@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +39,20 @@ def test_its_log_is_a_part_of_what_a_real_broker_left(fixture_set: Callable[[str
         assert {path.name for path in (tmp_path / part).iterdir() if path.is_dir()} == {
             "orders-0", "payments-0", "payments-1",
         }  # fmt: skip
+
+
+def test_its_log_is_unpacked_by_a_python_whose_archives_know_no_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = tarfile.TarFile.extractall
+
+    def before_3_11_4(archive: tarfile.TarFile, path: str = ".") -> None:
+        unpacked(archive, path)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", before_3_11_4)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    unpack(tmp_path)
+    assert files(tmp_path / "log")
 
 
 def test_a_temporary_workplace_is_removed_unless_it_is_to_be_kept(
