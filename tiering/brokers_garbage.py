@@ -52,7 +52,7 @@ class DeadSegment(NamedTuple):
     segment_id: str
     death: Death
     objects: tuple[ObjectInfo, ...]
-    """Ascending by key."""
+    """In the order of their deletion: what makes the segment visible goes first."""
 
 
 class BrokersGarbage(NamedTuple):
@@ -79,7 +79,8 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
         layout = brokers_layout(info.key)
         one = None if layout is None else layout.brokers_object(info.key)
         if one is not None:
-            listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)].append(info)
+            objects = listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)]
+            objects.insert(0 if one.makes_visible else len(objects), info)
     if not listed:  # a mistyped path is not made, as asking for the store's clock would
         return BrokersGarbage((), listed=0, younger=0)
     before_ms, younger, found = store_clock_ms(store) - older_than_ms, 0, []
@@ -87,7 +88,7 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
     for cache in read(None).partitions:
         partition = cache.partition
         for segment_id, (death, since_ms) in _dead(cache).items():
-            objects = listed.get(SegmentPlace(partition.id, partition.partition, segment_id), ())
+            objects = listed.get(SegmentPlace(partition.id, partition.partition, segment_id), [])
             if objects and max(since_ms, *(info.modified_ms for info in objects)) > before_ms:
                 younger += len(objects)
             elif objects:
@@ -122,15 +123,12 @@ def collect_brokers_garbage(
 def _still_dead(
     partition: TopicIdPartition, segments: Sequence[DeadSegment], read: ReadMetadata
 ) -> Iterator[ObjectInfo]:
-    """Yield the objects of those of ``segments`` that the metadata still call dead.
-
-    From the last key on: the manifest of Aiven's plugin goes before what it names.
-    """
+    """Yield the objects of those of ``segments`` that the metadata still call dead."""
     now = [cache for cache in read([partition]).partitions if cache.partition == partition]
     dead = {segment_id for cache in now for segment_id in _dead(cache)}
     for segment in segments:
         if segment.segment_id in dead:
-            yield from reversed(segment.objects)
+            yield from segment.objects
 
 
 def _dead(cache: RemoteLogMetadataCache) -> dict[str, tuple[Death, int]]:

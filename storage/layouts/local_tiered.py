@@ -469,7 +469,13 @@ class LocalTiered:
         if found is None:
             return None
         return BrokersObject(
-            found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.kind, stem=None
+            found.topic_id,
+            found.partition,
+            found.base_offset,
+            found.segment_id,
+            part=found.kind,
+            stem=None,
+            makes_visible=found.kind is ObjectKind.LOG,
         )
 
 

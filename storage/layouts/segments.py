@@ -238,6 +238,8 @@ class BrokersObject(NamedTuple):
     """What it holds, in the layout's own words."""
     stem: str | None
     """Its key without suffix, if it is announced to brokers; it may lie under any prefix then."""
+    makes_visible: bool
+    """Whether readers that know no metadata take the segment for complete by it."""
 
 
 def check_key_length(key: str, segment: NewSegment) -> None:

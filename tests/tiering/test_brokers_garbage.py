@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4, uuid5
 
 import pytest
 
+from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -21,6 +23,7 @@ from resnap.tiering.remote_log.records import (
 )
 from resnap.tiering.shipping.lease import lease_place, leased
 from tests.tiering.remote_log.written_records import PARTITION, copied, events, segment_id, started, updated
+from tests.tiering.stores import PassingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -159,6 +162,38 @@ def test_what_changes_after_the_listing_is_left(brokers: Brokers, happens: Calla
     found = brokers.find()
     happens(brokers)
     assert (len(found.segments), brokers.collect(found), brokers.keys()) == (1, [], left)
+
+
+@dataclass
+class EndingStore(PassingStore):
+    """A store that a run loses after so many deletions of a broker's objects."""
+
+    left: int
+
+    def delete(self, key: str) -> None:
+        if self.left == 0 and not key.startswith(".resnap/"):
+            raise StoreUnavailableError("the run was killed here")
+        self.left -= not key.startswith(".resnap/")
+        self.inner.delete(key)
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_wherever_a_run_ends_nothing_looks_complete_and_the_next_run_deletes_the_rest(
+    brokers: Brokers, after: int
+) -> None:
+    brokers.records = [started("x", 0, 9), *LIVING]
+    left = brokers.put(segment_id("x").id)
+    rest = brokers.put(segment_id("living").id)
+    brokers.now_ms += 2 * DAY_MS
+    ending = EndingStore(brokers.store, after)
+    with suppress(StoreUnavailableError):
+        list(collect_brokers_garbage(ending, brokers.find(), brokers.read, who="gc", now_ms=brokers.now_ms))
+    assert len(left & brokers.keys()) == max(len(left) - after, 0)
+    shown_by = ".rsm-manifest" if brokers.layout == "aiven" else ".log"
+    assert any(key.endswith(shown_by) for key in left & brokers.keys()) == (after == 0)
+    brokers.now_ms += DAY_MS
+    assert brokers.collect(brokers.find()) == []
+    assert brokers.keys() == rest
 
 
 def test_nothing_is_deleted_while_another_run_works_on_the_partition(brokers: Brokers) -> None:

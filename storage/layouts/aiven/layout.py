@@ -284,7 +284,13 @@ class Aiven:
             return None
         stem = key.removesuffix(f".{found.suffix}")
         return BrokersObject(
-            found.topic_id, found.partition, found.base_offset, found.segment_id, part=found.suffix, stem=stem
+            found.topic_id,
+            found.partition,
+            found.base_offset,
+            found.segment_id,
+            part=found.suffix,
+            stem=stem,
+            makes_visible=found.suffix == members.MANIFEST,
         )
 
     def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
