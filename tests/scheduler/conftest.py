@@ -15,6 +15,7 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
+from tests.scheduler.files import file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
 
 if TYPE_CHECKING:
@@ -212,3 +213,17 @@ def regenerated(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pyte
 def staged(regenerated: Path, tmp_path: Path) -> Path:
     """Give the same, to be changed."""
     return copied(regenerated, tmp_path / "staged")
+
+
+@pytest.fixture
+def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
+    """A log dir with one topic of 3.9.1, which lacks nothing."""
+    fixture, data = fixture_set("kafka-3.9.1-kraft"), tmp_path / "ready"
+    data.mkdir()
+    for path in fixture.data.iterdir():
+        if path.is_file():
+            shutil.copy2(path, data)
+    shutil.copytree(fixture.data / "payments-0", data / "payments-0")
+    for offset in lost_boundaries(data / "payments-0"):
+        shutil.copy2(file_at(fixture.expected / "payments-0", offset, "snapshot"), data / "payments-0")
+    return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from resnap.tiering.judging.readiness import Verdict, day_of, judge, judge_parti
 from tests.cases import each
 from tests.kafka.brokers import free_port
 from tests.logs.transaction_log import step, write_segment
-from tests.scheduler.files import bases, batch_positions, file_at, lost_boundaries
+from tests.scheduler.files import bases, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,20 +41,6 @@ TIERING = (
     "remote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=a.Plugin\n"
     "remote.log.metadata.manager.listener.name=PLAINTEXT\n"
 )
-
-
-@pytest.fixture
-def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
-    """A log dir with one topic of 3.9.1, which lacks nothing."""
-    fixture, data = fixture_set("kafka-3.9.1-kraft"), tmp_path / "ready"
-    data.mkdir()
-    for path in fixture.data.iterdir():
-        if path.is_file():
-            shutil.copy2(path, data)
-    shutil.copytree(fixture.data / "payments-0", data / "payments-0")
-    for offset in lost_boundaries(data / "payments-0"):
-        shutil.copy2(file_at(fixture.expected / "payments-0", offset, "snapshot"), data / "payments-0")
-    return data
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -268,159 +253,6 @@ def test_what_no_broker_ever_tiers_is_not_counted_as_what_could_be_freed(
     assert row["freeableBytes"] == sum(path.stat().st_size for path in closed if int(path.stem) >= epochs_from) > 0
 
 
-def test_damaged_segments_are_not_counted_as_what_could_be_freed(command: Resnap, ready_log: Path) -> None:
-    partition = ready_log / "payments-0"
-    [whole] = command("check", ready_log, "--output", "json").document["topics"]
-    damaged = [file_at(partition, base, "log").stat().st_size for base in bases(partition)[1:3]]
-    for base in bases(partition)[1:3]:
-        size_bytes = file_at(partition, base, "log").stat().st_size
-        file_at(partition, base, "index").write_bytes(struct.pack(">ii", 1, size_bytes))
-    [row] = command("check", ready_log, "--output", "json").document["topics"]
-    assert row["tierableBytes"] + row["blockedBytes"] == whole["freeableBytes"]
-    assert row["freeableBytes"] == whole["freeableBytes"] - sum(damaged) > 0
-
-
-def test_leader_epochs_that_cannot_be_read_are_unknown_and_damage_is_named(command: Resnap, ready_log: Path) -> None:
-    checkpoint = ready_log / "payments-0" / "leader-epoch-checkpoint"
-    checkpoint.write_text("garbage\n")
-    [row] = command("check", ready_log, "--output", "json").document["topics"]
-    start, blocker = row["blockers"]
-    assert (start["reason"], blocker["reason"]) == ("no-start", "leader-epochs-unknown")
-    assert "is damaged" in blocker["detail"]
-    assert str(checkpoint) in blocker["detail"]
-    checkpoint.unlink()
-    checkpoint.mkdir()  # no user can read that, not even root
-    ran = command("check", ready_log, "--output", "json")
-    [row] = ran.document["topics"]
-    assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
-    assert str(checkpoint) in row["unknown"][0]
-    [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
-    assert seen["brokerStops"]["reason"] == "unreadable"
-
-
-def test_logs_that_are_gone_are_damage_and_a_directory_without_any_is_unknown(command: Resnap, ready_log: Path) -> None:
-    partition = ready_log / "payments-0"
-    below, gone, *_ = bases(partition)
-    file_at(partition, gone, "log").unlink()
-    ran = command("check", ready_log, "--output", "json")
-    [row] = ran.document["topics"]
-    [blocker] = row["blockers"]
-    assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", below)
-    assert f"offset {gone} " in blocker["detail"]
-    for path in partition.glob("*.log"):
-        path.unlink()
-    ran = command("check", ready_log, "--output", "json")
-    [row] = ran.document["topics"]
-    assert (ran.code, row["verdict"], row["blockers"]) == (3, "unknown", [])
-    assert str(partition) in row["unknown"][0]
-
-
-def test_a_first_or_a_last_log_that_is_gone_is_damage_but_not_while_a_broker_deletes_it(
-    command: Resnap, ready_log: Path
-) -> None:
-    partition = ready_log / "payments-0"
-    every = bases(partition)
-    for base in (every[0], every[-1]):
-        log = file_at(partition, base, "log")
-        deleted = log.rename(f"{log}.deleted")
-        assert command("check", ready_log).code == 0, "its indexes are about to be renamed, too"
-        kept = deleted.read_bytes()
-        deleted.unlink()
-        ran = command("check", ready_log, "--output", "json")
-        [row] = ran.document["topics"]
-        [blocker] = row["blockers"]
-        assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", base)
-        [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
-        assert seen["brokerStops"]["reason"] == "damaged"
-        log.write_bytes(kept)
-    file_at(partition, every[0], "log").unlink()
-    checkpoint = ready_log / "log-start-offset-checkpoint"
-    checkpoint.write_text(f"0\n1\npayments 0 {every[1]}\n")
-    assert command("check", ready_log).code == 0, "no consumer can read below the log start"
-    checkpoint.unlink()
-    (partition / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {every[1]}\n")
-    assert command("check", ready_log).code == 0, "retention has passed it: a copy made beside it"
-
-
-def test_a_log_that_ends_before_its_offset_index_does_is_damage(command: Resnap, ready_log: Path) -> None:
-    partition = ready_log / "payments-0"
-    every = bases(partition)
-    for base in (every[1], every[-1]):
-        log, index = file_at(partition, base, "log"), file_at(partition, base, "index")
-        entries, size_bytes = index.read_bytes(), log.stat().st_size
-        index.write_bytes(struct.pack(">ii", 1, max(1, batch_positions(log)[-1])))
-        assert command("check", ready_log).code == 0
-        index.write_bytes(struct.pack(">ii", 1, size_bytes))
-        ran = command("check", ready_log, "--output", "json")
-        [row] = ran.document["topics"]
-        [blocker] = row["blockers"]
-        assert (ran.code, blocker["reason"], blocker["baseOffset"]) == (4, "damaged", base)
-        assert f"ends at byte {size_bytes}" in blocker["detail"]
-        index.write_bytes(struct.pack(">ii", 1, size_bytes) + bytes(800))
-        assert command("check", ready_log).code == 0, "a broker that was killed fills it with zeros, and recovers it"
-        index.write_bytes(struct.pack(">ii", 1, 1))
-        whole = log.read_bytes()
-        log.write_bytes(b"")
-        [row] = command("check", ready_log, "--output", "json").document["topics"]
-        assert [one["reason"] for one in row["blockers"]] == ["damaged"]
-        log.write_bytes(whole)
-        index.write_bytes(entries)
-
-
-def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknown(
-    command: Resnap, ready_log: Path
-) -> None:
-    checkpoint = ready_log / "cleaner-offset-checkpoint"
-    checkpoint.write_text("garbage\n")
-    ran = command("check", ready_log, "--output", "json")
-    [row] = ran.document["topics"]
-    assert (ran.code, row["verdict"], ran.document["summary"]["verdict"]) == (3, "unknown", "unknown")
-    assert any(str(checkpoint) in one for one in row["unknown"])
-
-
-def test_a_log_dir_that_cannot_be_read_is_unknown(command: Resnap, ready_log: Path) -> None:
-    properties = ready_log / "meta.properties"
-    properties.unlink()
-    properties.mkdir()  # no user can read that, not even root
-    ran = command("check", ready_log, "--output", "json")
-    assert (ran.code, ran.document["summary"]["verdict"]) == (3, "unknown")
-    assert str(properties) in ran.error["message"]
-
-
-def test_a_log_dir_that_cannot_be_read_hides_no_other(command: Resnap, ready_log: Path, broker_log: Path) -> None:
-    unread = ready_log.with_name("unread")
-    (unread / "meta.properties").mkdir(parents=True)
-    ran = command("check", ready_log, unread, "--output", "json")
-    [row] = ran.document["topics"]
-    assert (ran.code, row["verdict"], ran.document["summary"]["verdict"]) == (3, "unknown", "unknown")
-    assert (row["verdicts"], row["blockers"], row["tierableBytes"] > 0) == ({"ready": 1}, [], True)
-    assert (str(unread) in row["unknown"][0], str(unread) in ran.error["message"]) == (True, True)
-    ran = command("check", unread, broker_log, "--output", "json")
-    assert (ran.code, {row["topic"]: row["verdict"] for row in ran.document["topics"]}["payments"]) == (4, "blocked")
-    assert str(unread) in ran.error["message"]
-    ran = command("scan", ready_log, unread, "--output", "json")
-    assert (ran.code, len(ran.document["partitions"]), str(unread) in ran.error["message"]) == (3, 1, True)
-
-
-@pytest.mark.parametrize("is_mounted_on", [False, True], ids=["missing", "empty"])
-def test_a_disk_that_is_gone_hides_no_other_log_dir(
-    command: Resnap, ready_log: Path, tmp_path: Path, *, is_mounted_on: bool
-) -> None:
-    gone = tmp_path / "kafka-logs-2"  # named as a partition's directory would be
-    if is_mounted_on:
-        gone.mkdir()
-    ran = command("check", ready_log, gone, "--output", "json")
-    [row] = ran.document["topics"]
-    assert (ran.code, row["verdict"], str(gone) in row["unknown"][0]) == (3, "unknown", True)
-    assert (str(gone) in ran.error["message"], "mounted" in ran.error["hint"]) == (True, True)
-    properties, store = tmp_path / "server.properties", tmp_path / "store"
-    properties.write_text(f"log.dirs={ready_log},{gone}\n")
-    for arguments in ("scan",), ("plan", "--boundaries", "all"), ("tier", "--to", store.as_uri(), "--engine", "local"):
-        ran = command(*arguments, "--server-properties", properties, "--output", "json")
-        assert (ran.code, len(ran.document["partitions"]), str(gone) in ran.error["message"]) == (3, 1, True)
-    assert list(store.rglob("*.manifest"))
-
-
 def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Resnap, ready_log: Path) -> None:
     (ready_log / "replication-offset-checkpoint").unlink()
     file_at(ready_log / "payments-0", bases(ready_log / "payments-0")[1], "snapshot").unlink()
@@ -431,35 +263,6 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
     assert "Nothing to ship: no segment is eligible." in shipped.out
     assert "hw-unknown: give --high-watermark" in shipped.out
-
-
-@pytest.mark.parametrize("name", ["txnindex", "partition.metadata", "leader-epoch-checkpoint"])
-def test_what_ends_the_start_of_a_broker_blocks_all_that_it_ends_whatever_is_in_scope(
-    command: Resnap, ready_log: Path, tmp_path: Path, name: str
-) -> None:
-    zebra = shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
-    checkpoint = ready_log / "replication-offset-checkpoint"
-    high_watermark = checkpoint.read_text().split("payments 0 ")[1].split()[0]
-    checkpoint.write_text(f"0\n2\npayments 0 {high_watermark}\nzebra 0 {high_watermark}\n")
-    other = tmp_path / "other-disk"
-    shutil.copytree(ready_log / "payments-0", other / "lion-0")
-    shutil.copy2(ready_log / "meta.properties", other)
-    damaged = file_at(zebra, bases(zebra)[1], name) if name == "txnindex" else zebra / name
-    damaged.write_bytes(b"garbage of more than one entry of an index")
-    rows = {row["topic"]: row for row in command("check", ready_log, other, "--output", "json").document["topics"]}
-    assert rows["payments"]["verdict"] == "blocked"
-    [blocker] = rows["payments"]["blockers"]
-    assert (blocker["reason"], str(damaged) in blocker["detail"]) == ("no-start", True)
-    assert "another replica" in blocker["hint"]
-    # A damaged checkpoint takes its log dir offline; a file of one line in place of two, or a bad index, ends all.
-    assert ("no-start" in {one["reason"] for one in rows["lion"]["blockers"]}) == (name != "leader-epoch-checkpoint")
-    others = (ready_log, "--topic", "payments"), (ready_log, "--exclude-topic", "zebra"), (ready_log / "payments-0",)
-    for scope in others:
-        [row] = command("check", *scope, "--output", "json").document["topics"]
-        assert row["blockers"] == [blocker]
-    scanned = command("scan", ready_log, "--output", "json").document["partitions"]
-    stops = {row["topic"]: row["brokerStops"] for row in scanned}
-    assert (stops["payments"]["reason"], stops["payments"]["detail"]) == ("no-start", blocker["detail"])
 
 
 def test_a_check_that_was_cut_short_calls_nothing_ready(
