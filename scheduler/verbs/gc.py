@@ -245,7 +245,8 @@ class GarbageView(View[Found | Younger | Unread]):
             yield f"Deleted {found}."
         elif objects or uploads:
             brokers = ("--brokers", *connection_of(self._settings)) if request.brokers else ()
-            again = ("resnap", "gc", request.url, *brokers, "--older-than", request.older_than, "--delete")
+            alone = ("--no-other-writers",) if request.no_other_writers else ()
+            again = ("resnap", "gc", request.url, *brokers, "--older-than", request.older_than, *alone, "--delete")
             yield f"{found}. Nothing was deleted. To delete them: {shlex.join(again)}"
         else:
             yield f"{found}. Nothing was deleted."
