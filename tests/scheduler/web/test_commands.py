@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import closing, contextmanager
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,14 @@ ODD = "a b'; rm -rf $HOME #"
 SHELL = Shell(
     flags={"engine": "local", "config": Path("/etc/resnap.toml"), "spark_conf": ["a=b"]}, is_on=frozenset({"full"})
 )
+
+
+@contextmanager
+def shell_of(flags: dict[str, object], directory: Path) -> Iterator[Shell]:
+    """Give what a page copies for a service with these settings, which nobody calls."""
+    services = Services(Configuration(flags=flags, environment={}, directory=directory), SystemClock())
+    with closing(services.database):
+        yield Shell.of(services)
 
 
 def verbs() -> dict[str, Any]:
@@ -170,10 +179,10 @@ def test_copied_commands_name_the_log_dirs_and_destinations_of_the_service_absol
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = {"log_dirs": ["data", "s3://b/p"], "state_dir": str(tmp_path / "state")}
-    shell = Shell.of(Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock()))
-    found = parsed(shell.overview("regenerate", "", "", "--into", shell.staged))
-    assert found["sources"] == [str(tmp_path / "data"), "s3://b/p"]
-    assert found["into"] == "/var/tmp/staged"  # noqa: S108
+    with shell_of(flags, tmp_path) as shell:
+        found = parsed(shell.overview("regenerate", "", "", "--into", shell.staged))
+        assert found["sources"] == [str(tmp_path / "data"), "s3://b/p"]
+        assert found["into"] == "/var/tmp/staged"  # noqa: S108
     flags["allow_destinations"] = [str(tmp_path / "out")]
-    shell = Shell.of(Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock()))
-    assert shell.staged == str(tmp_path / "out" / "staged")
+    with shell_of(flags, tmp_path) as shell:
+        assert shell.staged == str(tmp_path / "out" / "staged")
