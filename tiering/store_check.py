@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.replay.staging import DISCARD
 from resnap.storage.errors import (
@@ -21,21 +21,19 @@ from resnap.storage.errors import (
 )
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.sources.log_dirs import tiered_part, tiered_parts
+from resnap.storage.sources.log_dirs import tiered_parts
 from resnap.tiering.shipping.side_by_side import side_by_side
-from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 from resnap.tiering.verifying.chains import Chain, chains_of
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 from resnap.tiering.verifying.verification import ReadTask, StoreReader
+from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from resnap.replay.results import PartitionResult
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.watching import Progress
-    from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.protocol import Listing
     from resnap.storage.layouts.segments import StoredManifest
@@ -44,11 +42,9 @@ if TYPE_CHECKING:
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.keeping import Kept
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.engine import Engine
     from resnap.tiering.planner import Planner
     from resnap.tiering.selection import Scope, SelectedPartition
-    from resnap.tiering.verifying.verification import Contents, ReadSegment, VerifiedSegment
-    from resnap.tiering.verifying.verification_journal import VerificationJournal
+    from resnap.tiering.verifying.verification import Contents, VerifiedSegment
 
 
 _LET_READ: Final = "give the user who runs resnap read access, and verify again: nothing shows that it is damaged"
@@ -62,18 +58,14 @@ class StoreCheck:
 
     part: TieredPart
     """What is read."""
-    wants: Callable[[str], bool]
-    """Whether a topic counts."""
-    engine: Engine
+    scope: Scope
+    """Selects the topics."""
+    planner: Planner
+    """Its rules are for all that manifests do not say."""
     sources: Sources
     """Open what is checked."""
-    rules: ReplayRules
-    """For all that manifests do not say."""
-    asked: Asked = RULES_ALONE
-    """Which of them a flag asks for."""
-    saw: Callable[[PartitionResult], None] = lambda _: None
-    """Is called with what a replay has found."""
-    journal: VerificationJournal
+    journal: VerificationJournal = field(default_factory=VerificationJournal)
+    """The progress of an earlier one."""
     since_ms: int | None = None
     """Only segments that were shipped since then, by the store's clock, are read; None for all."""
     manifests: dict[str, ManifestFacts] = field(default_factory=dict)
@@ -94,6 +86,8 @@ class StoreCheck:
     """How many of them an interrupted run has found all right."""
     unfit: dict[TopicPartition, set[str]] = field(default_factory=dict)
     """Locators of stored snapshots of a partition that are missing, damaged, or not what a replay gives."""
+    unread_manifests: list[str] = field(default_factory=list)
+    """Keys of manifests that may not be read."""
     with_problems: set[TopicPartition] = field(default_factory=set)
     """Partitions with a segment whose problem ``segments`` has reported: it is not reported for the partition, too."""
     _listing: Listing | None = None
@@ -107,7 +101,7 @@ class StoreCheck:
 
         """
         if self._listing is None:
-            self._listing = self.part.layout.listing(self.part.store, self.wants, self.part.within)
+            self._listing = self.part.layout.listing(self.part.store, self.scope.wants, self.part.within)
         return self._listing
 
     def list_again(self) -> None:
@@ -130,7 +124,7 @@ class StoreCheck:
         self.resumed = len(self.asked_for) - len(to_read)
         progress.expect(len(to_read), sum(listing.sizes.get(key, 0) for key in to_read))
         with ExitStack() as stack:
-            pool = stack.enter_context(self._executors(to_read)) if self.engine.is_remote and to_read else None
+            pool = stack.enter_context(self._executors(to_read)) if self.planner.engine.is_remote and to_read else None
             reader = StoreReader(
                 store=self.part.store,
                 listing=listing,
@@ -140,7 +134,7 @@ class StoreCheck:
             )
             ended = Event()
 
-            def read(key: str) -> ReadSegment:
+            def read(key: str) -> tuple[StoredManifest | str, Contents | None]:
                 return reader.read(key, reads_objects=key in to_read, check_wanted=partial(_check_wanted, ended))
 
             def stop() -> None:
@@ -152,8 +146,12 @@ class StoreCheck:
             threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-verify"))
             reads = stack.enter_context(closing(side_by_side(read, listing.manifests, at_once, stop, threads)))
             for key, result in reads:
-                verified = reader.judge(key, result())
-                if verified.manifest is not None:
+                verified = replace(
+                    reader.judge(key, *result(), was_read=key in to_read), remedy=self.part.layout.remedy_when_verified
+                )
+                if verified.manifest is None and any(NOT_READABLE in problem for problem in verified.problems):
+                    self.unread_manifests.append(key)
+                elif verified.manifest is not None:
                     self.manifests[key] = verified.manifest
                     if verified.problems:
                         self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
@@ -173,8 +171,8 @@ class StoreCheck:
 
         """
         url = self.part.store.url
-        self.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
-        return self.engine.task_pool(ReadTask(url, self.sources), "reading segments back")
+        self.planner.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
+        return self.planner.engine.task_pool(ReadTask(url, self.sources), "reading segments back")
 
     @property
     def judged_beside(self) -> set[str]:
@@ -184,10 +182,11 @@ class StoreCheck:
         named, is_key = self.beside.named_logs, self.part.layout.is_key
         return {key for key in self.listing.manifests if key in named or not is_key(key)}
 
-    def partitions_beside(self, unread: str) -> set[TopicPartition]:
-        """Return the partitions with segments in the folder of the manifest ``unread``; after ``segments``."""
-        folder, folder_of = self.listing.folder(unread), self.listing.folder
-        there = (one for key, one in self.manifests.items() if folder_of(key) == folder)
+    def beside_unread(self) -> set[TopicPartition]:
+        """Return the partitions with segments in the folder of a manifest that may not be read; after ``segments``."""
+        folder_of = self.listing.folder
+        folders = {folder_of(key) for key in self.unread_manifests}
+        there = (one for key, one in self.manifests.items() if folders and folder_of(key) in folders)
         return {TopicPartition(one.topic, one.partition) for one in there}
 
     def chains(self) -> list[Chain]:
@@ -221,15 +220,12 @@ class StoreCheck:
                 pass  # its absence shows in the listing
 
 
-class Log(NamedTuple):
-    """A partition of one topic that has something stored."""
-
-    topic_partition: TopicPartition
-    topic_id: str | None
+Log: TypeAlias = tuple[TopicPartition, str | None]
+"""A partition that has something stored, with its topic's id."""
 
 
 def _log_of(manifest: ManifestFacts) -> Log:
-    return Log(TopicPartition(manifest.topic, manifest.partition), manifest.topic_id)
+    return TopicPartition(manifest.topic, manifest.partition), manifest.topic_id
 
 
 def fault_of(problem: str, remedy: str) -> ResnapError:
@@ -259,50 +255,34 @@ def store_checks(
     planner: Planner,
     store: ObjectStore,
     scope: Scope,
-    journal: VerificationJournal,
+    journal: VerificationJournal | None = None,
     *,
     since_ms: int | None = None,
     kept: Kept | None = None,
 ) -> list[StoreCheck]:
-    """Return ``store_check`` for each layout with objects in ``store``; raises as it does.
-
-    Segments shipped before ``since_ms``, by the store's clock, are not read. ``kept`` is given by what only reads.
-    """
-    sources = replace(planner.engine.reading.sources, kept=kept)
-    parts = tiered_parts(store.url, sources)
-    checks = [_of_part(part, sources, planner, scope, journal) for part in parts]
-    for check in checks:
-        check.since_ms = since_ms
-        check.beside = None if check is checks[0] else checks[0]
-    return checks
-
-
-def store_check(planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal) -> StoreCheck:
-    """Return the verification of ``store``, in the layout of its first segment.
+    """Return the verification of ``store``, one for each layout with objects there, that of its first segment first.
 
     ``journal`` has the progress of an earlier one. ``scope`` selects the topics; ``store`` may be a part of one.
+    Segments shipped before ``since_ms``, by the store's clock, are not read. ``kept`` is given by what only reads.
 
     Raises:
         StoreError: the store failed.
 
     """
-    sources = planner.engine.reading.sources
-    return _of_part(tiered_part(store.url, sources), sources, planner, scope, journal)
-
-
-def _of_part(
-    part: TieredPart, sources: Sources, planner: Planner, scope: Scope, journal: VerificationJournal
-) -> StoreCheck:
-    return StoreCheck(
-        part=part,
-        wants=scope.wants,
-        engine=planner.engine,
-        sources=sources,
-        rules=planner.rules,
-        asked=planner.asked,
-        saw=planner.saw,
-        journal=journal,
-    )
+    sources = replace(planner.engine.reading.sources, kept=kept)
+    checks: list[StoreCheck] = []
+    for part in tiered_parts(store.url, sources):
+        check = StoreCheck(
+            part=part,
+            scope=scope,
+            planner=planner,
+            sources=sources,
+            journal=journal or VerificationJournal(),
+            since_ms=since_ms,
+            beside=checks[0] if checks else None,
+        )
+        checks.append(check)
+    return checks
 
 
 def _check_wanted(ended: Event) -> None:

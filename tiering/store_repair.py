@@ -130,7 +130,7 @@ def repair(
         ResnapError: the replay failed.
 
     """
-    engine = checks[0].engine
+    engine = checks[0].planner.engine
     with (
         staging(checks[0].part.store, is_remote=engine.is_remote) as staged,
         progress("read", "replay") as (reading, replaying),
@@ -220,8 +220,8 @@ class PartRepair:
         inventory = selected.inventory.partition
         topic_partition = inventory.topic_partition
         progress.expect(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
-        look = partial(read_segment, sources=self.check.engine.reading.sources)
-        read = self.check.engine.each(look, inventory.segments)
+        look = partial(read_segment, sources=self.check.planner.engine.reading.sources)
+        read = self.check.planner.engine.each(look, inventory.segments)
         progress.advance(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
         broken = {one.segment.path: topic_partition for one in read if one.found is None}
         if broken:
@@ -344,7 +344,7 @@ class PartRepair:
     def _is_corrupt(self, locator: str, offset: int) -> bool:
         """Whether no broker could load a snapshot, because it is damaged or was never shipped."""
         try:
-            read_snapshot_array(self.check.engine.reading.sources.read(locator), offset)
+            read_snapshot_array(self.check.planner.engine.reading.sources.read(locator), offset)
         except (FormatError, *GONE):
             return True
         return False
@@ -401,7 +401,7 @@ class PartRepair:
 
     def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
         """Replace the parts; return False if they were replaced already; a dry run returns True."""
-        store, keys = self.check.part.store, self.check.engine.reading.sources.keys
+        store, keys = self.check.part.store, self.check.planner.engine.reading.sources.keys
         versions = Versions(store=store)
         rewritten = self.check.part.layout.replacements(versions.body, repair.manifest_key, parts, keys)
         if self._replacer is None:

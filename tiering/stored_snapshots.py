@@ -156,7 +156,7 @@ class StoredSnapshots:
             self.check.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
 
     def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
-        wanted = {key: one for key, one in found.items() if self.check.wants(one.topic)}
+        wanted = {key: one for key, one in found.items() if self.check.scope.wants(one.topic)}
         return stored_logs(wanted, self.check.listing, self.check.asked_for)
 
     def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
@@ -171,7 +171,7 @@ class StoredSnapshots:
             facts = load_facts(
                 inventory.partition,
                 self.check.sources,
-                expiration_ms=self.check.rules.written_under.expiration_ms,
+                expiration_ms=self.check.planner.rules.written_under.expiration_ms,
                 is_judged=True,
                 aborted_in=aborted_in,
             )
@@ -179,20 +179,20 @@ class StoredSnapshots:
             for rules, wanted in offsets.items():
                 plan = plan_replay(inventory, facts, wanted, rules, compare=there)
                 if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
-                    self.check.engine.needed_for(plan)
+                    self.check.planner.engine.needed_for(plan)
                 yield plan
 
     def _rules(self, held: ManifestFacts) -> ReplayRules:
         """Return the rules with which to compare a snapshot."""
-        origin = held.snapshot_origin
-        return self.check.rules if origin is None else judged_under(origin, self.check.rules, self.check.asked)
+        origin, planner = held.snapshot_origin, self.check.planner
+        return planner.rules if origin is None else judged_under(origin, planner.rules, planner.asked)
 
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         cost = cost_of(plans)
         progress.expect(cost.segments, cost.size_bytes)
-        results = self.check.engine.replay(
+        results = self.check.planner.engine.replay(
             plans,
             self.check.sink,
             progress.advance,
@@ -202,7 +202,7 @@ class StoredSnapshots:
         )
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:
-            self.check.saw(result)
+            self.check.planner.saw(result)
             torn = self._torn(by_partition[result.topic_partition], result)
             if torn is not None:
                 self.check.unreadable[torn] = result.topic_partition
@@ -251,7 +251,8 @@ class StoredSnapshots:
             return SnapshotCheck(snapshot, None)
         self.check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        is_by_others = origin is not None and self._rules(held[snapshot]) != made_under(origin, self.check.rules)
+        rules = self.check.planner.rules
+        is_by_others = origin is not None and self._rules(held[snapshot]) != made_under(origin, rules)
         flags = _flags_asked(self.check) if is_by_others else ""
         hint = f"`resnap repair {shlex.quote(self.check.part.store.url)}{flags}` replaces it"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
@@ -267,11 +268,11 @@ class StoredSnapshots:
 
 def _flags_asked(check: StoreCheck) -> str:
     """Return the flags with which a repair judges snapshots by the rules that ``check`` was asked for."""
-    rules = check.rules
+    rules, asked = check.planner.rules, check.planner.asked
     flags = []
-    if check.asked.expiry or not check.asked.is_expiry_assumed:
+    if asked.expiry or not asked.is_expiry_assumed:
         flags.append(f" --producer-id-expiration-ms {rules.expiry.expiration_ms}")
-    if check.asked.as_of:
+    if asked.as_of:
         flags.append(f" --as-of {'roll' if rules.as_of.roll else instant(rules.as_of.now_ms)}")
     return "".join(flags)
 

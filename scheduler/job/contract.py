@@ -79,6 +79,16 @@ class Result:
     partly_done: bool = False
 
 
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(Result, Generic[W]):
+    """A result with what the work itself has reported."""
+
+    what: W
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread(Result):
     """A partition, or something beside one, that could not be read; the run goes on without it."""

@@ -32,9 +32,8 @@ from resnap.storage.words import human_bytes, human_count, human_duration, some
 from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.shipment import PartitionShipment
-from resnap.tiering.store_check import store_check
+from resnap.tiering.store_check import store_checks
 from resnap.tiering.tier import Tiered, TierRow, TierWork, Uploading, tier
-from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 PACKED: Final = Path(__file__).with_suffix(".tar.xz")
 TEMPORARY_PREFIX: Final = "resnap-demo-"
@@ -229,7 +228,7 @@ class _Demo:
 
     def _verify(self) -> tuple[Row, Sequence[str]]:
         with self._context.progress("verify") as (progress,):
-            check = store_check(self._planner, self._store, self._scope, VerificationJournal())
+            [check] = store_checks(self._planner, self._store, self._scope)
             segments = list(check.segments(progress))
         manifests = [segment.manifest for segment in segments if segment.manifest is not None]
         keys = {(f"{one.topic}-{one.partition}", one.next_base_offset): one.snapshot_key for one in manifests}

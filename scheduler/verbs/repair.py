@@ -35,7 +35,6 @@ from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import leased, this_run
 from resnap.tiering.store_check import store_checks
 from resnap.tiering.store_repair import PartRepair, RepairedPartition, repair
-from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +106,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
         return _undo(request.undo, store, request, context)
     _refuse_below_manifests(store, request, sources)
     below = open_store(request.url, context.settings.s3())
-    checks = store_checks(planner_of(context), below, request.scope, VerificationJournal())
+    checks = store_checks(planner_of(context), below, request.scope)
     if not any(check.listing.manifests for check in checks):
         raise nothing_in(request.scope) if request.scope.topics else _nothing_tiered(request.url)
     name = f"{datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"

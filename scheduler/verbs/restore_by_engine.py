@@ -16,13 +16,13 @@ from resnap.replay.staging import DISCARD, scratch_directory
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN
 from resnap.storage.disk import dress_of
 from resnap.storage.errors import StoreError, VerificationError
+from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.throttle import Throttle
 from resnap.tiering.restoring.restoration import Replaced
 from resnap.tiering.restoring.restorer import FILE_MODE, Copier, FileTask
-from resnap.tiering.store_check import store_check
+from resnap.tiering.store_check import StoreCheck
 from resnap.tiering.stored_snapshots import StoredSnapshots
 from resnap.tiering.verifying.verification import StoreReader
-from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -76,11 +76,11 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 
 
 def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
-    store = planner.engine.reading.sources.store(scope.sources[0].rstrip("/"))
-    check = store_check(planner, store, scope, VerificationJournal())
+    sources = planner.engine.reading.sources
+    check = StoreCheck(part=tiered_part(scope.sources[0], sources), scope=scope, planner=planner, sources=sources)
     if check.part.layout.tells_digests:
         return
-    reader = StoreReader(store=check.part.store, listing=check.listing, sources=planner.engine.reading.sources)
+    reader = StoreReader(store=check.part.store, listing=check.listing, sources=sources)
     # The executors of a cluster cannot write into a directory of this machine.
     check.sink = DISCARD if planner.engine.is_remote else directory.as_uri()
     for key in check.listing.manifests:

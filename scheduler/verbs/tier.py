@@ -27,7 +27,7 @@ from resnap.scheduler.cli.flags import (
     WRITE,
 )
 from resnap.scheduler.io_priority import set_io_priority
-from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import Identity, RefusalRow, count_of
 from resnap.scheduler.output.records import row_of
@@ -68,13 +68,6 @@ class Asked(Request):
     """
 
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Result):
-    """What the work has reported."""
-
-    row: TierRow
 
 
 def run(request: Asked, context: Context) -> Results[Result]:
@@ -118,11 +111,11 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             is_any = any(order.left.candidates.segments for order in row.orders)
             yield from _begun(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
-            yield Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, row=row)
+            yield Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
         case Tiered():
             yield _tiered(row, context)
         case Ended():
-            yield Told(row=row, partly_done=row.partly_done)
+            yield Told(what=row, partly_done=row.partly_done)
         case VerificationError():
             context.observer.mismatch(Mismatch.SNAPSHOT)
             yield Result(findings=(row,))
@@ -133,7 +126,7 @@ def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) ->
 
     That is of the sources, or of the manifests in the store.
     """
-    yield Told(row=left)
+    yield Told(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
     yield Result(warnings=tuple(f"{Reason.NO_START.value}: {one}: {HINTS[Reason.NO_START]}" for one in ended_by))
     yield from unread(left.selection)
@@ -214,7 +207,7 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
         yield from (one for one in found if one.reason in FAULTS - {Reason.INDEX_UNUSABLE})  # others are rebuilt
 
 
-def _tiered(row: Tiered, context: Context) -> Told:
+def _tiered(row: Tiered, context: Context) -> Told[Tiered]:
     order, shipment = row
     _count_mismatches(shipment.failures, context)
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
@@ -230,7 +223,7 @@ def _tiered(row: Tiered, context: Context) -> Told:
         faults=faults,
         warnings=shipment.warnings,
         partly_done=bool(shipment.shipped),
-        row=row,
+        what=row,
     )
 
 
@@ -316,14 +309,14 @@ class TierView(View[Result]):
         match result:
             case Unread():
                 return result.row
-            case Told(row=Left(orders=orders)):
+            case Told(what=Left(orders=orders)):
                 self._select(orders)
-            case Told(row=TierOrder()):
+            case Told(what=TierOrder()):
                 return {"reason": "the store failed before its turn"}
-            case Told(row=Tiered(shipment=shipment)):
+            case Told(what=Tiered(shipment=shipment)):
                 self._count(shipment)
                 return row_of(ShipmentRow, shipment)
-            case Told(row=Ended(unfinished=unfinished)):
+            case Told(what=Ended(unfinished=unfinished)):
                 self._unfinished, self._is_through = unfinished, not self._has_failed
         return None
 
@@ -424,8 +417,8 @@ class DryTierView(DryRunView):
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
-        if isinstance(result, Told) and isinstance(result.row, Left):
-            self._orders = orders = result.row.orders
+        if isinstance(result, Told) and isinstance(result.what, Left):
+            self._orders = orders = result.what.orders
             left = [segment for order in orders for segment in order.left.candidates.segments]
             self._segments = [segment.size_bytes for segment in left]
             for order in orders:

@@ -1,7 +1,7 @@
 """The job ``verify``: compares snapshots with a replay, or reads a store back; any difference is an error.
 
 In a store every object is compared with its manifest, the chains of segments are checked, and every snapshot is
-compared with a replay of the stored segments (``tiering.store_check``).
+compared with a replay of the stored segments (``tiering.verify``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
-from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Verb, View, unread
+from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
@@ -37,21 +37,22 @@ from resnap.storage.words import agreeing, human_bytes, human_count, instant, so
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import nothing_in
 from resnap.tiering.staged import check_staged
-from resnap.tiering.store_check import chains_together, fault_of, store_checks
-from resnap.tiering.stored_snapshots import StoredSnapshots
-from resnap.tiering.verifying.content_verification import NOT_READABLE
+from resnap.tiering.store_check import fault_of, store_checks
+from resnap.tiering.stored_snapshots import SnapshotCheck
+from resnap.tiering.verify import Unfit, verify
+from resnap.tiering.verifying.chains import Chain
+from resnap.tiering.verifying.verification import VerifiedSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.errors import ResnapError
     from resnap.tiering.planner import Planned, Planner
     from resnap.tiering.selection import Selection
     from resnap.tiering.store_check import StoreCheck
-    from resnap.tiering.verifying.chains import Chain
-    from resnap.tiering.verifying.verification import VerifiedSegment
+    from resnap.tiering.verify import VerifyRow
 
 _SHIP_THE_GAP: Final = "ship it from a replica that still has it; a broker that restores from here stops at the gap"
 _CHOOSE: Final = (
@@ -115,7 +116,7 @@ class Asked(Request):
         return replace(self, scope=replace(self.scope, sources=(store,)), store=store)
 
 
-def run(request: Asked, context: Context) -> Iterator[Result]:
+def run(request: Asked, context: Context) -> Results[Result]:
     """Return what the snapshots of log dirs, or a store, are worth; raises as what it does raises."""
     return _of_log_dirs(request, context) if request.store is None else _of_store(request, request.store, context)
 
@@ -173,42 +174,8 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
         yield Result(faults=(VerificationError(what, hint=hint),))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(Result):
-    """The verification of a store, before anything is read."""
-
-    checks: Sequence[StoreCheck]
-    """Of what lies there, one for each layout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadBack(Result):
-    """One segment that was read back, or whose manifest is wrong."""
-
-    segment: VerifiedSegment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chained(Result):
-    """What the segments of one partition are together."""
-
-    chain: Chain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared(Result):
-    """One stored snapshot and a replay."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit(Result):
-    """A partition of whose stored snapshots some are missing, damaged, or not what a replay gives."""
-
-    snapshots: int
-
-
-def _of_store(request: Asked, url: str, context: Context) -> Iterator[Result]:
-    """Return what reading a store back shows: segments, then what they are together, then snapshots.
+def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
+    """Return what reads a store back, and reports segments, then what they are together, then snapshots.
 
     Raises:
         StoreError: the store failed.
@@ -221,43 +188,30 @@ def _of_store(request: Asked, url: str, context: Context) -> Iterator[Result]:
     checks = store_checks(planner_of(context), store, request.scope, journal, since_ms=since_ms, kept=Kept())
     if not any(check.listing.manifests or check.listing.incomplete for check in checks):
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
-    return chain([Begun(checks=checks)], _verify(checks, url, context))
 
-
-def _verify(checks: Sequence[StoreCheck], url: str, context: Context) -> Iterator[Result]:
-    segments = gone = 0
-    unread: list[tuple[StoreCheck, str]] = []
-    with context.progress("verify", "replay") as (reading, replaying):
-        for check, verified in ((one, verified) for one in checks for verified in one.segments(reading)):
-            segments += verified.was_read
-            gone += verified.is_retained_away
-            if verified.manifest is None and any(NOT_READABLE in problem for problem in verified.problems):
-                unread.append((check, verified.manifest_key))
-            yield _read_back(verified, check, url, context)
-        if gone:
-            what = (
-                f"segments that are gone from the beginning of their logs, each with all its objects, as the brokers'"
-                f" own retention leaves them: {human_count(gone)}; their manifests may be deleted"
-            )
-            yield Result(warnings=(what,))
+    def do(report: Callable[[Result], None]) -> None:
         incomplete = [one for check in checks for one in check.listing.incomplete]
-        yield Result(warnings=tuple(incomplete_warning(incomplete, url)))
-        if not segments and not any(check.manifests for check in checks):
-            yield Result(faults=(_nothing_shipped(url),))
-        not_readable = {at for check, key in unread for at in check.partitions_beside(key)}
-        for one in chains_together(checks):
-            yield _chained(one, context, are_all_read=one.topic_partition not in not_readable)
-        for found in chain.from_iterable(StoredSnapshots(check).compared(replaying) for check in checks):
-            problems = () if found.problem is None else (found.problem,)
-            if isinstance(found.problem, StoreError):
-                yield Result(faults=problems)
-                continue
-            _count(Mismatch.SNAPSHOT, problems, context)
-            yield Compared(faults=problems)
-        unfit = sum((Counter({at: len(found) for at, found in check.unfit.items()}) for check in checks), Counter())
-        for topic_partition, count in sorted(unfit.items()):
-            yield Unfit(topic_partition=topic_partition, state=PartitionState.FAILED, snapshots=count)
-    checks[0].journal.end()
+        nothing = () if any(check.listing.manifests for check in checks) else (_nothing_shipped(url),)
+        report(Told(what=checks, faults=nothing, warnings=tuple(incomplete_warning(incomplete, url))))
+        verify(checks, context.progress, context.warn, lambda row: report(_result(row, url, context)))
+
+    return do
+
+
+def _result(row: VerifyRow, url: str, context: Context) -> Result:
+    """Return the result that comes of what the work reports, and notify the observer of it."""
+    match row:
+        case VerifiedSegment():
+            return _read_back(row, url, context)
+        case Chain():
+            return _chained(row, context)
+        case Unfit():
+            return Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
+    problems = () if row.problem is None else (row.problem,)
+    if isinstance(row.problem, StoreError):
+        return Result(faults=problems)
+    _count(Mismatch.SNAPSHOT, problems, context)
+    return Told(faults=problems, what=row)
 
 
 def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> None:
@@ -265,39 +219,37 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
         context.observer.mismatch(kind)
 
 
-def _read_back(verified: VerifiedSegment, check: StoreCheck, url: str, context: Context) -> ReadBack:
+def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Told[VerifiedSegment]:
     repair = f"`resnap repair {shlex.quote(url)}` replaces it"
-    other = check.part.layout.remedy_when_verified
     faults = tuple(
-        fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else other)
+        fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else verified.remedy)
         for problem in verified.problems
     )
     _count(Mismatch.OBJECT, (one for one in faults if isinstance(one, VerificationError)), context)
-    return ReadBack(
+    return Told(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
         faults=faults,
         warnings=tuple(
             f"{text}: verify from the partition's first segment on, or compare with a replica"
             for text in verified.undecided
         ),
-        segment=verified,
+        what=verified,
     )
 
 
-def _chained(one: Chain, context: Context, *, are_all_read: bool) -> Chained:
-    # Where a manifest cannot be read, what seems to be a gap may be its segment.
-    gaps, overlaps = tuple(chain_gaps(one)) if are_all_read else (), tuple(chain_overlaps(one))
+def _chained(one: Chain, context: Context) -> Told[Chain]:
+    gaps, overlaps = () if one.is_beside_unread else tuple(chain_gaps(one)), tuple(chain_overlaps(one))
     _count(Mismatch.GAP, gaps, context)
     _count(Mismatch.OVERLAP, overlaps, context)
     shared = (two for two in one.overlaps if two.is_one_lineage)
-    return Chained(
+    return Told(
         faults=(*gaps, *overlaps),
         warnings=tuple(
             f"{one.topic_partition}: two segments have the offsets [{two.start}, {two.end}); their leader epochs are"
             " the same there"
             for two in shared
         ),
-        chain=one,
+        what=one,
     )
 
 
@@ -370,23 +322,23 @@ class StoreView(View[Result]):
     def rows(self, result: Result) -> Iterable[Row]:
         """Return the row of a segment; that of a partition is for the service."""
         row = self.row(result)
-        return () if row is None or isinstance(result, Unfit) else (row,)
+        return () if row is None or "unfitSnapshots" in row else (row,)
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
-            case Begun():
-                self._checks = result.checks
-            case ReadBack():
-                return self._segment(result.segment)
-            case Chained():
-                self._chains.append(result.chain)
-            case Compared():
+            case Told(what=list(checks)):
+                self._checks = checks
+            case Told(what=VerifiedSegment() as segment):
+                return self._segment(segment)
+            case Told(what=Chain() as chained):
+                self._chains.append(chained)
+            case Told(what=SnapshotCheck()):
                 self._counts["snapshotsReplayed"] += 1
                 self._counts["snapshotsDifferent"] += bool(result.faults)
-            case Unfit():
+            case Told(what=Unfit(snapshots=snapshots)):
                 self._counts[UNFIT] += 1
-                return {"unfitSnapshots": result.snapshots}
+                return {"unfitSnapshots": snapshots}
         return None
 
     def table_rows(self, result: Result) -> list[Row]:

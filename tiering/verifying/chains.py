@@ -53,19 +53,15 @@ class Chain:
     """Offsets that the chain lacks though there are segments with them: none of those begins where another ends."""
     layout: str = ""
     """Name of the layout whose manifests or keys name its segments; a store may hold several."""
-
-
-class _Topic(NamedTuple):
-    cluster_id: str
-    topic_partition: TopicPartition
-    topic_id: str
+    is_beside_unread: bool = False
+    """Whether a manifest beside its own could not be read: what seems to be a gap may be the segment of that."""
 
 
 def chains_of(manifests: Iterable[ManifestFacts]) -> list[Chain]:
     """Return the chains that ``manifests`` make, by cluster, partition and topic id."""
-    found: dict[_Topic, list[ManifestFacts]] = {}
+    found: dict[tuple[str, TopicPartition, str], list[ManifestFacts]] = {}
     for one in manifests:
-        key = _Topic(one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or "")
+        key = one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or ""
         found.setdefault(key, []).append(one)
     return [_chain(found[key]) for key in sorted(found)]
 

@@ -1,24 +1,31 @@
 """Reads a store back, in any layout: each manifest, and each object that it names.
 
-If manifests have digests, each object must match its digest, and the transaction index the batches
-(``object_verification``). If they have none, the stored objects are checked against each other
-(``content_verification``). Objects that nothing names are ignored: an upload may be in progress. All manifests are
-read, because their ``chains`` are judged, too; objects only of the selected ones.
+If manifests have digests, each object must match its digest, and the transaction index the batches. Correct digests
+prove that a store has kept what was shipped, not that this was correct. Each object is read once, as one stream: the
+batch headers of a log are parsed while its digests are computed. If manifests have none, the stored objects are checked
+against each other (``content_verification``). Objects that nothing names are ignored: an upload may be in progress. All
+manifests are read, because their ``chains`` are judged, too; objects only of the selected ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from resnap.replay.scan.header_scan import SegmentRange
 from resnap.storage.errors import FormatError, ObjectNotFoundError, StoreAccessError, in_file
 from resnap.storage.layouts.lineage import is_one_lineage
 from resnap.storage.layouts.local_tiered import BrokersFolders
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.log.indexes import read_transaction_index
+from resnap.storage.log.partition_dir import Segment
+from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.ranged_reader import FIRST_BYTES
 from resnap.tiering.shipping.log_digest import DigestingReader
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError
+from resnap.tiering.shipping.segment_pass import transactions_in
 from resnap.tiering.shipping.transaction_history import TransactionHistory
 from resnap.tiering.verifying.content_verification import (
     Findings,
@@ -28,7 +35,6 @@ from resnap.tiering.verifying.content_verification import (
     not_readable,
     read_content,
 )
-from resnap.tiering.verifying.object_verification import ChunkReader, ObjectContents, judge_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +42,74 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject
     from resnap.storage.layouts.protocol import Listing
     from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+
+_BLOCK_BYTES: Final = 1 << 20
+"""A scan of headers reads back no further than this from its last position."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ObjectContents:
+    """The facts from a segment's objects; a plain value, so that executors can read them."""
+
+    base_offset: int
+    next_base_offset: int
+    problems: tuple[str, ...] = ()
+    transactions: SegmentTransactions | None = None
+    """What the batches say of transactions; None where the log is damaged."""
+    aborted: tuple[AbortedTxn, ...] | None = ()
+    """The entries of the transaction index, which there need not be; None where it is damaged."""
+
+    def read_log(self, reader: DigestingReader) -> None:
+        """Read the batches of a log; a replay reports damage in them."""
+        segment = SegmentRange(
+            locator=reader.locator, base_offset=self.base_offset, next_base_offset=self.next_base_offset
+        )
+        try:
+            self.transactions = transactions_in(reader, segment)
+        except FormatError:
+            self.transactions = None
+
+    def read_small(self, entry: ManifestObject, body: bytes) -> Iterator[str]:
+        """Read a small object with correct digests, and yield what is wrong with its format."""
+        try:
+            with in_file(entry.key):
+                if entry.kind is ObjectKind.SNAPSHOT:
+                    read_snapshot_array(body, self.next_base_offset)
+                elif entry.kind is ObjectKind.TXN_INDEX:
+                    self.aborted = None
+                    self.aborted = tuple(read_transaction_index(body))
+        except FormatError as error:
+            yield str(error)
+
+
+class ChunkReader:
+    """A ``RangeReader`` of an object that arrives in chunks; chunks far below the last position read are dropped."""
+
+    def __init__(self, entry: ManifestObject, chunks: Iterator[bytes], check_wanted: Callable[[], None]) -> None:
+        self.locator, self.size_bytes = entry.key, entry.size_bytes
+        self._chunks, self._check_wanted = chunks, check_wanted
+        self._kept, self._kept_from = bytearray(), 0
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        below = position - _BLOCK_BYTES - self._kept_from
+        if below > _BLOCK_BYTES:
+            del self._kept[:below]
+            self._kept_from += below
+        while self._kept_from + len(self._kept) < position + length:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._check_wanted()
+            self._kept += chunk
+        if position < self._kept_from:
+            raise AssertionError(f"{self.locator}: byte {position} is no longer kept")
+        start = position - self._kept_from
+        return bytes(memoryview(self._kept)[start : start + length])
 
 
 Contents: TypeAlias = SegmentContent | ObjectContents
@@ -62,19 +134,8 @@ class VerifiedSegment:
     """Whether brokers' retention, which does not know manifests, has deleted it; ``manifest`` is None then."""
     was_read: bool = True
     """Whether its objects were read; else its manifest alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSegment:
-    """The content of a segment, before it is judged."""
-
-    manifest: StoredManifest | None
-    is_asked_for: bool
-    """Whether its objects were selected."""
-    unread: str = ""
-    """Why the manifest could not be read."""
-    content: Contents | None = None
-    """What was read of its files, or what is wrong with its objects; None where they were not read."""
+    remedy: str = ""
+    """What its layout says to do about ``problems``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,12 +162,14 @@ class StoreReader:
 
     def verify(self, key: str, *, reads_objects: bool) -> VerifiedSegment:
         """Read and judge the manifest at ``key``; raises as ``read`` does, with keys in the order of ``judge``."""
-        return self.judge(key, self.read(key, reads_objects=reads_objects))
+        return self.judge(key, *self.read(key, reads_objects=reads_objects), was_read=reads_objects)
 
-    def read(self, key: str, *, reads_objects: bool, check_wanted: Callable[[], None] = lambda: None) -> ReadSegment:
-        """Read the manifest at ``key``, and the objects that it names if they are wanted; from any thread.
+    def read(
+        self, key: str, *, reads_objects: bool, check_wanted: Callable[[], None] = lambda: None
+    ) -> tuple[StoredManifest | str, Contents | None]:
+        """Return the manifest at ``key``, or why it cannot be read, and what its objects hold if they are wanted.
 
-        ``check_wanted`` is called regularly, and raises to stop.
+        It may be called from any thread. ``check_wanted`` is called regularly, and raises to stop.
 
         Raises:
             ConfigurationError: the segment is encrypted, and its key is not at hand.
@@ -117,36 +180,36 @@ class StoreReader:
             with in_file(key):
                 found = self.listing.read(key)
         except FormatError as error:
-            unread = str(error)
+            return str(error), None
         except StoreAccessError as error:
-            unread = not_readable(key, error)
+            return not_readable(key, error), None
         except ObjectNotFoundError as error:
-            unread = f"{error}: it was there when the store was listed"
-        else:
-            content: Contents | None = None
-            if reads_objects and (found.objects or found.files):
-                here = partial(read_stored, store=self.store, sources=self.sources, check_wanted=check_wanted)
-                content = (self.read_elsewhere or here)(found)
-            return ReadSegment(manifest=found, is_asked_for=reads_objects, content=content)
-        return ReadSegment(manifest=None, is_asked_for=reads_objects, unread=unread)
+            return f"{error}: it was there when the store was listed", None
+        if not reads_objects or not (found.objects or found.files):
+            return found, None
+        here = partial(read_stored, store=self.store, sources=self.sources, check_wanted=check_wanted)
+        return found, (self.read_elsewhere or here)(found)
 
-    def judge(self, key: str, read: ReadSegment) -> VerifiedSegment:
-        """Return the result for the manifest at ``key``, given what was ``read``; keys must ascend.
+    def judge(
+        self, key: str, found: StoredManifest | str, content: Contents | None, *, was_read: bool
+    ) -> VerifiedSegment:
+        """Return the result for the manifest at ``key``, given what ``read`` has returned; keys must ascend.
+
+        ``was_read`` is whether its objects were selected.
 
         Raises:
             StoreError: the store itself failed.
 
         """
-        found = read.manifest
-        if found is None:
-            return VerifiedSegment(manifest_key=key, manifest=None, problems=(read.unread,))
+        if isinstance(found, str):
+            return VerifiedSegment(manifest_key=key, manifest=None, problems=(found,))
         self.logs.update(one.key for one in found.objects if one.kind is ObjectKind.LOG)
-        findings = self._findings(key, found, read)
+        findings = self._findings(key, found, content, found.missing if was_read else ())
         named = [one.key for one in found.objects]
         if findings.problems and self._brokers.have_lost(found.facts.base_offset, named):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(), is_retained_away=True)
         twice = tuple(self._contradictions(key, found))
-        was_read = read.is_asked_for and bool(found.objects or found.files or found.missing)
+        was_read = was_read and bool(found.objects or found.files or found.missing)
         return VerifiedSegment(
             manifest_key=key,
             manifest=found.facts,
@@ -157,17 +220,19 @@ class StoreReader:
             was_read=was_read,
         )
 
-    def _findings(self, key: str, found: StoredManifest, read: ReadSegment) -> Findings:
+    def _findings(
+        self, key: str, found: StoredManifest, content: Contents | None, missing: tuple[str, ...]
+    ) -> Findings:
         """Return what is wrong with a segment's objects, and keep what the segments above it need."""
-        findings = Findings(found.missing if read.is_asked_for else (), ())
+        findings = Findings(missing, ())
         seen = self.seen.setdefault(self.listing.folder(key), PartitionSeen(TransactionHistory(sources=self.sources)))
         snapshot: str | None = f"{self.store.url}/{found.facts.snapshot_key}"
         if found.files is not None:
             snapshot = found.files.snapshot
-            if isinstance(read.content, SegmentContent):
-                findings = judge(found.files, read.content, seen)
-        elif isinstance(read.content, ObjectContents):
-            findings = judge_objects(found, read.content, seen, self.store.url)
+            if isinstance(content, SegmentContent):
+                findings = judge(found.files, content, seen)
+        elif isinstance(content, ObjectContents):
+            findings = judge_objects(found, content, seen, self.store.url)
         if snapshot is not None:
             seen.transactions.snapshots[found.facts.next_base_offset] = snapshot
         return findings
@@ -265,3 +330,33 @@ def _by_digest(entry: ManifestObject, read: DigestingReader) -> str | None:
     if read.crc32c != entry.crc32c or read.sha256 != entry.sha256:
         return f"{entry.key}: other bytes than the manifest says: CRC-32C {entry.crc32c:08x}, found {read.crc32c:08x}"
     return None
+
+
+def judge_objects(found: StoredManifest, contents: ObjectContents, seen: PartitionSeen, store_url: str) -> Findings:
+    """Return what is wrong with a segment's objects, also considering what was ``seen`` in those below.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    keys = {entry.kind: f"{store_url}/{entry.key}" for entry in found.objects}
+    if contents.transactions is None or contents.aborted is None or ObjectKind.LOG not in keys:
+        return Findings(contents.problems, ())
+    segment = Segment(
+        base_offset=found.facts.base_offset,
+        next_base_offset=found.facts.next_base_offset,
+        path=keys[ObjectKind.LOG],
+        size_bytes=found.facts.log_bytes,
+        mtime_ns=0,
+        inode=0,
+        index_bytes=None,
+        timeindex_bytes=None,
+        txnindex_bytes=None,
+        transaction_index=keys.get(ObjectKind.TXN_INDEX),
+    )
+    try:
+        # Unknown transactions from below cause no doubt: the digest proves that the index is as shipped.
+        seen.transactions.check(segment, contents.transactions, contents.aborted)
+    except IndexUnusableError as error:
+        return Findings((*contents.problems, str(error)), ())
+    return Findings(contents.problems, ())

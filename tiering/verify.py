@@ -1,0 +1,77 @@
+"""Verifies a store: ``verify`` has the steps, one after the other, from reading it back to comparing its snapshots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.words import human_count
+from resnap.tiering.store_check import chains_together
+from resnap.tiering.stored_snapshots import SnapshotCheck, StoredSnapshots
+from resnap.tiering.verifying.chains import Chain
+from resnap.tiering.verifying.verification import VerifiedSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from resnap.replay.watching import Progress
+    from resnap.tiering.store_check import StoreCheck
+
+
+class Unfit(NamedTuple):
+    """A partition of whose stored snapshots some are missing, damaged, or not what a replay gives."""
+
+    topic_partition: TopicPartition
+    snapshots: int
+
+
+VerifyRow: TypeAlias = VerifiedSegment | Chain | SnapshotCheck | Unfit
+"""What is reported: segments, then what they are together, then snapshots, and the partitions with unfit ones."""
+
+
+def verify(
+    checks: Sequence[StoreCheck],
+    progress: Callable[..., AbstractContextManager[Sequence[Progress]]],
+    warn: Callable[[str], None],
+    report: Callable[[VerifyRow], None],
+) -> None:
+    """Verify the parts of a store, one for each layout; ``report`` is called with each finding as soon as it is there.
+
+    Raises:
+        ConfigurationError: a segment is encrypted, and its key is not at hand.
+        StoreError: the store failed.
+        UsageError: executors cannot reach the store.
+        ResnapError: the replay failed.
+
+    """
+    gone = 0
+    with progress("verify", "replay") as (reading, replaying):
+        # Read each segment back: its manifest, and the objects that it names, by their digests or their content.
+        for check in checks:
+            for segment in check.segments(reading):
+                gone += segment.is_retained_away
+                report(segment)
+        if gone:
+            warn(
+                "segments that are gone from the beginning of their logs, each with all its objects, as the brokers'"
+                f" own retention leaves them: {human_count(gone)}; their manifests may be deleted"
+            )
+        # Chain the segments of each partition: some offsets may lack, and two histories may claim others.
+        unread = {at for check in checks for at in check.beside_unread()}
+        for chain in chains_together(checks):
+            report(replace(chain, is_beside_unread=chain.topic_partition in unread))
+        # Compare each snapshot with a replay of the stored segments, under the rules that it was made under.
+        for check in checks:
+            for snapshot in StoredSnapshots(check).compared(replaying):
+                report(snapshot)
+        # Count the unfit snapshots of each partition, over all layouts.
+        unfit = Counter[TopicPartition]()
+        for check in checks:
+            unfit.update({at: len(found) for at, found in check.unfit.items()})
+        for topic_partition, count in sorted(unfit.items()):
+            report(Unfit(topic_partition, count))
+    # What was read need not be read again by a run that continues this one: it is complete.
+    checks[0].journal.end()
