@@ -79,14 +79,14 @@ class Result:
     partly_done: bool = False
 
 
-W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Result, Generic[W]):
+class Told(Result, Generic[W_co]):
     """A result with what the work itself has reported."""
 
-    what: W
+    what: W_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

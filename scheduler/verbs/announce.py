@@ -8,7 +8,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Told, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
@@ -39,14 +39,7 @@ class Asked(Request):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announced(Result):
-    """What was, or could be, announced of one partition."""
-
-    announcement: Announcement
-
-
-def run(request: Asked, context: Context) -> Iterator[Announced | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Told[Announcement] | Unread]:
     """Announce the segments of each partition, or yield what could be announced.
 
     Raises:
@@ -76,7 +69,7 @@ def run(request: Asked, context: Context) -> Iterator[Announced | Unread]:
         yield Unread(faults=tuple(announcer.problems))
 
 
-def _result(one: Announcement, request: Asked) -> Announced:
+def _result(one: Announcement, request: Asked) -> Told[Announcement]:
     name, stop = one.partition.topic_partition, one.stop
     expired = (
         f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
@@ -86,8 +79,8 @@ def _result(one: Announcement, request: Asked) -> Announced:
         f"{name}: its leader does not count what was announced as remote yet: keep retention.bytes at -1 until it has"
         " copied by itself"
     )
-    return Announced(
-        announcement=one,
+    return Told(
+        what=one,
         partly_done=request.publish and bool(one.segments),
         warnings=(*((expired,) if one.expired else ()), *((at_risk,) if one.awaits_leader else ())),
         faults=(UsageError(f"{name}: {stop.reason.value}: {stop.detail}", hint=stop.hint),)
@@ -108,7 +101,7 @@ def _stop(value: object) -> str:
     return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
-class AnnounceView(View[Announced | Unread]):
+class AnnounceView(View["Told[Announcement] | Unread"]):
     """A row per partition of what was announced, or could be."""
 
     name = "partitions"
@@ -125,11 +118,11 @@ class AnnounceView(View[Announced | Unread]):
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
 
-    def row(self, result: Announced | Unread) -> Row | None:
+    def row(self, result: Told[Announcement] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
             return None
-        one = result.announcement
+        one = result.what
         segments, size = one.segments, _stored_bytes(one)
         self._totals["segments"] += len(segments)
         self._totals["bytes"] += size

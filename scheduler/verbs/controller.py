@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import METADATA, SERVER
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
 from resnap.scheduler.output.rendering import Column, Row
@@ -59,16 +59,9 @@ class ConfigAsked(Request):
     directory: MetadataLog = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Result):
-    """All that the log amounts to."""
-
-    image: MetadataImage
-
-
 def run(
     request: ImageAsked | ProducerIdsAsked | ConfigAsked, context: Context, relying_on: Collection[type] = ()
-) -> Iterator[Read]:
+) -> Iterator[Told[MetadataImage]]:
     """Yield the image, for which no record of ``relying_on`` must have been skipped.
 
     Raises:
@@ -78,14 +71,14 @@ def run(
 
     """
     place = None if request.directory is None else str(request.directory)
-    yield Read(image=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
+    yield Told(what=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
 
 
 def _count(value: object) -> str:
     return str(len(value)) if isinstance(value, list) else ""
 
 
-class ImageView(View[Read]):
+class ImageView(View["Told[MetadataImage]"]):
     """A row per topic; before them all else, where ``whole``."""
 
     name = "topics"
@@ -101,10 +94,10 @@ class ImageView(View[Read]):
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
 
-    def rows(self, result: Read) -> Iterator[Row]:
+    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
         """Yield a row per topic."""
-        self._image = result.image
-        for topic in result.image.topics.values():
+        self._image = result.what
+        for topic in result.what.topics.values():
             yield {
                 "topic": topic.name,
                 "topicId": topic.topic_id,
@@ -131,7 +124,7 @@ class ImageView(View[Read]):
         yield from about_blocks(image)
 
 
-class ProducerIdsView(View[Read]):
+class ProducerIdsView(View["Told[MetadataImage]"]):
     """A row per block of producer ids that was ever allocated, as far back as the log goes."""
 
     name = "blocks"
@@ -147,10 +140,10 @@ class ProducerIdsView(View[Read]):
     )
     _image: MetadataImage
 
-    def rows(self, result: Read) -> Iterator[Row]:
+    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
         """Yield a row per block."""
-        self._image = result.image
-        return map(block_row, result.image.producer_id_blocks)
+        self._image = result.what
+        return map(block_row, result.what.producer_id_blocks)
 
     def totals(self) -> Row:
         """Return what the next block begins with, and what is not certain."""
@@ -165,7 +158,7 @@ def _joined(value: object) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else ""
 
 
-class ConfigView(View[Read]):
+class ConfigView(View["Told[MetadataImage]"]):
     """A row per broker and setting.
 
     ``static`` are ``server.properties``: they count for the broker that they name, and for all if they name none.
@@ -187,10 +180,10 @@ class ConfigView(View[Read]):
     def __init__(self, static: Mapping[str, str]) -> None:
         self._static = static
 
-    def rows(self, result: Read) -> Iterator[Row]:
+    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
         """Yield the effective settings of each broker, and then all others that are set for brokers."""
-        self._image = result.image
-        return _setting_rows(result.image, self._static)
+        self._image = result.what
+        return _setting_rows(result.what, self._static)
 
     def totals(self) -> Row:
         """Return since when producers expire after how long."""

@@ -9,7 +9,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row
@@ -32,14 +32,7 @@ class Asked(Request):
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audited(Result):
-    """All that was found."""
-
-    audit: Audit
-
-
-def run(request: Asked, context: Context) -> Iterator[Audited]:
+def run(request: Asked, context: Context) -> Iterator[Told[Audit]]:
     """Yield the audit, by the metadata log in the log dir or that the settings name.
 
     Raises:
@@ -62,7 +55,7 @@ def run(request: Asked, context: Context) -> Iterator[Audited]:
             hint="give a whole copy of the directory __cluster_metadata-0 of a controller, or of a broker",
         )
     found = audit(log_dir, partial(load_image, directory), sources)
-    yield Audited(audit=found, faults=found.problems, partly_done=bool(found.problems))
+    yield Told(what=found, faults=found.problems, partly_done=bool(found.problems))
 
 
 def _spans(value: object) -> str:
@@ -79,7 +72,7 @@ def _carried(value: object) -> str:
     return f"{first['file']}{at}{more}"
 
 
-class AuditView(View[Audited]):
+class AuditView(View["Told[Audit]"]):
     """A row per producer id that was not allocated, or twice."""
 
     name = "findings"
@@ -93,11 +86,11 @@ class AuditView(View[Audited]):
     audit: Audit
     exit_code = OK
 
-    def rows(self, result: Audited) -> Iterator[Row]:
+    def rows(self, result: Told[Audit]) -> Iterator[Row]:
         """Yield a row per finding."""
-        self.audit = result.audit
-        self.exit_code = VerificationError.exit_code if result.audit.findings else OK
-        for finding in result.audit.findings:
+        self.audit = result.what
+        self.exit_code = VerificationError.exit_code if result.what.findings else OK
+        for finding in result.what.findings:
             yield {
                 "producerId": finding.producer_id,
                 "fault": finding.fault.value,

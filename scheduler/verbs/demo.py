@@ -18,12 +18,12 @@ import typer
 
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.cli.flags import ENGINE
-from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
-from resnap.scheduler.verbs.scan import Scanned, ScanRow, scanned
+from resnap.scheduler.verbs.scan import ScanRow, scanned
 from resnap.scheduler.verbs.tier import ShipmentRow
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
@@ -94,13 +94,6 @@ class Boundary(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(Result):
-    """A step begins."""
-
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Result):
     """A step is done: figures for programs, lines for people."""
 
@@ -124,8 +117,8 @@ class Ended(Result):
         return tuple(one for one in self.lost if one.fate == "equal")
 
 
-def run(request: Asked, context: Context) -> Iterator[Begun | Step | Ended]:
-    """Take the steps one after the other; what is not as it should be is a fault of the end.
+def run(request: Asked, context: Context) -> Iterator[Told[str] | Step | Ended]:
+    """Take the steps one after the other, each with its title first; what is not as it should be is a fault of the end.
 
     Raises:
         UsageError: the directory is not empty.
@@ -150,7 +143,7 @@ class _Demo:
         self._boundaries: list[Boundary] = []
         self._problems: list[str] = []
 
-    def steps(self) -> Iterator[Begun | Step | Ended]:
+    def steps(self) -> Iterator[Told[str] | Step | Ended]:
         on = "on Spark, which takes a while to start" if self._context.settings.engine == "spark" else "in this process"
         steps: tuple[tuple[str, str, Callable[[], tuple[Row, Sequence[str]]]], ...] = (
             ("log", "A broker 2.7.2 wrote a log, and deleted most of its producer snapshots itself.", self._read),
@@ -162,7 +155,7 @@ class _Demo:
         now_s = self._context.clock.monotonic_s
         first_s = now_s()
         for number, (name, title, take) in enumerate(steps, 1):
-            yield Begun(title=f"{number}. {title}")
+            yield Told(what=f"{number}. {title}")
             began_s = now_s()
             figures, lines = take()
             yield Step(name=name, elapsed_s=now_s() - began_s, figures=figures, lines=lines)
@@ -199,7 +192,7 @@ class _Demo:
         results = list(scanned(self._planner.select(self._scope), None, self._planner))
         for unread in (one for one in results if isinstance(one, Unread)):
             raise unread.faults[0]
-        return [{**row_of(ScanRow, one.scan)} for one in results if isinstance(one, Scanned)]
+        return [{**row_of(ScanRow, one.what)} for one in results if isinstance(one, Told)]
 
     def _tier(self) -> tuple[Row, Sequence[str]]:
         shipments, _ = self._shipped(replace(self._work(self._planner), progress=self._context.progress))
@@ -331,7 +324,7 @@ def _temporary() -> Path:
         raise LogDirError(f"no temporary directory can be made: {error.strerror}", hint=_ELSEWHERE) from error
 
 
-class DemoView(View[Begun | Step | Ended]):
+class DemoView(View[Told[str] | Step | Ended]):
     """A row per step; for people, lines while it happens."""
 
     name = "steps"
@@ -341,16 +334,16 @@ class DemoView(View[Begun | Step | Ended]):
         self._stays = stays
         self._end: Ended | None = None
 
-    def lines(self, result: Begun | Step | Ended) -> Iterator[str]:
+    def lines(self, result: Told[str] | Step | Ended) -> Iterator[str]:
         """Yield the title of a step, or what came of it."""
-        if isinstance(result, Begun):
-            yield f"{'' if result.title.startswith('1.') else chr(10)}{result.title}"
+        if isinstance(result, Told):
+            yield f"{'' if result.what.startswith('1.') else chr(10)}{result.what}"
         elif isinstance(result, Step):
             took = f"  [{human_duration(result.elapsed_s)}]" if result.elapsed_s >= WORTH_SAYING_S else ""
             for line in (*result.lines[:-1], result.lines[-1] + took):
                 yield f"   {line}".rstrip()
 
-    def row(self, result: Begun | Step | Ended) -> Row | None:
+    def row(self, result: Told[str] | Step | Ended) -> Row | None:
         """Return the row of a step that is done."""
         if isinstance(result, Ended):
             self._end = result

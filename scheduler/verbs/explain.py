@@ -11,7 +11,7 @@ from resnap.replay.explain import Explanation, Role, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows, show_time
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -52,14 +52,7 @@ class Explained(Result):
     """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostItsState(Result):
-    """What a replica without its producer state has answered wrongly."""
-
-    leader: LostLeader
-
-
-def run(request: Asked, context: Context) -> Iterator[Explained | LostItsState]:
+def run(request: Asked, context: Context) -> Iterator[Explained | Told[LostLeader]]:
     """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
@@ -107,7 +100,7 @@ def _explained(
 
 def _lost_its_state(
     selected: SelectedPartition, segments: Sequence[SegmentSpan], sources: Sources, scope: Scope, context: Context
-) -> Iterator[LostItsState]:
+) -> Iterator[Told[LostLeader]]:
     lost = state_of_replica(selected.inventory.partition, sources, context.settings.expiration_ms)
     if lost is not None and lost.is_proven:
         try:
@@ -115,7 +108,7 @@ def _lost_its_state(
         except ResnapError as error:
             context.warn(f"{lost.detail}: what this replica has answered wrongly is not known: {error}")
         else:
-            yield LostItsState(leader=found)
+            yield Told(what=found)
     elif lost is not None:
         how = "--remote URL, the store that brokers tier to," if scope.remote is None else "`resnap verify --remote`"
         what = f"if it leads, it may answer wrongly; {how} shows it"
@@ -148,7 +141,7 @@ def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) ->
     )
 
 
-class ExplainView(View["Explained | LostItsState"]):
+class ExplainView(View["Explained | Told[LostLeader]"]):
     """A row per batch and role."""
 
     name = "batches"
@@ -173,10 +166,10 @@ class ExplainView(View["Explained | LostItsState"]):
         self._open: list[OpenTransaction] = []
         self._lost: LostLeader | None = None
 
-    def rows(self, result: Explained | LostItsState) -> list[Row]:
+    def rows(self, result: Explained | Told[LostLeader]) -> list[Row]:
         """Return the rows of one producer; that of the batch which began a transaction has it, if it is open still."""
-        if isinstance(result, LostItsState):
-            self._lost = result.leader
+        if isinstance(result, Told):
+            self._lost = result.what
             return []
         self._producers += 1
         still_open, more = result.open_transaction, {}

@@ -12,7 +12,7 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
-from resnap.scheduler.job.contract import Request, Result, Verb, View
+from resnap.scheduler.job.contract import Request, Result, Told, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
-    from resnap.tiering.fleet import GateAnswer, Obstacle
+    from resnap.tiering.fleet import GateAnswer
 
 _HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"
@@ -50,14 +50,7 @@ class Asked(Request):
     broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against(Result):
-    """One reason against it; without one, what is not known."""
-
-    obstacle: Obstacle | None = None
-
-
-def run(request: Asked, context: Context) -> Iterator[Against]:
+def run(request: Asked, context: Context) -> Iterator[Result]:
     """Yield what is against stopping the broker now, then what is not known.
 
     Raises:
@@ -102,11 +95,11 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
         raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 
 
-def results(answer: GateAnswer) -> Iterator[Against]:
+def results(answer: GateAnswer) -> Iterator[Result]:
     """Yield each reason against it, then what is not known."""
     for obstacle in answer.obstacles:
-        yield Against(obstacle=obstacle)
-    yield Against(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in answer.unknown))
+        yield Told(what=obstacle)
+    yield Result(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in answer.unknown))
 
 
 def _places(cluster: Cluster, context: Context) -> Sequence[PartitionReplicas]:
@@ -130,7 +123,7 @@ class GateRow(TypedDict):
 
 
 @dataclass(slots=True, kw_only=True)
-class GateView(View[Against]):
+class GateView(View[Result]):
     """A row per reason."""
 
     broker_id: int
@@ -140,13 +133,13 @@ class GateView(View[Against]):
     _reasons: int = 0
     _unknown: list[str] = field(default_factory=list)
 
-    def row(self, result: Against) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a reason, and count it."""
         self._unknown += [str(fault) for fault in result.faults]
-        if result.obstacle is None:
+        if not isinstance(result, Told):
             return None
         self._reasons += 1
-        return {**row_of(GateRow, result.obstacle)}
+        return {**row_of(GateRow, result.what)}
 
     @property
     def exit_code(self) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
-from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow, fleet_status
-from resnap.scheduler.job.contract import Request, Result, Verb, View
+from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow, fleet_status
+from resnap.scheduler.job.contract import Request, Told, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
 from resnap.scheduler.output.records import columns_of, row_of
@@ -21,7 +21,6 @@ from resnap.tiering.judging.readiness import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resnap.scheduler.fleet.status import FleetStatus
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
@@ -35,20 +34,6 @@ SILENT_HINT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetTopic(Result):
-    """One topic."""
-
-    answer: TopicAnswer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetBrokers(Result):
-    """Who was asked."""
-
-    status: FleetStatus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
     """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
 
@@ -59,7 +44,7 @@ class Asked(Request):
     """
 
 
-def run(_: Asked, context: Context) -> Iterator[FleetTopic | FleetBrokers]:
+def run(_: Asked, context: Context) -> Iterator[Told[TopicAnswer | FleetStatus]]:
     """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
@@ -71,13 +56,13 @@ def run(_: Asked, context: Context) -> Iterator[FleetTopic | FleetBrokers]:
     if context.settings.topics and not status.topics and not status.silent:
         raise UsageError("no broker has any of the requested topics", hint="without --topic all topics are shown")
     for answer in status.topics:
-        yield FleetTopic(answer=answer)
+        yield Told(what=answer)
     faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)
-    yield FleetBrokers(status=status, faults=faults)
+    yield Told(what=status, faults=faults)
 
 
 @dataclass(slots=True, kw_only=True)
-class FleetView(View["FleetTopic | FleetBrokers"]):
+class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
     """A row per topic."""
 
     name = "topics"
@@ -94,16 +79,17 @@ class FleetView(View["FleetTopic | FleetBrokers"]):
     _verdict: Verdict | None = None
     """The one in all, once everything was seen."""
 
-    def row(self, result: FleetTopic | FleetBrokers) -> Row | None:
+    def row(self, result: Told[TopicAnswer | FleetStatus]) -> Row | None:
         """Return the row of a topic, and count it."""
-        if isinstance(result, FleetBrokers):
-            self._brokers = [row_of(FleetBrokerRow, one) for one in result.status.brokers]
-            self._verdict, self._releases = result.status.verdict, result.status.releases
+        told = result.what
+        if isinstance(told, FleetStatus):
+            self._brokers = [row_of(FleetBrokerRow, one) for one in told.brokers]
+            self._verdict, self._releases = told.verdict, told.releases
             return None
-        self._by_verdict[result.answer.verdict].append(result.answer.topic)
-        if self._blocker is None and result.answer.verdict is Verdict.BLOCKED:
-            self._blocker = result.answer.topic, result.answer.blockers[0]
-        return row_of(FleetTopicRow, result.answer)
+        self._by_verdict[told.verdict].append(told.topic)
+        if self._blocker is None and told.verdict is Verdict.BLOCKED:
+            self._blocker = told.topic, told.blockers[0]
+        return row_of(FleetTopicRow, told)
 
     @property
     def exit_code(self) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, S3
-from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import connection_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
@@ -86,15 +86,8 @@ class Found(Result):
     """Why brokers do not read its segment again, if they have left it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Younger(Result):
-    """How many more there are that are not old enough; the first result."""
-
-    count: int
-
-
-def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
-    """Yield what runs or brokers have left and is old enough, deleting it if that is asked for.
+def run(request: Asked, context: Context) -> Iterator[Found | Told[int] | Unread]:
+    """Yield how much is not old enough, then what runs or brokers have left and is, deleting it if that is asked for.
 
     Raises:
         UsageError: a run at work could not be distinguished from one that was killed.
@@ -113,7 +106,7 @@ def run(request: Asked, context: Context) -> Iterator[Found | Younger | Unread]:
         yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
 
 
-def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Younger | Unread]:
+def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Told[int] | Unread]:
     is_alone = request.no_other_writers
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
     if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
@@ -121,8 +114,8 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
     ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
-    yield Younger(
-        count=garbage.younger,
+    yield Told(
+        what=garbage.younger,
         faults=garbage.unreadable,
         warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
         partly_done=bool(garbage.unreadable),
@@ -136,13 +129,13 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
 
 def _of_brokers(
     request: Asked, context: Context, store: ObjectStore, read: ReadMetadata
-) -> Iterator[Found | Younger | Unread]:
+) -> Iterator[Found | Told[int] | Unread]:
     garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
     if request.delete and not request.no_other_writers and garbage.segments:
         _check_alone(store, replaces=False)
     if not garbage.listed:
         context.warn(f"{request.url} holds no object that brokers read; they may tier to another URL")
-    yield Younger(count=garbage.younger)
+    yield Told(what=garbage.younger)
     found = [
         Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
         for segment in garbage.segments
@@ -193,7 +186,7 @@ def _deleted(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator
         )
 
 
-class GarbageView(View[Found | Younger | Unread]):
+class GarbageView(View[Found | Told[int] | Unread]):
     """A row per object or upload, which says why it is garbage if brokers have left it."""
 
     name = "garbage"
@@ -210,10 +203,10 @@ class GarbageView(View[Found | Younger | Unread]):
         self._deaths: Counter[Death] = Counter()
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
-    def row(self, result: Found | Younger | Unread) -> Row | None:
+    def row(self, result: Found | Told[int] | Unread) -> Row | None:
         """Return the row of an object or an upload, and count it."""
-        if isinstance(result, Younger):
-            self._totals["younger"] = result.count
+        if isinstance(result, Told):
+            self._totals["younger"] = result.what
         if not isinstance(result, Found):
             return None
         self._totals["uploads" if result.is_upload else "objects"] += 1

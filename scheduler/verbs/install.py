@@ -11,7 +11,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
 from resnap.scheduler.verbs.install_staged import Installed, Staging, install_staged, preview
@@ -242,14 +242,7 @@ class InstallView(View[Installed]):
         return "Next: start the broker; it tiers the segments by itself."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone(Result):
-    """What was, or would be, done to one file."""
-
-    change: Change
-
-
-def undone(manifest: Path, *, dry_run: bool) -> Iterator[Undone]:
+def undone(manifest: Path, *, dry_run: bool) -> Iterator[Told[Change]]:
     """Undo the installation that wrote ``manifest``, and yield what was done; a dry run yields what would be.
 
     Raises:
@@ -269,12 +262,12 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Undone]:
     except ResnapError as failed:
         error = failed
     for change in done:
-        yield Undone(change=change, partly_done=not dry_run)
+        yield Told(what=change, partly_done=not dry_run)
     if error is not None:
         raise error
 
 
-class UndoView(View[Undone]):
+class UndoView(View["Told[Change]"]):
     """A row per file."""
 
     name = "files"
@@ -285,11 +278,11 @@ class UndoView(View[Undone]):
         self._dry_run = dry_run
         self._counts = {"removed": 0, "restored": 0}
 
-    def row(self, result: Undone) -> Row:
+    def row(self, result: Told[Change]) -> Row:
         """Return the row of a file, and count it."""
-        action = "removed" if result.change.old is None else "restored"
+        action = "removed" if result.what.old is None else "restored"
         self._counts[action] += 1
-        return {"path": result.change.place, "action": action}
+        return {"path": result.what.place, "action": action}
 
     def totals(self) -> Row:
         """Return how many files were removed, and how many restored."""

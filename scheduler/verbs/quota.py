@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
@@ -61,14 +61,7 @@ class DeleteAsked(Request):
     user_default: UserDefault = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed(Result):
-    """What was set or deleted, as it is shown."""
-
-    facts: Row
-
-
-def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Changed]:
+def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Told[Row]]:
     """Set or delete the rate of one user.
 
     Raises:
@@ -82,7 +75,7 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Changed]:
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
     if isinstance(request, DeleteAsked):
         file.delete_rate(user)
-        yield Changed(facts={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+        yield Told(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
         return
     facts: Row = {
         "user": user,
@@ -90,17 +83,17 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Changed]:
         "changed": file.set_rate(user, request.rate),
         "file": str(file.path),
     }
-    yield Changed(facts=facts)
+    yield Told(what=facts)
 
 
-class ChangedView(View[Changed]):
+class ChangedView(View["Told[Row]"]):
     """Only the facts."""
 
     _facts: Row
 
-    def row(self, result: Changed) -> None:
+    def row(self, result: Told[Row]) -> None:
         """Keep the facts."""
-        self._facts = result.facts
+        self._facts = result.what
 
     def totals(self) -> Row:
         """Return them."""
@@ -125,15 +118,8 @@ class Quota(Result):
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoQuota(Result):
-    """Nothing is set; what that means."""
-
-    text: str
-
-
-def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | NoQuota]:
-    """Yield the quotas that are set, with their origin.
+def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Told[str]]:
+    """Yield the quotas that are set, with their origin; if there are none, what that means.
 
     Raises:
         ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
@@ -152,7 +138,7 @@ def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | NoQuo
                 is_empty = False
                 yield Quota(entity=entity, key=key, value=value, origin=origin.text)
     if is_empty:
-        yield NoQuota(text=_consequence(found, of))
+        yield Told(what=_consequence(found, of))
 
 
 def _consequence(found: list[Origin], of: FilterPart | None) -> str:
@@ -167,7 +153,7 @@ def _consequence(found: list[Origin], of: FilterPart | None) -> str:
     return f"User {of.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
 
 
-class QuotaView(View[Quota | NoQuota]):
+class QuotaView(View[Quota | Told[str]]):
     """A row per quota."""
 
     name = "quotas"
@@ -182,10 +168,10 @@ class QuotaView(View[Quota | NoQuota]):
     def __init__(self) -> None:
         self._closing: list[str] = []
 
-    def row(self, result: Quota | NoQuota) -> Row | None:
+    def row(self, result: Quota | Told[str]) -> Row | None:
         """Return the row of a quota."""
-        if isinstance(result, NoQuota):
-            self._closing.append(result.text)
+        if isinstance(result, Told):
+            self._closing.append(result.what)
             return None
         return {
             "entity": dict(result.entity),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
@@ -76,15 +76,8 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated(Result):
-    """What the quota would have done to one principal."""
-
-    outcome: Outcome
-
-
-def run(request: Asked, context: Context) -> Iterator[LogRead | Simulated | Unread]:
-    """Put the uses of producer ids of a log through the quota, principal by principal.
+def run(request: Asked, context: Context) -> Iterator[LogRead | Told[Outcome] | Unread]:
+    """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
         UsageError: there is no rate, or a source cannot be listed.
@@ -103,7 +96,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Simulated | Unre
     yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
     outcomes = [one for one in found if isinstance(one, Outcome)]
     for outcome in outcomes:
-        yield Simulated(outcome=outcome)
+        yield Told(what=outcome)
     if request.plot is not None:
         draw_simulation(outcomes, request.plot)
         context.note(f"drawn into {request.plot}")
@@ -133,7 +126,7 @@ def shown_duration(value: object) -> str:
     return human_duration(value / 1000) if isinstance(value, int) and value else ""
 
 
-class SimulationView(View[LogRead | Simulated | Unread]):
+class SimulationView(View["LogRead | Told[Outcome] | Unread"]):
     """A row per principal."""
 
     name = "principals"
@@ -157,13 +150,13 @@ class SimulationView(View[LogRead | Simulated | Unread]):
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
 
-    def row(self, result: LogRead | Simulated | Unread) -> Row | None:
+    def row(self, result: LogRead | Told[Outcome] | Unread) -> Row | None:
         """Return the row of a principal."""
         if isinstance(result, LogRead):
             self._read = result
-        if not isinstance(result, Simulated):
+        if not isinstance(result, Told):
             return None
-        one = result.outcome
+        one = result.what
         self._outcomes.append(one)
         first, last = one.first_throttled_ms, one.last_throttled_ms
         return {

@@ -10,7 +10,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
@@ -93,14 +93,7 @@ class RemoteStatus:
     """When it was read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Result):
-    """All that was found."""
-
-    status: RemoteStatus
-
-
-def run(request: Asked, context: Context) -> Iterator[Read]:
+def run(request: Asked, context: Context) -> Iterator[Told[RemoteStatus]]:
     """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
 
     Raises:
@@ -127,7 +120,7 @@ def run(request: Asked, context: Context) -> Iterator[Read]:
         for one in status.comparison.findings
         if one.kind in HARMFUL
     )
-    yield Read(status=status, faults=(*status.problems, *harmful))
+    yield Told(what=status, faults=(*status.problems, *harmful))
 
 
 def read_status(
@@ -287,7 +280,7 @@ def _waiting_text(value: object) -> str:
     return f"{about}{human_bytes(value['bytes'])} for {human_duration(value['seconds'])}"
 
 
-class RemoteStatusView(View[Read]):
+class RemoteStatusView(View["Told[RemoteStatus]"]):
     """A row per partition, with all its segments where ``whole``; then the findings."""
 
     name = "partitions"
@@ -310,12 +303,12 @@ class RemoteStatusView(View[Read]):
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
 
-    def rows(self, result: Read) -> Iterator[Row]:
+    def rows(self, result: Told[RemoteStatus]) -> Iterator[Row]:
         """Yield the rows of all partitions."""
-        self._status = result.status
-        if any(one.kind in HARMFUL for one in result.status.comparison.findings):
+        self._status = result.what
+        if any(one.kind in HARMFUL for one in result.what.comparison.findings):
             self.exit_code = VerificationError.exit_code
-        for one in result.status.comparison.partitions:
+        for one in result.what.comparison.partitions:
             row = _row(one, self._status.now_ms)
             if self._whole:
                 row["segments"] = [_segment_row(segment, one.cache) for segment in one.cache.segments]

@@ -15,7 +15,7 @@ import typer
 from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.job.contract import PartitionState, Request, Result, Verb, View
+from resnap.scheduler.job.contract import PartitionState, Request, Result, Told, Verb, View
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity
 from resnap.scheduler.output.records import columns_of, row_of
@@ -70,29 +70,8 @@ class Asked(Request):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(Result):
-    """The repair of a store, before anything is read."""
-
-    run: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired(Result):
-    """One partition, and what was or would be replaced of it."""
-
-    partition: RepairedPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone(Result):
-    """What was or would be put back of one segment."""
-
-    record: Record
-
-
 def run(request: Asked, context: Context) -> Results[Result]:
-    """Return what is repaired, partition by partition; or what is put back, segment by segment.
+    """Return the name of the run, then what is repaired, by partition; or what is put back, by segment.
 
     Raises:
         UsageError: nothing would keep others from writing meanwhile, manifests above name what lies there, or there is
@@ -114,7 +93,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
     is_dry = context.settings.dry_run
 
     def do(listener: Callable[[Result], None]) -> None:
-        listener(Begun(run=name))
+        listener(Told(what=name))
 
         def report(parts: Sequence[PartRepair]) -> None:
             for result in _results(parts, is_dry=is_dry):
@@ -155,13 +134,13 @@ def _results(parts: Sequence[PartRepair], *, is_dry: bool) -> Iterator[Result]:
     yield Result(faults=tuple(failure for part in parts for failure in part.failures))
     done = PartitionState.PLANNED if is_dry else PartitionState.DONE
     for one in (one for part in parts for one in part.partitions):
-        yield Repaired(
+        yield Told(
             topic_partition=one.topic_partition,
             state=PartitionState.FAILED if one.failures else done if one.repaired else PartitionState.NOTHING_TO_DO,
             faults=tuple(one.failures),
             warnings=tuple(one.warnings),
             partly_done=bool(one.repaired),
-            partition=one,
+            what=one,
         )
 
 
@@ -201,7 +180,7 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                 raise
             yield Result(faults=(error,))
         else:
-            yield Undone(record=record, partly_done=not context.settings.dry_run)
+            yield Told(what=record, partly_done=not context.settings.dry_run)
     if not is_in_scope:
         raise UsageError(f"the run {replacer.run} has replaced nothing of a topic that matches --topic",
                          hint="leave out --topic to put back all that it has replaced")  # fmt: skip
@@ -261,12 +240,15 @@ class RepairView(View[Result]):
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
-        if isinstance(result, Begun):
-            self._run = result.run
-        if not isinstance(result, Repaired):
-            self._totals["notRepaired"] += len(result.faults)
-            return None
-        one = result.partition
+        match result:
+            case Told(what=RepairedPartition() as one):
+                pass
+            case Told(what=str(run)):
+                self._run = run
+                return None
+            case _:
+                self._totals["notRepaired"] += len(result.faults)
+                return None
         if one.repaired:
             self._known_from[one.topic_partition] = max((plan.known_from() for plan in one.plans), default=0)
         self._totals["snapshots"] += sum(segment.check is not None for segment in one.repaired)
@@ -331,10 +313,10 @@ class UndoView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a segment, and count it."""
         self._totals["notUndone"] += len(result.faults)
-        if not isinstance(result, Undone):
+        if not isinstance(result, Told):
             return None
         self._totals["undone"] += 1
-        record = result.record
+        record: Record = result.what
         return {
             **identity(TopicPartition(record.topic, record.partition)),
             "baseOffset": record.base_offset,

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
-from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Told, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import Identity
@@ -79,13 +79,6 @@ class Asked(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked(Result):
-    """The findings about replicas of one partition."""
-
-    replicas: tuple[ReplicaFinding, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Result):
     """The totals of the check."""
 
@@ -99,7 +92,7 @@ class Ended(Result):
     """Of the brokers; None where they were not asked."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Checked | Ended]:
+def run(request: Asked, context: Context) -> Iterator[Told[Sequence[ReplicaFinding]] | Ended]:
     """Yield the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
@@ -164,17 +157,17 @@ def results(
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
     releases: BrokerReleases | None = None,
-) -> Iterator[Checked | Ended]:
+) -> Iterator[Told[Sequence[ReplicaFinding]] | Ended]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for one in found:
         by_partition[one.topic_partition].append(one)
     for topic_partition, of_partition in sorted(by_partition.items()):
         is_lagging = all(one.state is ReplicaState.LAGGING for one in of_partition)
-        yield Checked(
+        yield Told(
             topic_partition=topic_partition,
             state=PartitionState.DONE if is_lagging else PartitionState.FAILED,
-            replicas=tuple(of_partition),
+            what=of_partition,
         )
     yield Ended(
         state=PartitionState.DONE,
@@ -300,7 +293,7 @@ class ReplicasRow(TypedDict):
     replicas: list[ReplicaRow]
 
 
-class ReplicasView(View["Checked | Ended"]):
+class ReplicasView(View["Told[Sequence[ReplicaFinding]] | Ended"]):
     """A row per replica that is not as it should be."""
 
     name = "replicas"
@@ -319,13 +312,13 @@ class ReplicasView(View["Checked | Ended"]):
         """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
-    def rows(self, result: Checked | Ended) -> Iterator[Row]:
+    def rows(self, result: Told[Sequence[ReplicaFinding]] | Ended) -> Iterator[Row]:
         """Yield the rows of a partition's replicas."""
         self.row(result)
-        if isinstance(result, Checked):
-            yield from (row_of(ReplicaRow, one) for one in result.replicas)
+        if isinstance(result, Told):
+            yield from (row_of(ReplicaRow, one) for one in result.what)
 
-    def row(self, result: Checked | Ended) -> Row | None:
+    def row(self, result: Told[Sequence[ReplicaFinding]] | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
         if isinstance(result, Ended):
             self._releases = result.releases
@@ -336,11 +329,11 @@ class ReplicasView(View["Checked | Ended"]):
                 "replicas": result.replicas,
             }
             return None
-        for one in result.replicas:
+        for one in result.what:
             self._totals[one.state.value] += 1
-        self._lost += (one for one in result.replicas if one.state is ReplicaState.LOST)
-        said = "; ".join(map(_in_words, result.replicas))
-        return {"reason": said, "replicas": [row_of(ReplicaRow, one) for one in result.replicas]}
+        self._lost += (one for one in result.what if one.state is ReplicaState.LOST)
+        said = "; ".join(map(_in_words, result.what))
+        return {"reason": said, "replicas": [row_of(ReplicaRow, one) for one in result.what]}
 
     def totals(self) -> Row:
         """Return how many replicas there are in each state, and Kafka's known faults in the brokers' releases."""

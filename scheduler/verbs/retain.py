@@ -10,7 +10,7 @@ import typer
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Told, Unread, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.values import parse_duration, parse_size
@@ -65,14 +65,7 @@ class Asked(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained(Result):
-    """What is beyond the limits of one partition; with ``delete`` what was deleted of it, and what stays."""
-
-    retention: PartitionRetention
-
-
-def run(request: Asked, context: Context) -> Iterator[Retained | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Told[PartitionRetention] | Unread]:
     """Apply the limits to each partition.
 
     Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
@@ -91,7 +84,7 @@ def run(request: Asked, context: Context) -> Iterator[Retained | Unread]:
     now_ms = context.clock.now_ms()
     found = retention_of(_sound_manifests(part, request.scope, faults), limits, now_ms)
     if not request.delete:
-        yield from (Retained(retention=one) for one in found)
+        yield from (Told(what=one) for one in found)
     else:
         with context.progress("retain") as (progress,):
             yield from _deleted(store, found, now_ms, faults, progress)
@@ -104,7 +97,7 @@ def _deleted(
     now_ms: int,
     faults: list[ResnapError],
     progress: Progress,
-) -> Iterator[Retained]:
+) -> Iterator[Told[PartitionRetention]]:
     progress.expect(sum(len(one.beyond) for one in found), sum(one.size_bytes for one in found))
     has_failed = False
     for one in found:
@@ -116,7 +109,7 @@ def _deleted(
                 faults.append(error)
                 has_failed = isinstance(error, StoreError)
         left = replace(one, beyond=tuple(gone), kept=one.kept + len(one.beyond) - len(gone))
-        yield Retained(retention=left, partly_done=bool(gone))
+        yield Told(what=left, partly_done=bool(gone))
 
 
 def _delete(
@@ -197,7 +190,7 @@ def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
     )
 
 
-class RetainView(View[Retained | Unread]):
+class RetainView(View["Told[PartitionRetention] | Unread"]):
     """A row per partition."""
 
     name = "partitions"
@@ -215,11 +208,11 @@ class RetainView(View[Retained | Unread]):
     def __init__(self, *, dry_run: bool) -> None:
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
-    def row(self, result: Retained | Unread) -> Row | None:
+    def row(self, result: Told[PartitionRetention] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
             return None
-        one = result.retention
+        one = result.what
         self._totals["deleted"] += len(one.beyond)
         self._totals["kept"] += one.kept
         self._totals["bytes"] += one.size_bytes

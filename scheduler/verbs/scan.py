@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
-from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Door, PartitionState, Request, Told, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import KnownFaultRow, faults_of
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import CostRow, Identity, RefusalRow, SizesRow, bytes_of, summed_by_topic, summed_note
@@ -78,14 +78,7 @@ class Asked(Request):
     ] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned(Result):
-    """One partition."""
-
-    scan: PartitionScan
-
-
-def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Told[PartitionScan] | Unread]:
     """Return what each partition in scope lacks.
 
     Raises:
@@ -108,7 +101,7 @@ def run(request: Asked, context: Context) -> Iterator[Scanned | Unread]:
 
 def _scanned_with_progress(
     selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf, context: Context
-) -> Iterator[Scanned | Unread]:
+) -> Iterator[Told[PartitionScan] | Unread]:
     with context.progress("scan") as (progress,):
         yield from scanned(selection, high_watermark, planner, faults, progress)
 
@@ -119,14 +112,14 @@ def scanned(
     planner: Planner,
     faults: _FaultsOf = lambda _: (),
     progress: Progress | None = None,
-) -> Iterator[Scanned | Unread]:
+) -> Iterator[Told[PartitionScan] | Unread]:
     """Return what each selected partition lacks, then what could not be read."""
     starts = selection.starts(planner.engine.reading.sources)
     return chain(
         (
-            Scanned(
+            Told(
                 state=PartitionState.DONE,
-                scan=replace(
+                what=replace(
                     _scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
                     known_faults=tuple(faults(selected)),
                 ),
@@ -139,10 +132,10 @@ def scanned(
 
 def _scanned_separately(
     scope: Scope, planner: Planner, context: Context, faults: _FaultsOf
-) -> Iterator[Scanned | Unread]:
+) -> Iterator[Told[PartitionScan] | Unread]:
     several = scope
     for source in scope.sources:
-        found: list[Scanned | Unread] = []
+        found: list[Told[PartitionScan] | Unread] = []
         try:
             several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
             selection = select(
@@ -161,7 +154,7 @@ def _scanned_separately(
             yield Unread(faults=(error,), partly_done=True)
             continue
         unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
-        scans = [result.scan for result in found if isinstance(result, Scanned)]
+        scans = [result.what for result in found if isinstance(result, Told)]
         what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
         context.observer.scanned(source, scans, what)
         yield from found
@@ -320,7 +313,7 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
     )
 
 
-class ScanView(View["Scanned | Unread"]):
+class ScanView(View["Told[PartitionScan] | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
     name = "partitions"
@@ -348,12 +341,12 @@ class ScanView(View["Scanned | Unread"]):
         """What ``--exit-code`` calls for where snapshots are missing, or a replica seems to have lost its state."""
         return MISSING_FOUND if self._request.exit_code and (self.lost or self._lost_state) else OK
 
-    def row(self, result: Scanned | Unread) -> Row | None:
+    def row(self, result: Told[PartitionScan] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
             self._totals["problems"] += 1
             return None
-        selected = result.scan.selected
+        selected = result.what.selected
         self._totals["partitions"] += 1
         if selected.inventory.compaction is Compaction.COMPACTED:
             self._totals["compacted"] += 1
@@ -361,13 +354,13 @@ class ScanView(View["Scanned | Unread"]):
             self._totals["segments"] += len(selected.inventory.partition.segments)
             self._totals["boundaries"] += len(selected.inventory.boundaries)
             self._totals["lost"] += selected.inventory.lost
-            if self._first_stop is None and result.scan.blockers.stop is not None:
-                self._first_stop = selected, result.scan.blockers.stop
-        if result.scan.lost_state is not None:
-            self._lost_state.append(result.scan)
-        return {**row_of(ScanRow, result.scan)}
+            if self._first_stop is None and result.what.blockers.stop is not None:
+                self._first_stop = selected, result.what.blockers.stop
+        if result.what.lost_state is not None:
+            self._lost_state.append(result.what)
+        return {**row_of(ScanRow, result.what)}
 
-    def table_rows(self, result: Scanned | Unread) -> Iterable[Row]:
+    def table_rows(self, result: Told[PartitionScan] | Unread) -> Iterable[Row]:
         """Keep back the row of a partition that lacks something, or where something stops that is not compaction."""
         for row in self.rows(result):
             if row["compaction"] == "compacted":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import opened_file
@@ -159,14 +159,7 @@ class Opened(Result):
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry(Result):
-    """One entry of the file."""
-
-    row: Row
-
-
-def run(request: Asked, context: Context) -> Iterator[Opened | Entry]:
+def run(request: Asked, context: Context) -> Iterator[Opened | Told[Row]]:
     """Yield what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
@@ -193,18 +186,18 @@ def run(request: Asked, context: Context) -> Iterator[Opened | Entry]:
             check_dump(kind, head)
         yield Opened(kind=kind, answer=replace(answer, head=head))
         for row in islice(answer.rows, request.limit):
-            yield Entry(row=row)
+            yield Told(what=row)
 
 
-class InspectView(View[Opened | Entry]):
+class InspectView(View["Opened | Told[Row]"]):
     """Facts about the file, and a row per entry, whose columns follow from what the file is."""
 
     _opened: Opened
 
-    def rows(self, result: Opened | Entry) -> Iterable[Row]:
+    def rows(self, result: Opened | Told[Row]) -> Iterable[Row]:
         """Return the row of an entry."""
-        if isinstance(result, Entry):
-            return (result.row,)
+        if isinstance(result, Told):
+            return (result.what,)
         self._opened, answer = result, result.answer
         self.name, self.kind, self.columns = answer.name, answer.kind, answer.columns
         return ()
