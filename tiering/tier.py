@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from resnap.tiering.planner import Planned, Planner, Replayed
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
     from resnap.tiering.shipping.delivery import Verification
-    from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyOrder
+    from resnap.tiering.shipping.segment_bundle import CopyOrder
+    from resnap.tiering.shipping.segment_copy import CopiedSegment
 
 STAGING_PREFIX: Final = ".staging"
 _JOIN_REMOTE: Final = (
@@ -388,10 +389,10 @@ def _copy_by(
 
     A finding of several executors about the store is reported once.
     """
-    size_bytes = order.listed.segment.size_bytes
+    size_bytes = order.segment.size_bytes
     copied = pool.result(order, size_bytes, lambda: not delivery.is_stopped)
-    if (copied.listed, copied.segment.provenance) != (order.listed, order.provenance):
-        raise AssertionError(f"{order.listed.segment.path}: an executor has copied {copied.listed.segment.path}")
+    if (copied.order.segment, copied.order.provenance) != (order.segment, order.provenance):
+        raise AssertionError(f"{order.segment.path}: an executor has copied {copied.order.segment.path}")
     for warning in copied.warnings:
         if warning not in said:
             said.add(warning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from resnap.replay.evidence import segment_spans
 from resnap.replay.producer_state import Expiry
@@ -17,13 +17,14 @@ from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin, read_ma
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2, read_header
+from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.judging.eligibility import before_replay
 from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
-from resnap.tiering.shipping.segment_bundle import new_segment
+from resnap.tiering.shipping.segment_bundle import CopyOrder, new_segment, reporting_change
 from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from resnap.replay.results import PartitionResult
+    from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.layouts.manifest import Manifest
     from resnap.storage.layouts.segments import NewSegment
     from resnap.storage.log.log_dir import LogDir
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
-    from resnap.tiering.shipping.segment_bundle import EpochHistory, ListedSegment
+    from resnap.tiering.shipping.segment_bundle import EpochHistory
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
     from resnap.tiering.shipping.shipment import PartitionShipment
 
@@ -66,13 +67,20 @@ ORIGIN: Final = SnapshotOrigin(
 
 def a_new_segment(
     epochs: EpochHistory, segment: Segment, snapshot: bytes, provenance: Provenance
-) -> tuple[ListedSegment, NewSegment, SegmentIndexes]:
+) -> tuple[CopyOrder, NewSegment, SegmentIndexes]:
     """Return what is shipped for ``segment``, as a partition's shipment makes it."""
-    listed = epochs.listed(segment)
-    with listed.report_change():
+    with reporting_change(segment, PLAIN):
         known = epochs.up_to(segment)
-    chosen = ChosenSnapshot(body=snapshot, origin=ORIGIN)
-    return listed, *new_segment(listed, known, chosen, provenance, created_at_ms=LATER_MS)
+    order = CopyOrder(
+        provenance=provenance,
+        segment=segment,
+        log_start_offset=epochs.log_start_offset,
+        sources=PLAIN,
+        leader_epochs=known,
+        rebuilt=cast("BoundaryResult", None),
+        created_at_ms=LATER_MS,
+    )
+    return order, *new_segment(order, ChosenSnapshot(body=snapshot, origin=ORIGIN))
 
 
 def rules_at(now_ms: int) -> ReplayRules:

@@ -364,7 +364,7 @@ def scenes(layout: str, fixture_set: Callable[[str], FixtureSet]) -> Callable[[O
 
 def tier(store: ObjectStore, layout: Any, cargo: Cargo) -> None:
     delivery = Delivery(store=store)
-    publish(delivery, upload(delivery, layout_named(layout), cargo.listed, cargo.segment, cargo.indexes))
+    publish(delivery, upload(delivery, layout_named(layout), cargo.order, cargo.segment, cargo.indexes))
 
 
 STOPPED: Final = (("", "repair"), ("repair", "undo"), ("repair", "gc"), ("repair undo", "gc"), ("", "retain"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.layouts.protocol import Layout
-    from resnap.tiering.shipping.segment_copy import CopyOrder
+    from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.shipment import PartitionShipment
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order

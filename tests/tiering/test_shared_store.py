@@ -129,8 +129,8 @@ def offsets(spans: Sequence[Span]) -> set[int]:
 
 def take_turn(store: ObjectStore, turn: Turn, directory: Path) -> Remainder:
     left = remainder(candidates(turn, directory), ShippedTopic(store, Flat(), None, "payments"))
-    for one in left.order[: turn.killed_after]:
-        publish(store, Span(one.segment.base_offset, one.segment.next_base_offset or 0), turn.epochs)
+    for one, _ in left.order[: turn.killed_after]:
+        publish(store, Span(one.base_offset, one.next_base_offset or 0), turn.epochs)
         spans = stored(store)
         assert {span.start for span in spans} <= Stretches(spans).reached
     return left
@@ -154,7 +154,7 @@ def check_one_history(history: list[Turn]) -> None:
             full = place(before, turn.spans, log_start=turn.boundaries[0])
             left = take_turn(store, turn, Path(directory))
             assert all("leader epochs" not in one.detail for one in left.candidates.refusals)
-            placed = [Span(one.segment.base_offset, one.segment.next_base_offset or 0) for one in left.order]
+            placed = [Span(one.base_offset, one.next_base_offset or 0) for one, _ in left.order]
             best = [turn.spans[step.candidate] for step in full.steps]
             assert offsets([*before, *placed]) == offsets([*before, *best])
             assert {one.base_offset for one in left.candidates.refusals} >= {
@@ -172,7 +172,7 @@ def check_two_histories(history: list[Turn]) -> None:
     with TemporaryDirectory() as directory:
         for turn in history:
             left = take_turn(store, turn, Path(directory))
-            beyond = [one for one in left.order[: turn.killed_after] if (one.segment.next_base_offset or 0) > PARTED_AT]
+            beyond = [one for one, _ in left.order[: turn.killed_after] if (one.next_base_offset or 0) > PARTED_AT]
             lineages |= {turn.epochs} if beyond else set()
             check_reading(store)
             assert all(is_one_lineage(*both) for both in combinations(manifests(store), 2))
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_reads_the_manifests_of_its_own_segments_and_two_belo
     for start in range(300):
         publish(store, Span(start, start + 1), KEPT)
     left = remainder(candidates(Turn([*range(280, 302)]), tmp_path), ShippedTopic(store, Flat(), None, "payments"))
-    assert [one.segment.base_offset for one in left.order] == [300]
+    assert [one.base_offset for one, _ in left.order] == [300]
     assert len(store.read) == 20 + 2
 
 

@@ -28,7 +28,7 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.delivery import Delivery, Proof
 from resnap.tiering.shipping.publication import publish
-from resnap.tiering.shipping.segment_bundle import EpochHistory, ListedSegment, SegmentChangedError
+from resnap.tiering.shipping.segment_bundle import CopyOrder, EpochHistory, SegmentChangedError
 from resnap.tiering.shipping.segment_copy import upload
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.verifying.verification import StoreReader
@@ -65,7 +65,7 @@ class Cargo:
     """A segment with a transaction index, ready to be shipped."""
 
     provenance: Provenance
-    listed: ListedSegment
+    order: CopyOrder
     segment: NewSegment
     indexes: SegmentIndexes
 
@@ -77,7 +77,7 @@ class Cargo:
             beside = tuple(info for info in store.list() if info.key.endswith(".manifest"))
         delivery = Delivery(store=store, proof=proof)
         segment = replace(self.segment, provenance=self.provenance, created_at_ms=now_ms, beside=beside)
-        uploaded = upload(delivery, Flat(), self.listed, segment, self.indexes)
+        uploaded = upload(delivery, Flat(), self.order, segment, self.indexes)
         return publish(delivery, uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
@@ -87,11 +87,11 @@ class Cargo:
 
     @property
     def base_offset(self) -> int:
-        return self.listed.segment.base_offset
+        return self.order.segment.base_offset
 
     @property
     def path(self) -> Path:
-        return Path(self.listed.segment.path)
+        return Path(self.order.segment.path)
 
 
 def a_cargo(data: Path, snapshot: bytes = SNAPSHOT, *, index: int = 1) -> Cargo:

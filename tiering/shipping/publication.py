@@ -35,7 +35,7 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
 
     """
     store, layout, objects = delivery.store, copied.layout, copied.objects
-    copied.listed.check_unchanged()
+    copied.order.check_unchanged()
     for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
         store.put(torn, TOMBSTONE)
     for gone in _not_there(delivery, objects.files):

@@ -48,20 +48,13 @@ _RETAINED: Final = (
 )
 
 
-class ToShip(NamedTuple):
-    """A segment, and the base offset of the one that must be stored before it becomes visible."""
-
-    segment: Segment
-    depends_on: int | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
     """A partition's candidates without those that need not, or must not, be shipped."""
 
     candidates: Candidates
-    order: tuple[ToShip, ...]
-    """The same segments, in the order in which they are to become visible."""
+    order: tuple[tuple[Segment, int | None], ...]
+    """The same segments, as they become visible one after the other, each with the base offset of the one it needs."""
     already: int
     """How many segments the store holds, as they are or in other pieces."""
     failures: tuple[FormatError | VerificationError, ...]
@@ -160,11 +153,11 @@ class _Judged(NamedTuple):
             if verdict in _WHY or index in self.foreign
         ]
         order = [
-            ToShip(segments[index], None if below is None else segments[below].base_offset)
+            (segments[index], None if below is None else segments[below].base_offset)
             for index, below in placement.steps
         ]
         ordered = sorted((*candidates.refusals, *refused), key=lambda refusal: refusal.base_offset)
-        left = sorted((one.segment for one in order), key=lambda segment: segment.base_offset)
+        left = sorted((segment for segment, _ in order), key=lambda segment: segment.base_offset)
         unread = [one.error for one in self.beside.unreadable]
         missing = [error for error in self.failures.values() if error not in unread]
         return Remainder(

@@ -46,6 +46,7 @@ from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.replay.results import BoundaryResult
     from resnap.storage.layouts.segments import Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
@@ -57,15 +58,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSegment:
-    """A closed segment as listed; a plain value, so that it can be sent to executors."""
+class CopyOrder:
+    """One closed segment to copy, as listed; a plain value, so that it can be sent to executors."""
 
+    provenance: Provenance
     segment: Segment
-    topic_partition: TopicPartition
     log_start_offset: int
     """Of the partition."""
     sources: Sources
     """How its files are reached."""
+    leader_epochs: tuple[LeaderEpoch, ...]
+    """Those that begin below the end of the segment, with all history."""
+    rebuilt: BoundaryResult
+    """What the replay gave at its end."""
+    created_at_ms: int
+    beside: tuple[ObjectInfo, ...] | None = None
+    """As of ``NewSegment``."""
 
     def check_unchanged(self) -> None:
         """Compare the log with its listing; see ``check_unchanged``.
@@ -76,23 +84,24 @@ class ListedSegment:
 
         """
         check_unchanged(self.segment, self.sources)
-        _check_log_start(self.segment, self.topic_partition, self.log_start_offset)
+        _check_log_start(self.segment, self.provenance.topic_partition, self.log_start_offset)
 
-    @contextmanager
-    def report_change(self) -> Iterator[None]:
-        """Report a segment that looks damaged as truncated, deleted or grown, if that is the cause.
 
-        Raises:
-            SegmentChangedError: it is.
+@contextmanager
+def reporting_change(segment: Segment, sources: Sources) -> Iterator[None]:
+    """Report a segment that looks damaged as truncated, deleted or grown, if that is the cause.
 
-        """
-        try:
-            yield
-        except (FormatError, LogDirError, ObjectNotFoundError):
-            check_unchanged(self.segment, self.sources)
-            raise
-        except ObjectChangedError as error:
-            raise _changed(self.segment) from error
+    Raises:
+        SegmentChangedError: it is.
+
+    """
+    try:
+        yield
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        check_unchanged(segment, sources)
+        raise
+    except ObjectChangedError as error:
+        raise _changed(segment) from error
 
 
 class SegmentChangedError(LogDirError):
@@ -111,16 +120,8 @@ class LeaderEpochsWrongError(LogDirError):
     """The batches have other leader epochs than the checkpoint."""
 
 
-def new_segment(
-    listed: ListedSegment,
-    epochs: tuple[LeaderEpoch, ...],
-    snapshot: ChosenSnapshot,
-    provenance: Provenance,
-    *,
-    created_at_ms: int,
-    beside: tuple[ObjectInfo, ...] | None = None,
-) -> tuple[NewSegment, SegmentIndexes]:
-    """Read the files of a segment with the history ``epochs``; return it, ready to be shipped, and its indexes.
+def new_segment(order: CopyOrder, snapshot: ChosenSnapshot) -> tuple[NewSegment, SegmentIndexes]:
+    """Read the files of a segment, and return it, ready to be shipped with ``snapshot``, and its indexes.
 
     The indexes are as they were read, with what they were compared with.
 
@@ -130,14 +131,14 @@ def new_segment(
         LogDirError, StoreError: a file cannot be read.
 
     """
-    segment = listed.segment
+    segment, epochs = order.segment, order.leader_epochs
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end yet")
-    with listed.report_change():
-        indexes = load_indexes(segment, listed.sources)
+    with reporting_change(segment, order.sources):
+        indexes = load_indexes(segment, order.sources)
         _check_epochs(segment, epochs, indexes)
-        log = _log_file(indexes.seen.log, listed.sources)
-    listed.check_unchanged()
+        log = _log_file(indexes.seen.log, order.sources)
+    order.check_unchanged()
     bodies = {
         ObjectKind.INDEX: indexes.offset,
         ObjectKind.TIME_INDEX: indexes.time,
@@ -146,7 +147,7 @@ def new_segment(
         ObjectKind.SNAPSHOT: snapshot.body,
     }
     new = NewSegment(
-        provenance=provenance,
+        provenance=order.provenance,
         path=segment.path,
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
@@ -155,8 +156,8 @@ def new_segment(
         leader_epochs=epochs_in(epochs, segment.base_offset, segment.next_base_offset),
         files=(log, *(_bytes_file(kind, body) for kind, body in bodies.items() if body is not None)),
         origin=snapshot.origin,
-        created_at_ms=created_at_ms,
-        beside=beside,
+        created_at_ms=order.created_at_ms,
+        beside=order.beside,
     )
     return new, indexes
 
@@ -227,15 +228,6 @@ class EpochHistory:
         self._read = 0
         """How many of the segments ``_found`` comes from."""
         self._lock = Lock()
-
-    def listed(self, segment: Segment) -> ListedSegment:
-        """Return ``segment`` of the partition as it was listed."""
-        return ListedSegment(
-            segment=segment,
-            topic_partition=self.topic_partition,
-            log_start_offset=self.log_start_offset,
-            sources=self._sources,
-        )
 
     @property
     def is_checkpointed(self) -> bool:

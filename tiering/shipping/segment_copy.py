@@ -23,33 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import NewSegment, Provenance, SegmentObjects
-    from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.layouts.segments import NewSegment, SegmentObjects
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
-    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
     from resnap.tiering.shipping.delivery import Verification
-    from resnap.tiering.shipping.segment_bundle import ListedSegment
+    from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyOrder:
-    """One segment to copy."""
-
-    provenance: Provenance
-    listed: ListedSegment
-    leader_epochs: tuple[LeaderEpoch, ...]
-    """Those that begin below the end of the segment, with all history."""
-    rebuilt: BoundaryResult
-    """What the replay gave at its end."""
-    created_at_ms: int
-    beside: tuple[ObjectInfo, ...] | None = None
-    """As of ``NewSegment``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +40,7 @@ class CopiedSegment:
     """A segment whose objects are stored, but not named by a manifest yet; without the bodies of its files."""
 
     layout: Layout
-    listed: ListedSegment
+    order: CopyOrder
     segment: NewSegment
     objects: SegmentObjects
     size_bytes: int
@@ -95,22 +78,14 @@ def copy_segment(
         order.rebuilt,
         rules,
         staged,
-        order.listed.sources,
+        order.sources,
         as_found=layout.keeps_snapshots_as_found,
     )
-    segment, indexes = new_segment(
-        order.listed,
-        order.leader_epochs,
-        chosen,
-        order.provenance,
-        created_at_ms=order.created_at_ms,
-        beside=order.beside,
-    )
-    return upload(delivery, layout, order.listed, segment, indexes)
+    return upload(delivery, layout, order, *new_segment(order, chosen))
 
 
 def upload(
-    delivery: Delivery, layout: Layout, listed: ListedSegment, segment: NewSegment, indexes: SegmentIndexes
+    delivery: Delivery, layout: Layout, order: CopyOrder, segment: NewSegment, indexes: SegmentIndexes
 ) -> CopiedSegment:
     """Put the objects of one segment into the store; several segments may be uploaded at once.
 
@@ -122,14 +97,14 @@ def upload(
         StoreError: the store refused or failed.
 
     """
-    with _blaming_the_segment(listed):
+    with _blaming_the_segment(order):
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
-    with _blaming_the_segment(listed):
+    with _blaming_the_segment(order):
         delivery.each(delivery.deliver, objects.files)
     return CopiedSegment(
         layout=layout,
-        listed=listed,
+        order=order,
         segment=replace(segment, files=()),
         objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
         size_bytes=sum(one.size_bytes for one in segment.files),
@@ -143,16 +118,16 @@ def _copied_already() -> BinaryIO:
 
 
 @contextmanager
-def _blaming_the_segment(listed: ListedSegment) -> Iterator[None]:
+def _blaming_the_segment(order: CopyOrder) -> Iterator[None]:
     """Report an error as a change of the segment, if that is its cause."""
     try:
         yield
     except OSError as error:
-        listed.check_unchanged()
-        raise unread_error(listed.segment.path, error, hint="check the disk") from error
+        order.check_unchanged()
+        raise unread_error(order.segment.path, error, hint="check the disk") from error
     except (VerificationError, ObjectNotFoundError, ObjectChangedError):
         # The body has changed since it was read: report that if the segment has changed.
-        listed.check_unchanged()
+        order.check_unchanged()
         raise
 
 

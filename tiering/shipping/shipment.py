@@ -26,13 +26,15 @@ from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
+    CopyOrder,
     EpochHistory,
     LeaderEpochsUnknownError,
     LeaderEpochsWrongError,
     SegmentChangedError,
     SegmentDeletedError,
+    reporting_change,
 )
-from resnap.tiering.shipping.segment_copy import CopyOrder, copy_segment
+from resnap.tiering.shipping.segment_copy import copy_segment
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.shipping.delivery import Delivery
-    from resnap.tiering.shipping.remainder import Remainder, ToShip
+    from resnap.tiering.shipping.remainder import Remainder
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
 SHIPPING_THREADS: Final = "resnap-ship"
@@ -214,30 +216,30 @@ class _Partition:
         with ExitStack() as stack:
             threads = shipper.threads or stack.enter_context(ThreadPoolExecutor(shipper.parallel, SHIPPING_THREADS))
             work = side_by_side(self._copy, left.order, shipper.parallel, self.delivery.stop, threads)
-            for number, (one, copied) in enumerate(stack.enter_context(closing(work))):
+            for number, ((segment, depends_on), copied) in enumerate(stack.enter_context(closing(work))):
                 try:
-                    _check_led_to(one, shipment.shipped)
+                    _check_led_to(segment, depends_on, shipment.shipped)
                     ready = copied()
-                    transactions.check(one.segment, ready.transactions, ready.aborted)
+                    transactions.check(segment, ready.transactions, ready.aborted)
                     self._publish(ready, shipment)
                 except _GAPS as error:
-                    refusals.append(_refusal(one.segment, error))
+                    refusals.append(_refusal(segment, error))
                 except LogDirError as error:
                     # The segment is of the log, for all that is known: those that follow wait for it.
-                    refusals += [_refusal(waiting.segment, error) for waiting in left.order[number:]]
+                    refusals += [_refusal(waiting, error) for waiting, _ in left.order[number:]]
                     break
                 except ShippedMeanwhileError:
                     shipment.already += 1
                 except (StoreError, VerificationError, LockedError) as error:
                     shipment.failures.append(error)
                     break
-                self._count(one.segment, shipment)
+                self._count(segment, shipment)
         shipment.eligibility = eligibility.also_refusing(refusals)
 
-    def _copy(self, one: ToShip) -> CopiedSegment:
+    def _copy(self, step: tuple[Segment, int | None]) -> CopiedSegment:
         """Have the objects of a segment written, here or on an executor: all that can run in parallel with others."""
         self.delivery.check_going_on()
-        segment = one.segment
+        segment, _ = step
         attributes: dict[str, str | int] = {"resnap.segment": str(segment.path), "resnap.bytes": segment.size_bytes}
         shipper = self.shipper
         with span("ship segment", **attributes):
@@ -249,13 +251,15 @@ class _Partition:
     def _order(self, segment: Segment) -> CopyOrder:
         """Take the lease, and return the order, with what was listed if no other run can write unnoticed."""
         self._hold_lease()
-        listed = self._epochs.listed(segment)
-        with listed.report_change():
+        sources = self.shipper.sources
+        with reporting_change(segment, sources):
             leader_epochs = self._epochs.up_to(segment)
         found = self.rebuilt[end_of(segment)]
         return CopyOrder(
             provenance=self.provenance,
-            listed=listed,
+            segment=segment,
+            log_start_offset=self._epochs.log_start_offset,
+            sources=sources,
             leader_epochs=leader_epochs,
             rebuilt=replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence())),
             created_at_ms=self.shipper.now_ms(),
@@ -279,7 +283,7 @@ class _Partition:
         except BaseException as error:  # also for want of a thread or memory: the segment is visible already
             if not isinstance(error, LockedError) or self._is_there(published):
                 self._add(shipment, published, found)
-                self._count(copied.listed.segment, shipment)
+                self._count(copied.order.segment, shipment)
             raise
         self._add(shipment, published, found)
 
@@ -317,11 +321,11 @@ class _Partition:
         return False
 
 
-def _check_led_to(one: ToShip, shipped: Iterable[Shipped]) -> None:
+def _check_led_to(segment: Segment, depends_on: int | None, shipped: Iterable[Shipped]) -> None:
     """Check that a reader can reach the segment."""
-    if one.depends_on is not None and all(other.base_offset != one.depends_on for other in shipped):
+    if depends_on is not None and all(other.base_offset != depends_on for other in shipped):
         raise NotLedToError(
-            f"{one.segment.path}: it would leave a gap: the segment at offset {one.depends_on}, on which it depends,"
+            f"{segment.path}: it would leave a gap: the segment at offset {depends_on}, on which it depends,"
             " was not shipped",
             hint="run again, when what is wrong with that one has been repaired",
         )
