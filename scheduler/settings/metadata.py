@@ -41,14 +41,6 @@ if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 
-class Learned(NamedTuple):
-    """What a cluster adds to the settings, the running brokers' first."""
-
-    layers: list[Layer]
-    warnings: tuple[str, ...]
-    metadata: ClusterMetadata | None
-
-
 def learn(
     layers: list[Layer],
     read: SettingFiles,
@@ -56,13 +48,16 @@ def learn(
     *,
     ask_cluster: bool,
     shared: SharedCluster | None,
-) -> Learned:
-    """Return what the cluster that ``layers`` name says; the arguments are those of ``load_settings``."""
+) -> tuple[list[Layer], tuple[str, ...], ClusterMetadata | None]:
+    """Return what the cluster that ``layers`` name adds to the settings, the running brokers' first.
+
+    With it come warnings and the metadata log that was read; the arguments are those of ``load_settings``.
+    """
     live, warned = _from_cluster(layers, shared) if ask_cluster else ({}, ())
     said = NOTHING if places is None else _from_metadata(layers, read.static, places)
     of_another = None if read.properties is None else of_another_node(read.properties, places or ())
     warnings = (*warned, *said.warnings, *filter(None, [of_another]))
-    return Learned([live, said.layer], warnings, said.metadata)
+    return [live, said.layer], warnings, said.metadata
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:

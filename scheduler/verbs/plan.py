@@ -12,10 +12,10 @@ import typer
 from resnap.replay.staging import DISCARD
 from resnap.replay.window import ReplayRules
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE
-from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Request, Told, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.wiring import rules_of
-from resnap.scheduler.verbs.planned import PlanView, WouldReplay, note_selection
+from resnap.scheduler.verbs.planned import PlanView, note_selection, would_replay
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
 from resnap.storage.whole_file import write_whole
@@ -46,7 +46,7 @@ class Asked(Request):
         return replace(self, rules=rules_of(context.settings, context.clock))
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | Told[Planned] | Rebuilt]:
     """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
 
     Raises:
@@ -64,7 +64,7 @@ def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Reb
     if request.save is not None:
         _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))
         context.note(f"plan written to {request.save}")
-    results = _prove(planner, planned, context) if request.prove else map(WouldReplay.of, planned)
+    results = _prove(planner, planned, context) if request.prove else map(would_replay, planned)
     return chain(unread(selection), results)
 
 

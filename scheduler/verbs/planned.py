@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typing_extensions import TypedDict
 
-from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Told, Unread, View
 from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.words import first_of, human_bytes, instant, some, span
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
-from resnap.tiering.planner import cost_of
+from resnap.tiering.planner import Planned, cost_of
 from resnap.tiering.selection import warn_unmatched
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.planner import Planned
     from resnap.tiering.selection import Scope, Selection
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
@@ -36,16 +34,9 @@ MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WouldReplay(Result):
-    """One partition and what would be made of it; without one, a warning alone."""
-
-    planned: Planned | None = None
-
-    @classmethod
-    def of(cls, planned: Planned) -> Self:
-        """Return the result of one partition."""
-        return cls(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, planned=planned)
+def would_replay(planned: Planned) -> Told[Planned]:
+    """Return the result of one partition and what would be made of it."""
+    return Told(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, what=planned)
 
 
 def note_selection(scope: Scope, selection: Selection, context: Context) -> None:
@@ -132,10 +123,10 @@ class DryRunView(View[Any]):
         """Return the row of a planned partition."""
         if isinstance(result, Unread):
             return result.row
-        if not isinstance(result, WouldReplay) or result.planned is None:
+        if not isinstance(result, Told) or not isinstance(result.what, Planned):
             return None
-        self.planned.append(result.planned)
-        return {**row_of(PlanRow, result.planned.plan)}
+        self.planned.append(result.what)
+        return {**row_of(PlanRow, result.what.plan)}
 
     def table_head(self) -> Row:
         """Return the same in words."""

@@ -15,9 +15,9 @@ import typer
 from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
-from resnap.scheduler.job.contract import Request, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Request, Told, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.verbs.planned import DryRunView, PlanRow, WouldReplay, note_selection
+from resnap.scheduler.verbs.planned import DryRunView, PlanRow, note_selection, would_replay
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView, SnapshotsRow
 from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
@@ -52,7 +52,7 @@ class Asked(Request):
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | Told[Planned] | Rebuilt]:
     """Return what was rebuilt of each partition; with ``dry_run`` what would be.
 
     Raises:
@@ -75,7 +75,7 @@ def run(request: Asked, context: Context) -> Iterator[Unread | WouldReplay | Reb
         )
     note_selection(request.scope, selection, context)
     if context.settings.dry_run:
-        return chain(unread(selection), map(WouldReplay.of, planned))
+        return chain(unread(selection), map(would_replay, planned))
     sink_url = planner.sink_url(request.into, selection)
     _refuse_replacing(planned, sink_url)
     return chain(unread(selection), _regenerate(planner, planned, request.into, sink_url, context))

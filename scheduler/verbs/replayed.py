@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
-from resnap.scheduler.job.contract import PartitionState, Result, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Result, Told, Unread, View
 from resnap.scheduler.job.reports import Identity, identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
@@ -335,18 +335,6 @@ class ReplayView(View[Result]):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged(Result):
-    """The regenerated snapshots that no broker could load, as faults.
-
-    Attributes:
-        absent: boundaries that need a snapshot and have none there.
-
-    """
-
-    absent: int
-
-
 class JudgedView(ReplayView):
     """The same, with the verdict on the snapshots that are there."""
 
@@ -368,7 +356,7 @@ class JudgedView(ReplayView):
 
     def rows(self, result: Result) -> Iterator[Row]:
         """Yield a row per boundary, and count it, and those that have no snapshot."""
-        self._absent += result.absent if isinstance(result, Staged) else 0
+        self._absent += result.what if isinstance(result, Told) else 0
         yield from super().rows(result)
 
     def closing(self) -> Iterator[str]:

@@ -32,7 +32,7 @@ from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import Identity, RefusalRow, count_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
-from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, WouldReplay
+from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, would_replay
 from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
@@ -172,7 +172,7 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
     starts = left.selection.starts(work.planner.engine.reading.sources)
     yield from _begun(left, starts, context)
     for one in planned:
-        yield WouldReplay.of(one)
+        yield would_replay(one)
     yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
     faults: dict[TopicPartition, tuple[DataError, ...]] = {}
     others = 0
@@ -194,7 +194,7 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
             f" {order.doubted[0].base_offset} on, {agreeing(number, 'was', 'were')} made under narrower rules than"
             " those of this run, or from a shorter log: the run will compare them with a replay"
         )
-        yield WouldReplay(warnings=(what,))
+        yield Result(warnings=(what,))
 
 
 def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Planner) -> Iterator[Refusal]:

@@ -27,7 +27,7 @@ from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.verbs.planned import note_selection
-from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt, Staged
+from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
@@ -154,11 +154,11 @@ def _unusable(selection: Selection) -> Result:
     )
 
 
-def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Staged:
+def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Told[int]:
     """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
     broken, absent = check_staged(selection, root, planner.engine.reading.sources)
     lacking = f"{some(absent, 'boundary')} without the snapshot in {root} that each needs"
-    return Staged(faults=broken, warnings=(lacking,) if absent else (), absent=absent)
+    return Told(faults=broken, warnings=(lacking,) if absent else (), what=absent)
 
 
 def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Result]:
