@@ -123,7 +123,7 @@ def find_ends(
         LogDirError, StoreError: a segment cannot be read.
 
     """
-    waiting = {one.producer_id: one for one in explanations if one.has_open_transaction}
+    waiting = {explanation.producer_id: explanation for explanation in explanations if explanation.has_open_transaction}
     for segment in segments:
         if segment.next_base_offset is not None and segment.next_base_offset <= offset:
             continue

@@ -118,7 +118,7 @@ class PartitionPlan:
     @property
     def bytes_in_segments(self) -> int:
         """Size of the segments that are read; headers alone are fewer bytes."""
-        return sum(one.size_bytes for run in self.runs for one in self.segments[run.start : run.end])
+        return sum(segment.size_bytes for run in self.runs for segment in self.segments[run.start : run.end])
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
@@ -285,7 +285,7 @@ def earliest_read(segments: Sequence[SegmentSpan], offset: int, rules: ReplayRul
     """Return the first offset that may be read for the boundary at ``offset``, or for the next one of ``segments``."""
     if rules.full or rules.max_reach_back_ms is None or not segments:
         return segments[0].base_offset if segments else 0
-    ends = {one.next_base_offset for one in segments if one.next_base_offset is not None}
+    ends = {segment.next_base_offset for segment in segments if segment.next_base_offset is not None}
     near = {min((end for end in ends if end >= offset), default=offset)}
     cut_ms = _cut_ms(_boundaries(segments, near, rules, Evidence(), {}), rules)
     return segments[_earliest_start(segments, cut_ms, rules)].base_offset

@@ -179,7 +179,7 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
     """Return the plan that reads further back, or None if ``result`` is final."""
     times = (one.unexplained_since_ms for one in result.boundaries if one.unexplained_since_ms is not None)
     since_ms = min(times, default=None)
-    moved = plan.moved.union(*(one.moved for one in result.boundaries))
+    moved = plan.moved.union(*(boundary.moved for boundary in result.boundaries))
     unmoved = plan.unmoved.union(*(one.unmoved for one in result.boundaries))
     if since_ms is None and (moved, unmoved) == (plan.moved, plan.unmoved):
         return None

@@ -168,7 +168,7 @@ class RunCombine:
         known = self.plan.moved | self.plan.unmoved
         has_base = len(self._base.shown) or len(self._base.without_batch)  # else rows need not be put in order
         lessons = self._base.lessons(self._state, self._start_offset, self._reached) if has_base else []
-        lessons = [one for one in lessons if one.producer_id not in known]
+        lessons = [lesson for lesson in lessons if lesson.producer_id not in known]
         for found in self._results:
             kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
             of_it = [one for one in lessons if one.up_to >= found.offset and one.kept_until_ms > kept_after_ms]

@@ -366,7 +366,7 @@ class _Judged:
 
     def unknown(self) -> Iterator[str]:
         """Yield what is unknown: services that do not answer, replicas that were not scanned, or not compared."""
-        yield from (one.error for one in self.facts.brokers if one.error is not None)
+        yield from (broker.error for broker in self.facts.brokers if broker.error is not None)
         if all(one.error is None for one in self.facts.brokers if one.broker_id == self.facts.broker_id):
             unseen = [place.topic_partition for place, replica in self._seen() if replica is None]
             if unseen:
@@ -394,7 +394,7 @@ class _Judged:
 
     def _seen(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
         """Yield its replicas of the selected topics, as its service has scanned them."""
-        topics = next((one.topics for one in self.facts.brokers if one.broker_id == self.facts.broker_id), {})
+        topics = next((broker.topics for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id), {})
         for place in self.own:
             name = place.topic_partition
             if self.facts.wants(name.topic):

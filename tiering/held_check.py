@@ -72,7 +72,7 @@ class HeldCheck:
             if closed is None:
                 doubtful[order.selected.topic_partition] = order
             else:
-                yield self._problem(order, [(one, f"it may lack producers: {closed}") for one in order.doubted])
+                yield self._problem(order, [(segment, f"it may lack producers: {closed}") for segment in order.doubted])
         plans = []
         for order in doubtful.values():
             plans.append(self._plan(order))
@@ -84,7 +84,7 @@ class HeldCheck:
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
-            found = {one.offset: one for one in result.boundaries}
+            found = {boundary.offset: boundary for boundary in result.boundaries}
             here = order.selected.inventory.partition.boundaries
             near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
             apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
@@ -112,7 +112,7 @@ class HeldCheck:
         inventory = order.selected.inventory
         here = inventory.partition.boundaries
         compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
-        wanted = {_near(one, inventory.partition.boundaries) for one in order.doubted} - {None}
+        wanted = {_near(segment, inventory.partition.boundaries) for segment in order.doubted} - {None}
         facts = load_facts(inventory.partition, self.engine.reading.sources)
         return plan_replay(inventory, facts, [one for one in wanted if one is not None], self.rules, compare=compare)
 
@@ -183,7 +183,7 @@ def _lack(
 def _offsets(segments: Iterable[ShippedSegment]) -> str:
     """Return ranges of offsets, with adjoining ones joined."""
     ranges: list[tuple[int, int]] = []
-    for start, end in sorted((one.base_offset, one.next_base_offset) for one in segments):
+    for start, end in sorted((segment.base_offset, segment.next_base_offset) for segment in segments):
         if ranges and ranges[-1][1] >= start:
             ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
         else:

@@ -164,11 +164,11 @@ class LeaderReplay:
             except NothingInScopeError:
                 continue
             found |= {
-                one.topic_partition: one
-                for one in selection.partitions
-                if scope is remote or one.log_dir.broker_id in wanted[one.topic_partition].in_sync
+                partition.topic_partition: partition
+                for partition in selection.partitions
+                if scope is remote or partition.log_dir.broker_id in wanted[partition.topic_partition].in_sync
             }
-            unread |= {one.topic_partition: str(one.error) for one in selection.problems}
+            unread |= {problem.topic_partition: str(problem.error) for problem in selection.problems}
         return {name: one for name, one in found.items() if one.inventory.partition.boundaries}, unread
 
     def _answers(self, places: Iterable[PartitionReplicas]) -> dict[TopicPartition, dict[int, ReplicaProducers]]:
@@ -270,7 +270,7 @@ def _lost(
     for lost in lost_producers(known, producers, known):
         start = None if lost.found is None else lost.found.current_transaction_start_offset
         is_cut = start is not None and start < end
-        losses = tuple(one for one in lost.losses if one is not Loss.TRANSACTION or lost.found is None or is_cut)
+        losses = tuple(loss for loss in lost.losses if loss is not Loss.TRANSACTION or lost.found is None or is_cut)
         if losses:
             yield lost._replace(losses=losses)
 

@@ -135,7 +135,7 @@ def heal_commands(log_dirs: Mapping[str, str | None]) -> Iterator[str]:
 
 def log_dirs_of(replicas: Iterable[SelectedPartition]) -> dict[str, str | None]:
     """Return the log dirs of ``replicas``, for ``heal_commands``."""
-    return {str(one.log_dir.path): one.log_dir.remote for one in replicas}
+    return {str(replica.log_dir.path): replica.log_dir.remote for replica in replicas}
 
 
 def move_commands(
@@ -272,7 +272,7 @@ def lost_leader(
     """
     place = None if connect is None else _place(connect, selected.topic_partition, warn)
     own = selected.log_dir.broker_id
-    others = () if place is None else tuple(one for one in place.replicas if one != own)
+    others = () if place is None else tuple(replica for replica in place.replicas if replica != own)
     in_sync = () if place is None else tuple(one for one in others if one in place.in_sync)
     first = in_sync[:1]
     return LostLeader(

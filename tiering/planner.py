@@ -295,8 +295,8 @@ class Planner:
 
     def saw(self, result: PartitionResult) -> None:
         """Report the states that a replay has found."""
-        for one in result.boundaries:
-            self.on_state(result.topic_partition, one.offset, one.entries)
+        for boundary in result.boundaries:
+            self.on_state(result.topic_partition, boundary.offset, boundary.entries)
 
     def scan_costs(self, inventory: PartitionInventory, start: BrokerStart) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll.
@@ -442,9 +442,9 @@ class Planner:
         compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
         wanted = (
             [
-                one.offset
-                for one in inventory.boundaries
-                if one.state.is_usable and inventory.partition.is_local(one.offset)
+                boundary.offset
+                for boundary in inventory.boundaries
+                if boundary.state.is_usable and inventory.partition.is_local(boundary.offset)
             ]
             if compare is None
             else list(compare)

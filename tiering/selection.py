@@ -89,9 +89,9 @@ class Scope:
     @property
     def typed(self) -> str:
         """The sources as they are typed in a shell, with the flags that select the same partitions and rules."""
-        topics = [word for one in self.topics for word in ("--topic", one)]
+        topics = [word for topic in self.topics for word in ("--topic", topic)]
         topics += [word for one in self.exclude_topics for word in ("--exclude-topic", one)]
-        partitions = [word for one in self.partitions for word in ("--partition", one)]
+        partitions = [word for partition in self.partitions for word in ("--partition", partition)]
         remote = [] if self.remote is None else ["--remote", self.remote]
         return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
 
@@ -120,7 +120,7 @@ class Scope:
         """Return the topics, and the partitions, that were asked for by name, and that ``found`` has nothing of."""
         topics, names = {one.topic for one in found}, set(map(str, found))
         globs = [glob for glob in self.topics if not any(fnmatchcase(topic, glob) for topic in topics)]
-        return globs, [one for one in self.partitions if one not in names]
+        return globs, [partition for partition in self.partitions if partition not in names]
 
     def live(self) -> ClusterFacts | None:
         """Ask the running cluster, where one is named, how its topics are now.
@@ -167,7 +167,7 @@ class SelectedPartition:
 
 def segments_in(partitions: Iterable[SelectedPartition]) -> int:
     """Return the number of their segments."""
-    return sum(len(one.inventory.partition.segments) for one in partitions)
+    return sum(len(partition.inventory.partition.segments) for partition in partitions)
 
 
 def looked_at(partitions: Sequence[SelectedPartition], progress: Progress | None) -> Iterator[SelectedPartition]:
@@ -197,7 +197,7 @@ class Selection:
         A file of another partition in its log dirs that ends the start counts, too, also where that is not in scope.
         """
         starts: dict[Place, BrokerStart] = {}
-        selected = {one.inventory.partition.path for one in self.partitions}
+        selected = {partition.inventory.partition.path for partition in self.partitions}
         brokers: dict[object, list[LogDir]] = {}
         for log_dir in self.log_dirs:
             broker = (log_dir.cluster_id, log_dir.broker_id)
@@ -206,7 +206,7 @@ class Selection:
             paths = {one.path for one in log_dirs}
             starts |= broker_starts(
                 [one.inventory for one in self.partitions if one.log_dir.path in paths],
-                [one for one in self.problems if one.path.parent in paths],
+                [problem for problem in self.problems if problem.path.parent in paths],
                 {path for one in log_dirs for path in one.unwanted} - selected,
                 sources,
             )
@@ -215,7 +215,7 @@ class Selection:
     @property
     def most_log_dirs(self) -> int:
         """How many log dirs one broker has here, at the most."""
-        return max(Counter(one.broker_id for one in self.log_dirs).values(), default=0)
+        return max(Counter(log_dir.broker_id for log_dir in self.log_dirs).values(), default=0)
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.
@@ -365,7 +365,7 @@ def _joining(scope: Scope, log_dirs: Sequence[LogDir], sources: Sources) -> Join
     """
     if scope.remote is None:
         return None
-    wanted = [one for log_dir in log_dirs for one in log_dir.partitions]
+    wanted = [partition for log_dir in log_dirs for partition in log_dir.partitions]
     known = _known(scope, wanted, sources)
     stored = open_tiered(
         scope.remote,

@@ -49,7 +49,7 @@ def check_staged(selection: Selection, root: str, sources: Sources) -> tuple[tup
 
     """
     found, broken, absent = 0, [], 0
-    for selected in (one for one in selection.partitions if can_be_tiered(one.inventory)):
+    for selected in (partition for partition in selection.partitions if can_be_tiered(partition.inventory)):
         paths = staged_snapshots(selected, root, sources)
         found += len(paths)
         looks = each(partial(_unusable, sources), paths.items(), remote=is_store_url(root))

@@ -196,8 +196,8 @@ class StoreCheck:
         """
         judged = self.manifests.keys() - self.judged_beside
         here = {_log_of(self.manifests[key]) for key in judged}
-        chains = chains_of(one for one in self.manifests.values() if _log_of(one) in here)
-        return [replace(one, layout=self.part.layout.name) for one in chains]
+        chains = chains_of(manifest for manifest in self.manifests.values() if _log_of(manifest) in here)
+        return [replace(chain, layout=self.part.layout.name) for chain in chains]
 
     def joined(self) -> set[Log]:
         """Return the partitions with segments both here and in another layout: their chains join both."""

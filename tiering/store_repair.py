@@ -219,7 +219,7 @@ class PartRepair:
         """Check the transaction indexes of a partition, and return the transactions aborted in its segments."""
         inventory = selected.inventory.partition
         topic_partition = inventory.topic_partition
-        progress.expect(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
+        progress.expect(len(inventory.segments), sum(segment.size_bytes for segment in inventory.segments))
         look = partial(read_segment, sources=self.check.planner.engine.reading.sources)
         read = self.check.planner.engine.each(look, inventory.segments)
         progress.advance(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
@@ -238,7 +238,7 @@ class PartRepair:
         beside = {f"{self.check.part.store.url}/{key}" for key in self.check.judged_beside}
         partition.segments += sum(one.path not in beside for one in inventory.segments)
         partition.read = read
-        self._at |= {one.path: partition for one in inventory.snapshots}
+        self._at |= {snapshot.path: partition for snapshot in inventory.snapshots}
         judged = list(judge_indexes(partition.read, {}))
         ends = {one.offset: one.path for one in inventory.snapshots if one.path in self._manifests}
         partition.indexes = {
@@ -246,7 +246,7 @@ class PartRepair:
             for one in judged
             if one.problems and one.segment.next_base_offset in ends
         }
-        if all(one.is_all_known for one in partition.indexes.values()):
+        if all(index.is_all_known for index in partition.indexes.values()):
             partition.read = []
         return {one.segment.path: one.known for one in judged if one.known is not None}
 
@@ -264,7 +264,7 @@ class PartRepair:
                     failures.append(fault_of(problem, self.check.part.layout.remedy_when_verified))
 
     def _find(self, topic_partition: TopicPartition, topic_id: str | None, lease: str) -> RepairedPartition | None:
-        of_name = (one for one in self.partitions if one.topic_partition == topic_partition)
+        of_name = (partition for partition in self.partitions if partition.topic_partition == topic_partition)
         return next((one for one in of_name if (one.topic_id, one.lease) == (topic_id, lease)), None)
 
     def name_gaps(self, joined: Collection[Log]) -> None:
@@ -306,7 +306,7 @@ class PartRepair:
             self._replace(partition, found.key, index, found, made)
 
     def _note_replay(self, partition: RepairedPartition, replayed: ReplayedBoundary) -> None:
-        if not any(replayed.plan is one for one in partition.plans):
+        if not any(replayed.plan is plan for plan in partition.plans):
             partition.plans.append(replayed.plan)
         result = replayed.result
         is_whole = result.outcome is Outcome.REBUILT and not harmful(result.left_out)

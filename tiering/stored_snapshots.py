@@ -102,8 +102,8 @@ class StoredSnapshots:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
         held = {f"{self.check.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
         selection = select(logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.sources)
-        for one in selection.partitions:
-            self._count_unusable(one, asked)
+        for partition in selection.partitions:
+            self._count_unusable(partition, asked)
         known = frozenset(self.check.unreadable)
         plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
         torn = {path: at for path, at in self.check.unreadable.items() if path not in known}
@@ -219,7 +219,7 @@ class StoredSnapshots:
     def _torn(self, plan: PartitionPlan, result: PartitionResult) -> str | None:
         """Return the log at which a replay of some of the snapshots ended; None if no log caused it."""
         error = result.error
-        if error is None or all(one.outcome is Outcome.REBUILT for one in result.boundaries):
+        if error is None or all(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries):
             return None
         at = error.file if isinstance(error, FormatError) else None
         return next(

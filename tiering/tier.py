@@ -167,7 +167,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
     had_begun = any(order.left.already for order in left.orders)
     report(Ended(len(visible) - finished) if failures else Ended(0, partly_done=had_begun))
     # Verify what the store held already, where this run would keep more producers than the one that shipped it.
-    if all(isinstance(one, LockedError) for one in failures) and any(order.doubted for order in left.orders):
+    if all(isinstance(failure, LockedError) for failure in failures) and any(order.doubted for order in left.orders):
         with work.progress("verify") as (progress,):
             for wrong in HeldCheck(work.planner.engine, work.planner.rules).problems(left.orders, progress, work.warn):
                 report(wrong)
@@ -201,7 +201,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
 
 def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) -> list[Planned]:
     """Plan what must be known to ship what is left."""
-    to_plan = [one for one in orders if one.segments]
+    to_plan = [order for order in orders if order.segments]
     looked = looked_at([one.selected for one in to_plan], progress)
     return [work.planner.order(one) for one, _ in zip(to_plan, looked, strict=True)]
 

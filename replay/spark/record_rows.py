@@ -187,7 +187,7 @@ class _RecordRows:
                 parsed = _parsed(records, count, at)
                 if is_cut:
                     fields = _fields(records, count, at)
-                    parsed = _packed(one for one in fields if batch.base_offset + one[0] >= start)
+                    parsed = _packed(field for field in fields if batch.base_offset + field[0] >= start)
         if not batch.attributes & CONTROL:
             self._add(batch, parsed)
 

@@ -232,7 +232,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         with _hint_told():
             segments = find_segments(self._paths, self._topic, self._pruning, self._remote)
         if self._gives_records:
-            segments = [one for one in segments if not one.is_below_start]
+            segments = [segment for segment in segments if not segment.is_below_start]
         if not self._gives_records or "committed" not in self._columns:
             segments = [replace(one, log=()) for one in segments]
         # Without any partition Spark would make up one that holds None.
@@ -410,7 +410,7 @@ def _joined(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
     stored = open_tiered(
         remote,
         sources,
-        topics={one.topic_partition for one in partitions}.__contains__,
+        topics={partition.topic_partition for partition in partitions}.__contains__,
         topic_ids={one.topic_partition.topic: one.topic_id for one in partitions if one.topic_id is not None},
         counts=lambda _: True,
     )

@@ -47,7 +47,7 @@ def get_fleet(
         counts=counts_of(collected),
         unanswered=status.unanswered,
         known_faults=fault_rows_if(status.releases),
-        brokers=[row_of(FleetBrokerRow, one) for one in status.brokers],
+        brokers=[row_of(FleetBrokerRow, broker) for broker in status.brokers],
         topics=[row_of(FleetTopicRow, one) for one in page],
         next_cursor=following,
     )
@@ -78,12 +78,12 @@ def matching(collected: Collected, topic: str | None, verdicts: Collection[Verdi
 def topics_by_verdict(topics: Iterable[TopicAnswer]) -> dict[Verdict, list[str]]:
     """Return the names of topics by verdict."""
     found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
-    for one in topics:
-        found[one.verdict].append(one.topic)
+    for topic in topics:
+        found[topic.verdict].append(topic.topic)
     return found
 
 
 def counts_of(collected: Collected) -> dict[Verdict, int]:
     """Return how many topics there are of each verdict."""
-    counts = Counter(one.verdict for one in collected.status.topics)
+    counts = Counter(topic.verdict for topic in collected.status.topics)
     return {verdict: counts[verdict] for verdict in Verdict}

@@ -46,10 +46,10 @@ def serve(
 
 def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a service for given log dirs, unless its file says otherwise."""
-    for one in log_dirs:
+    for log_dir in log_dirs:
         with suppress(PermissionError):  # the scan reports missing permissions
-            if not Path(one).is_dir():
-                raise UsageError(f"{one}: no such directory", hint="give one of this broker's log.dirs")
+            if not Path(log_dir).is_dir():
+                raise UsageError(f"{log_dir}: no such directory", hint="give one of this broker's log.dirs")
     made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}
     if not settings.schedules:
         made["schedules"] = [SCANNED]

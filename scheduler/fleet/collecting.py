@@ -206,7 +206,7 @@ class _Service:
 def _oldest_scan(service: _Service, now_ms: int) -> str:
     """Return the end of the oldest scan; sources in stores belong to no broker and do not count."""
     body, _ = service.get("/v1/sources")
-    sources = [one for one in _parsed(_Sources, body).sources if not is_store_url(one.source)]
+    sources = [source for source in _parsed(_Sources, body).sources if not is_store_url(source.source)]
     if not sources:
         raise _AnswerError("it has scanned nothing yet")
     for one in sources:
@@ -236,9 +236,9 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
     return _Page(
         etag=etag,
         replicas=[
-            (sys.intern(_cut(one.topic)), one.partition, _replica(one))
-            for one in answer.partitions
-            if not is_store_url(one.source)
+            (sys.intern(_cut(partition.topic)), partition.partition, _replica(partition))
+            for partition in answer.partitions
+            if not is_store_url(partition.source)
         ],
         next_cursor=answer.next_cursor,
     )

@@ -47,7 +47,7 @@ class FleetStatus:
     @property
     def verdict(self) -> Verdict:
         """The overall verdict: blocked takes precedence over unknown."""
-        return Verdict.of_all({*(one.verdict for one in self.topics), *([Verdict.UNKNOWN] if self.silent else [])})
+        return Verdict.of_all({*(topic.verdict for topic in self.topics), *([Verdict.UNKNOWN] if self.silent else [])})
 
 
 def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str], None]) -> FleetStatus:

@@ -78,7 +78,7 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
 
     A snapshot is read only if it has more producers than some releases read.
     """
-    live = next((one.live for one in partitions), None)
+    live = next((partition.live for partition in partitions), None)
     directories = [one.inventory.partition for one in partitions]
     newest = max(
         (one.snapshots[-1] for one in directories if one.snapshots), key=attrgetter("size_bytes"), default=None
@@ -91,7 +91,7 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
             expired_ms = excess_active_ms(found["timestamp"]) + expiration_ms
     return Facts(
         retention_bytes=None if live is None else live.retention_bytes,
-        partition_bytes=tuple(sum(segment.size_bytes for segment in one.segments) for one in directories),
+        partition_bytes=tuple(sum(segment.size_bytes for segment in directory.segments) for directory in directories),
         log_dirs=log_dirs,
         entries=entries,
         expired_ms=expired_ms,
@@ -126,7 +126,7 @@ def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None
     """Return the known faults that any tiered topic may meet as rows; None where no broker's release is known."""
     if releases is None or not releases.known:
         return None
-    return [row_of(KnownFaultRow, one) for one in releases.faults]
+    return [row_of(KnownFaultRow, fault) for fault in releases.faults]
 
 
 def faults_line(releases: BrokerReleases) -> str:

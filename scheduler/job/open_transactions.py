@@ -123,7 +123,7 @@ def holders_of(
 
 def _open_now(cluster: Cluster, led: Led) -> frozenset[tuple[int, int]] | None:
     answer = describe_producers(cluster, led.leader, [led.topic_partition])[led.topic_partition]
-    starts = ((one.producer_id, one.current_transaction_start_offset) for one in answer.producers)
+    starts = ((producer.producer_id, producer.current_transaction_start_offset) for producer in answer.producers)
     return None if answer.error else frozenset((pid, start) for pid, start in starts if start is not None)
 
 

@@ -107,12 +107,12 @@ class PartitionDetails:
         spans = segment_spans(self._partition(seen), self.engine.reading.sources)
         return [
             ScannedSegment(
-                base_offset=one.base_offset,
-                next_base_offset=one.next_base_offset,
-                size_bytes=one.size_bytes,
-                last_ms=one.mtime_ms if one.largest_timestamp_ms is None else one.largest_timestamp_ms,
+                base_offset=span.base_offset,
+                next_base_offset=span.next_base_offset,
+                size_bytes=span.size_bytes,
+                last_ms=span.mtime_ms if span.largest_timestamp_ms is None else span.largest_timestamp_ms,
             )
-            for one in spans
+            for span in spans
         ]
 
     def snapshot(self, seen: ScannedPartition, offset: int) -> LoadedSnapshot:

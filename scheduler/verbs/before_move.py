@@ -86,10 +86,10 @@ def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms:
     if lost_before is not None:
         not_known = f"the replica seems to lack state already: {lost_before.detail}"
     lost = [
-        one
-        for one in entries
-        if (one.last_offset < start or (one.has_open_transaction and one.current_txn_first_offset < start))
-        and (one.has_open_transaction or now_ms - one.timestamp < expiration_ms)
+        entry
+        for entry in entries
+        if (entry.last_offset < start or (entry.has_open_transaction and entry.current_txn_first_offset < start))
+        and (entry.has_open_transaction or now_ms - entry.timestamp < expiration_ms)
     ]
     is_open = any(one.has_open_transaction and one.current_txn_first_offset < start for one in lost)
     last_ms = max((one.timestamp for one in lost), default=now_ms - expiration_ms)
@@ -149,7 +149,7 @@ class BeforeMoveView(View[Result]):
             **identity(result.topic_partition),
             "localStartOffset": result.local_start,
             "snapshotOffset": result.at,
-            "producers": [one.producer_id for one in result.producers],
+            "producers": [producer.producer_id for producer in result.producers],
             "openTransactions": sum(one.has_open_transaction for one in result.producers),
             "notKnown": result.not_known,
             "safeFrom": None if result.safe_from_ms is None else instant(result.safe_from_ms),

@@ -162,7 +162,7 @@ class _Demo:
         hint = "this is a bug in resnap: report it with what `resnap demo --dir DIR` keeps"
         yield Ended(
             root=self._root,
-            lost=tuple(one for one in self._boundaries if one.was_lost),
+            lost=tuple(boundary for boundary in self._boundaries if boundary.was_lost),
             elapsed_s=now_s() - first_s,
             faults=tuple(ResnapError(what, hint=hint) for what in self._problems),
         )
@@ -190,7 +190,7 @@ class _Demo:
 
     def _scanned(self) -> list[Row]:
         results = list(scanned(self._planner.select(self._scope), None, self._planner))
-        for unread in (one for one in results if isinstance(one, Unread)):
+        for unread in (result for result in results if isinstance(result, Unread)):
             raise unread.faults[0]
         return [{**row_of(ScanRow, one.what)} for one in results if isinstance(one, Told)]
 
@@ -236,7 +236,7 @@ class _Demo:
             before = "".join("." if one.was_lost else "#" for one in found)
             after = "".join(MARKS[one.fate] for one in found)
             timelines.append({**identity(selected.topic_partition), "before": before, "after": after})
-        self._problems = [*filter(None, (one.problem for one in self._boundaries)), *unlike]
+        self._problems = [*filter(None, (boundary.problem for boundary in self._boundaries)), *unlike]
         objects, size = sum(one.objects_read for one in segments), sum(one.size_bytes for one in segments)
         figures = {"segments": len(segments), "objects": objects, "bytes": size, "problems": list(self._problems)}
         closing = (
@@ -258,7 +258,7 @@ class _Demo:
         # In this process, which spares it the start of a JVM.
         again = Planner(self._planner.rules, replace(self._planner.engine, kind="local"))
         shipments, already = self._shipped(self._work(again))
-        shipped = sum(len(one.shipped) for one in shipments)
+        shipped = sum(len(shipment.shipped) for shipment in shipments)
         if shipped:
             self._problems.append(f"a second run shipped {some(shipped, 'segment')}, though nothing was left to ship")
         text = f"{some(shipped, 'segment')} to ship, {already} there already."

@@ -61,7 +61,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     """
     settings = context.settings
     brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
-    if request.broker not in {one.broker_id for one in brokers}:
+    if request.broker not in {broker.broker_id for broker in brokers}:
         known = ", ".join(str(one.broker_id) for one in brokers)
         raise UsageError(f"no [[fleet]] table names broker {request.broker}", hint=f"the tables name {known}")
     with cluster_of(settings) as cluster:

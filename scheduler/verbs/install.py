@@ -165,7 +165,7 @@ class InstallView(View[Installed]):
     def rows(self, result: Installed) -> Iterator[Row]:
         """Yield a row per partition."""
         self._result = result
-        self._decisions = [decision for one in result.partitions for decision in one.decisions]
+        self._decisions = [decision for partition in result.partitions for decision in partition.decisions]
         self._unasked = [decision for decision in self._decisions if decision.outcome is Outcome.NOT_ASKED]
         for one in result.partitions:
             outcomes = Counter(decision.outcome for decision in one.decisions)
@@ -200,7 +200,7 @@ class InstallView(View[Installed]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
         number = self.totals()
-        noun = "snapshot" if all(one.kind is FileKind.SNAPSHOT for one in self._decisions) else "file"
+        noun = "snapshot" if all(decision.kind is FileKind.SNAPSHOT for decision in self._decisions) else "file"
         counts = f"{some(number['installed'], noun)} installed, {human_count(number['replaced'])} replaced"
         if number["setAside"]:
             counts += f", {human_count(number['setAside'])} at the log end set aside"

@@ -167,7 +167,7 @@ class _Selection:
 
     def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
         partitions = tuple(one.installation for one in self.surveyed)
-        refusals = (refusal for one in partitions for refusal in _refusals(one))
+        refusals = (refusal for partition in partitions for refusal in _refusals(partition))
         return Installed(
             partitions=partitions,
             absent=self.absent,

@@ -52,7 +52,7 @@ class NewCluster(Result):
         """The same as plain values."""
         return {
             "bootstrap": str(self.path),
-            "topics": [one.name for one in self.topics],
+            "topics": [topic.name for topic in self.topics],
             "leftOut": list(self.left_out),
             "nextProducerId": self.next_producer_id,
         }
@@ -126,7 +126,7 @@ def begin_cluster(
     return NewCluster(
         path=bootstrap.path,
         topics=tuple(topics),
-        next_producer_id=next(one.next_producer_id for one in records if isinstance(one, ProducerIdsRecord)),
+        next_producer_id=next(record.next_producer_id for record in records if isinstance(record, ProducerIdsRecord)),
         left_out=tuple(said.left_out),
         warnings=tuple(said.warnings),
         faults=tuple(said.faults),
@@ -173,7 +173,7 @@ def _left_out(topic: str) -> VerificationError:
 
 def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assignment, said: _Said) -> NewTopic:
     name = partitions[0].topic_partition.topic
-    there = {one.topic_partition.partition: one for one in partitions}
+    there = {partition.topic_partition.partition: partition for partition in partitions}
     count = max(settings.partitions or 0, max(there) + 1)
     if settings.partitions is None:
         said.warnings.append(

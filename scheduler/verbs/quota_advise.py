@@ -71,7 +71,7 @@ def run(request: Asked, context: Context) -> Iterator[Advice | Advised | Unread]
         rate = advised_rate([need.least_rate for need in needs], request.share) if needs else None
         yield _advice(rate, rules, context)
         outcomes = uses.map(partial(_under, rate=rate or 0.0, rules=rules)) if needs else []
-    of = {one.principal: one for one in outcomes if one is not None}
+    of = {outcome.principal: outcome for outcome in outcomes if outcome is not None}
     for need in sorted(needs, reverse=True):
         yield Advised(new_ids=need.new_ids, least_rate=need.least_rate, outcome=of[user_name(need.principal)])
     yield from uses.unread()

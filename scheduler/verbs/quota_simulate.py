@@ -181,7 +181,7 @@ class SimulationView(View["LogRead | Told[Outcome] | Unread"]):
         """Return the totals over all principals, and how much was read."""
         return {
             "principals": len(self._outcomes),
-            "throttledPrincipals": sum(one.is_throttled for one in self._outcomes),
+            "throttledPrincipals": sum(outcome.is_throttled for outcome in self._outcomes),
             "newIds": sum(one.new_ids for one in self._outcomes),
             "charged": sum(one.charged for one in self._outcomes),
             "free": sum(one.free for one in self._outcomes),

@@ -99,7 +99,7 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Itera
     principals, engine = _principals(principal_map, context), context.engine()
     selected = select(scope, engine.reading.sources)
     names: dict[int, str] = {}
-    for log_dir in {str(one.log_dir.path): one.log_dir.path for one in selected.partitions}.values():
+    for log_dir in {str(partition.log_dir.path): partition.log_dir.path for partition in selected.partitions}.values():
         names |= transactional_ids(log_dir)
     segments = [
         (

@@ -184,7 +184,7 @@ class _Prints:
 
     def of(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
         """Return what ``segments`` are known by."""
-        left = [one for one in segments if one.path not in self._known]
+        left = [segment for segment in segments if segment.path not in self._known]
         found = self._known | dict(zip((one.path for one in left), self._ask(left), strict=True))
         return [found[one.path] for one in segments]
 
@@ -195,7 +195,7 @@ class _Prints:
 def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
     """Have what was made of a partition counted, and charged to the principal that asked for it."""
     selected, result = replayed.planned.selected, replayed.result
-    made = [one.offset for one in result.boundaries if one.outcome is Outcome.REBUILT]
+    made = [boundary.offset for boundary in result.boundaries if boundary.outcome is Outcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.still_valid]
     context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
     context.observer.snapshots(

@@ -116,9 +116,9 @@ def run(request: Asked, context: Context) -> Iterator[Told[RemoteStatus]]:
             warn=context.warn,
         )
     harmful = tuple(
-        VerificationError(f"{one.place}: {one.kind.value}: {one.detail}", hint=one.hint)
-        for one in status.comparison.findings
-        if one.kind in HARMFUL
+        VerificationError(f"{finding.place}: {finding.kind.value}: {finding.detail}", hint=finding.hint)
+        for finding in status.comparison.findings
+        if finding.kind in HARMFUL
     )
     yield Told(what=status, faults=(*status.problems, *harmful))
 
@@ -176,7 +176,7 @@ class _Reading:
     def status(
         self, stored: dict[SegmentPlace, StoredSegment] | None, before: RemoteLogMetadata | None = None
     ) -> RemoteStatus:
-        local = chain.from_iterable(one.partitions for one in self.log_dirs)
+        local = chain.from_iterable(log_dir.partitions for log_dir in self.log_dirs)
         return RemoteStatus(
             comparison=compare(
                 self.metadata,
@@ -198,8 +198,8 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
     events = _events_in(log_dirs) if cluster is None else events_of(cluster)
     firsts: dict[int, int | None] = dict.fromkeys(events)
     metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
-    wanted = tuple(one for one in metadata.partitions if scope.wants(one.partition.name))
-    local = chain.from_iterable(one.partitions for one in log_dirs)
+    wanted = tuple(partition for partition in metadata.partitions if scope.wants(partition.partition.name))
+    local = chain.from_iterable(log_dir.partitions for log_dir in log_dirs)
     if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
         what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
         raise UsageError(what, hint="without --topic all topics that it names are shown")
@@ -246,7 +246,7 @@ def _settings(topics: set[str], log_dirs: Sequence[LogDir], cluster: Cluster | N
         return {}
     if cluster is not None:
         return {name: topic.settings for name, topic in cluster.facts(topics.__contains__).topics.items()}
-    image = ClusterMetadata(find_metadata_log([str(one.path) for one in log_dirs])).image()
+    image = ClusterMetadata(find_metadata_log([str(log_dir.path) for log_dir in log_dirs])).image()
     configs = {} if image is None else image.configs
     return {
         one.name: values for one, values in configs.items() if one.type == ResourceType.TOPIC and one.name in topics
@@ -264,7 +264,7 @@ def _with_firsts(events: Iterable[Event], firsts: dict[int, int | None]) -> Iter
 def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     found = partitions_of(METADATA_TOPIC, log_dirs)
     if not found:
-        places = ", ".join(str(one.path) for one in log_dirs)
+        places = ", ".join(str(log_dir.path) for log_dir in log_dirs)
         raise UsageError(f"no partition of {METADATA_TOPIC} lies in {places}", hint=_NO_METADATA)
     return {number: read_events(partition) for number, partition in found.items()}
 
@@ -306,12 +306,12 @@ class RemoteStatusView(View["Told[RemoteStatus]"]):
     def rows(self, result: Told[RemoteStatus]) -> Iterator[Row]:
         """Yield the rows of all partitions."""
         self._status = result.what
-        if any(one.kind in HARMFUL for one in result.what.comparison.findings):
+        if any(finding.kind in HARMFUL for finding in result.what.comparison.findings):
             self.exit_code = VerificationError.exit_code
-        for one in result.what.comparison.partitions:
-            row = _row(one, self._status.now_ms)
+        for partition in result.what.comparison.partitions:
+            row = _row(partition, self._status.now_ms)
             if self._whole:
-                row["segments"] = [_segment_row(segment, one.cache) for segment in one.cache.segments]
+                row["segments"] = [_segment_row(segment, partition.cache) for segment in partition.cache.segments]
             yield row
 
     def totals(self) -> Row:
@@ -321,7 +321,7 @@ class RemoteStatusView(View["Told[RemoteStatus]"]):
             "metadataPartitions": list(status.metadata_partitions),
             "metadataPartitionsCut": list(status.cut),
             "otherStoredSegments": status.comparison.other_objects,
-            "findings": [finding_row(one) for one in status.comparison.findings],
+            "findings": [finding_row(finding) for finding in status.comparison.findings],
         }
 
     def closing(self) -> Iterator[str]:
@@ -332,9 +332,9 @@ class RemoteStatusView(View["Told[RemoteStatus]"]):
         yield f"From partitions {numbers} of {METADATA_TOPIC}; its other partitions, if any, are not included."
         if status.cut:
             yield f"Partitions {', '.join(map(str, status.cut))} of it have lost their first records to retention."
-        for one in comparison.findings:
-            size = f" ({human_bytes(one.size_bytes)})" if one.size_bytes else ""
-            yield f"{one.kind.value}: {one.place}: {human_count(one.count)}{size}: {one.detail}"
+        for finding in comparison.findings:
+            size = f" ({human_bytes(finding.size_bytes)})" if finding.size_bytes else ""
+            yield f"{finding.kind.value}: {finding.place}: {human_count(finding.count)}{size}: {finding.detail}"
         if comparison.other_objects:
             yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
 

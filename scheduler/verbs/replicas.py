@@ -108,7 +108,7 @@ def run(request: Asked, context: Context) -> Iterator[Told[Sequence[ReplicaFindi
             scope=request.scope,
             cluster=cluster,
             brokers=check.brokers,
-            topics=check.brokers.topics({one.topic for one in check.names}),
+            topics=check.brokers.topics({name.topic for name in check.names}),
             places=check.places,
         )
         not_replayed = 0
@@ -196,7 +196,7 @@ def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
         if one.state is ReplicaState.UNKNOWN:
             reasons[one.broker_id, str(one.why)].append(one)
     for (broker_id, why), replicas in reasons.items():
-        which = first_of([one.topic_partition for one in replicas], 1)
+        which = first_of([replica.topic_partition for replica in replicas], 1)
         who = "" if broker_id is None else f" on broker {broker_id}"
         yield ClusterError(
             f"not known: {which}{who}: {why}",

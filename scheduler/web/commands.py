@@ -173,7 +173,7 @@ def installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]
     """Return how to install what was rebuilt for a partition, if that unblocks it."""
     if seen.judgement.unblocked_by is not UnblockedBy.INSTALL:
         return []
-    return [install(one.destination, seen.row["path"]) for one in repairs if one.how == "regenerated"]
+    return [install(repair.destination, seen.row["path"]) for repair in repairs if repair.how == "regenerated"]
 
 
 def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:

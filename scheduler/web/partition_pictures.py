@@ -127,8 +127,8 @@ def segments_picture(
     """Return the picture of a partition, with ``shipped`` ends and ``marks``; None where it has no segment."""
     if not segments:
         return None
-    ends = {one.offset: BOUNDARIES[state_of(one)] for one in boundaries}
-    words = [_word(one, ends, shipped) for one in segments]
+    ends = {boundary.offset: BOUNDARIES[state_of(boundary)] for boundary in boundaries}
+    words = [_word(segment, ends, shipped) for segment in segments]
     columns = _columns(segments, words)
     counts = Counter(word.text for word in words)
     said = ", ".join(f"{count:,} {text}" for text, count in counts.items())
@@ -154,7 +154,7 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
     """Return at most ``MOST_COLUMNS`` columns, and the active segment; time never falls, whatever clients say."""
     closed = len(segments) - (segments[-1].next_base_offset is None)
     size = max(1, -(-closed // MOST_COLUMNS))
-    last_ms = list(accumulate((one.last_ms for one in segments), max))
+    last_ms = list(accumulate((segment.last_ms for segment in segments), max))
     # When the first segment begins is in no index: it is drawn as if it covered as much time as the others on average.
     from_ms = last_ms[0] - (last_ms[max(closed - 1, 0)] - last_ms[0]) // max(closed - 1, 1)
     columns = []

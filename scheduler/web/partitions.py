@@ -50,7 +50,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
     boundaries, error = _boundaries(services, seen)
     shown, following = paging.cut_whole(boundaries, lambda one: one.offset, int)
     path, repairs = partition_path(seen), services.scans.repairs(seen)
-    staged = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "regenerated"))
+    staged = frozenset[int]().union(*(repair.offsets for repair in repairs if repair.how == "regenerated"))
     values: dict[str, object] = {
         "seen": seen,
         "word": VERDICTS[seen.judgement.verdict],
@@ -148,7 +148,7 @@ def _segments(services: Services, seen: ScannedPartition, boundaries: list[Scann
     except ResnapError:
         return None
     repairs = services.scans.repairs(seen)
-    shipped = frozenset[int]().union(*(one.offsets for one in repairs if one.how == "shipped"))
+    shipped = frozenset[int]().union(*(repair.offsets for repair in repairs if repair.how == "shipped"))
     live = seen.row.get("live") or {}
     offsets = {
         "log start": seen.row["logStartOffset"],

@@ -32,7 +32,7 @@ def show_producers(context: Context) -> Response:
         "run": run,
         "totals": totals,
         "ages": _ages(totals),
-        "topics": [(one, _bar(one, most)) for one in topics[:MOST_TOPICS]],
+        "topics": [(topic, _bar(topic, most)) for topic in topics[:MOST_TOPICS]],
         "count": len(topics),
         "glob_of": glob_of,
         "commands": [

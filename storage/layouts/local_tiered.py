@@ -450,7 +450,7 @@ class LocalTiered:
 
     def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
-        return Vouched(leader_epochs=tuple(one.sibling(_CHECKPOINT) for one in partition.segments), digests={})
+        return Vouched(leader_epochs=tuple(segment.sibling(_CHECKPOINT) for segment in partition.segments), digests={})
 
     def replacements(
         self,

@@ -75,7 +75,7 @@ def stored_log_dir(
     clusters, brokers = ({of(one) for one in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
     if len(clusters) > 1:
         names = sorted(str(cluster) for cluster in clusters)
-        hint = f"give the URL with the id of one, such as {root}/{next(one for one in names if one != 'None')}"
+        hint = f"give the URL with the id of one, such as {root}/{next(name for name in names if name != 'None')}"
         raise UsageError(f"{root}: segments of several clusters: {', '.join(names)}", hint=hint)
     loaded: list[PartitionDir] = []
     problems: list[PartitionProblem] = []
@@ -185,7 +185,7 @@ def whole_chain(topic_partition: TopicPartition, found: Iterable[Found], *, hint
 
     """
     segments = {id(one.facts): one for one in all_read(found)}
-    made = sorted((one.facts for one in segments.values()), key=attrgetter("made"))
+    made = sorted((segment.facts for segment in segments.values()), key=attrgetter("made"))
     ordered = sorted(made, key=attrgetter("base_offset", "next_base_offset"))
     _check_lineage(topic_partition, ordered, hint)
     chain = chain_of(made)

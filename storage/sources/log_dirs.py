@@ -135,7 +135,7 @@ def open_tiered(
 def _united(parts: Sequence[LogDir]) -> LogDir:
     """Return the log dir that has the longest log of each partition in ``parts``, of which there is at least one."""
     longest: dict[TopicPartition, PartitionDir] = {}
-    for one in sorted((one for part in parts for one in part.partitions), key=_extent):
+    for one in sorted((partition for part in parts for partition in part.partitions), key=_extent):
         longest.setdefault(one.topic_partition, one)
     return replace(
         parts[0],
@@ -312,7 +312,7 @@ def _join(local: PartitionDir, remote: PartitionDir | None, joining: Joining) ->
     if not local.segments:
         return local
     begins = local.segments[0].base_offset
-    below = [] if remote is None else [one for one in remote.segments if one.base_offset < begins]
+    below = [] if remote is None else [segment for segment in remote.segments if segment.base_offset < begins]
     reached = _end(below[-1]) if below else min(local.log_start_offset, begins)
     if remote is not None:
         if None not in (local.topic_id, remote.topic_id) and local.topic_id != remote.topic_id:
@@ -336,7 +336,7 @@ def _join(local: PartitionDir, remote: PartitionDir | None, joining: Joining) ->
     return replace(
         local,
         segments=(*below, *local.segments),
-        snapshots=(*(one for one in remote.snapshots if one.offset <= begins), *local.snapshots),
+        snapshots=(*(snapshot for snapshot in remote.snapshots if snapshot.offset <= begins), *local.snapshots),
         local_from=begins,
     )
 

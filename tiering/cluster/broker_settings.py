@@ -94,8 +94,8 @@ def log_sizes(cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartit
     from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
 
     numbers: dict[str, list[int]] = defaultdict(list)
-    for one in partitions:
-        numbers[one.topic].append(one.partition)
+    for partition in partitions:
+        numbers[partition.topic].append(partition.partition)
     asked = [Request.DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
     what = f"cannot get the log sizes of broker {broker_id}"
     answer = cluster.ask(what, Request(topics=asked), broker_id)
@@ -127,7 +127,7 @@ def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> Brok
     if result.error_code:
         why = f"broker {broker_id} does not report its settings: {error_name(result.error_code)}; {_HINT}"
         return BrokerSettings(broker_id=broker_id, error=why)
-    known = [one for one in result.configs if one.value is not None]
+    known = [config for config in result.configs if config.value is not None]
     return BrokerSettings(
         broker_id=broker_id,
         values={one.name: one.value for one in known},
@@ -166,10 +166,10 @@ def local_log_bytes(cluster: Cluster, of: TopicPartition, broker_id: int) -> int
     except ClusterError:
         return None
     sizes = [
-        one.partition_size
+        partition.partition_size
         for directory in answer.results
         for found in directory.topics
-        for one in found.partitions
-        if not one.is_future_key
+        for partition in found.partitions
+        if not partition.is_future_key
     ]
     return max(sizes, default=None)

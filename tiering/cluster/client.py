@@ -154,7 +154,7 @@ class Cluster:
         from kafka.protocol.metadata import MetadataRequest as Request
 
         answer = self.ask("cannot describe the brokers", Request(topics=[], allow_auto_topic_creation=False))
-        return sorted(one.node_id for one in answer.brokers)
+        return sorted(broker.node_id for broker in answer.brokers)
 
     def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
         """Return the library's description of the transactions of ``producer_ids``, by transactional id.

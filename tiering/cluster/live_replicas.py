@@ -98,16 +98,16 @@ class LiveBrokers:
         ]
         return [one for one in failed if self.wants(one.topic_partition)] + [
             PartitionReplicas(
-                topic_partition=TopicPartition(topic.name, one.partition_index),
-                leader=one.leader_id if one.leader_id >= 0 else None,
-                leader_epoch=one.leader_epoch,
-                replicas=tuple(one.replica_nodes),
-                in_sync=tuple(one.isr_nodes),
+                topic_partition=TopicPartition(topic.name, partition.partition_index),
+                leader=partition.leader_id if partition.leader_id >= 0 else None,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                in_sync=tuple(partition.isr_nodes),
             )
             for topic in answer.topics
             if not topic.error_code
-            for one in topic.partitions
-            if self.wants(TopicPartition(topic.name, one.partition_index))
+            for partition in topic.partitions
+            if self.wants(TopicPartition(topic.name, partition.partition_index))
         ]
 
     def topics(self, names: Collection[str]) -> Mapping[str, TopicFacts]:

@@ -84,8 +84,8 @@ def describe_producers(
     from kafka.protocol.admin.transactions import DescribeProducersRequest as Request
 
     numbers: dict[str, list[int]] = defaultdict(list)
-    for one in partitions:
-        numbers[one.topic].append(one.partition)
+    for partition in partitions:
+        numbers[partition.topic].append(partition.partition)
     if not numbers:
         return {}
     topics = [Request.TopicRequest(name=topic, partition_indexes=found) for topic, found in numbers.items()]
@@ -294,7 +294,7 @@ def _is_behind(other: ActiveProducer, known: ActiveProducer) -> bool:
 
 
 def _by_id(producers: Iterable[ActiveProducer]) -> dict[int, ActiveProducer]:
-    return {one.producer_id: one for one in producers}
+    return {producer.producer_id: producer for producer in producers}
 
 
 _TRIES: Final = 2

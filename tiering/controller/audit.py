@@ -161,9 +161,9 @@ def _read_partition(
 ) -> Iterator[tuple[SnapshotFile | Segment, Ids]]:
     """Yield the distinct ids in the files of a partition; files that retention deleted are skipped."""
     files: list[SnapshotFile | Segment] = [*partition.snapshots, *partition.segments]
-    for one in files:
+    for file in files:
         try:
-            yield one, _ids_in(one, sources)
+            yield file, _ids_in(file, sources)
         except GONE:
             continue
         except StoreError:

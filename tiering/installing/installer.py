@@ -94,7 +94,7 @@ def decide(
     beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
     decisions = [_compared(one, inventory, area, fingerprint, asked) for one in beside]
     indexes = list(_of_indexes(inventory, fingerprint, asked))
-    broken = broken_directory(inventory, [one.offset for one in indexes if one.is_change])
+    broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
         return PartitionInstallation(topic_partition=topic_partition, decisions=refused)
@@ -203,7 +203,7 @@ def _fitting(
 def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory: PartitionInventory) -> Staleness:
     """Compare the closed segments that ``changes`` depend on with their prints."""
     segments = inventory.partition.segments
-    prints = (fingerprint.at(one.offset) for one in changes if one.kind is FileKind.SNAPSHOT)
+    prints = (fingerprint.at(change.offset) for change in changes if change.kind is FileKind.SNAPSHOT)
     lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
     start = min(lowest, *(one.offset for one in changes if one.kind is FileKind.TXNINDEX), lowest)
     # A file at the base of a segment is of that segment, too, where it is an index, or nothing lies below.
@@ -420,7 +420,7 @@ def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
     """Return the log whose owner and mode a new file gets: of the segment below a snapshot, or of an index."""
     segments = surveyed.inventory.partition.segments
     is_index = decision.kind is FileKind.TXNINDEX
-    below = (one for one in reversed(segments) if one.base_offset < decision.offset + is_index)
+    below = (segment for segment in reversed(segments) if segment.base_offset < decision.offset + is_index)
     return Path(next(below, segments[0]).path)
 
 

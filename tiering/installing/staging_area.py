@@ -114,7 +114,7 @@ class Fingerprint:
 
     def index_at(self, base_offset: int) -> StagedIndex | None:
         """Return the staged transaction index of the segment at ``base_offset``."""
-        return next((one for one in self.indexes if one.base_offset == base_offset), None)
+        return next((index for index in self.indexes if index.base_offset == base_offset), None)
 
     def at(self, offset: int) -> StagedPrint | None:
         """Return the print of the snapshot at ``offset``."""
@@ -181,7 +181,7 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
     unmade = (snapshot for snapshot in earlier.snapshots if snapshot.offset not in made)
     kept = [one for one in unmade if _first_in(changed, one.depends_from, one.offset) is None]
-    indexes = {one.base_offset: one for one in earlier.indexes if one.base_offset not in changed}
+    indexes = {index.base_offset: index for index in earlier.indexes if index.base_offset not in changed}
     indexes |= {one.base_offset: one for one in later.indexes}
     return Fingerprint(
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
@@ -275,7 +275,7 @@ class StagingArea:
             offsets = found.setdefault(directory.topic_partition, set())
             if name == FINGERPRINT_FILE:
                 fingerprint = self._earlier(directory.topic_partition)
-                offsets |= {one.offset for one in fingerprint.snapshots} if fingerprint is not None else set()
+                offsets |= {snapshot.offset for snapshot in fingerprint.snapshots} if fingerprint is not None else set()
             elif file is not None and file.kind is FileKind.SNAPSHOT and file.state is FileState.LIVE:
                 offsets.add(file.offset)
         return {key: sorted(offsets) for key, offsets in sorted(found.items()) if offsets}
@@ -326,7 +326,7 @@ class StagingArea:
             return  # the place may not even have come into being
         earlier = self._earlier(partition.topic_partition)
         unknown = [one for one in unchanged if earlier is None or earlier.at(one.offset) != one]
-        is_known = earlier is not None and all(earlier.index_at(one.base_offset) == one for one in indexes)
+        is_known = earlier is not None and all(earlier.index_at(index.base_offset) == index for index in indexes)
         described = [*made, *(unknown if is_known else unchanged)]
         if described:
             snapshots = sorted(described, key=lambda snapshot: snapshot.offset)

@@ -292,7 +292,7 @@ def _retention_of(inventory: PartitionInventory, sources: Sources, retention_ms:
     epochs = inventory.leader_epochs
     if not epochs.unknown_below or epochs.damage:
         return None
-    old = [one for one in inventory.partition.segments if one.base_offset < epochs.unknown_below]
+    old = [segment for segment in inventory.partition.segments if segment.base_offset < epochs.unknown_below]
     why = "no broker can tier what was written before 0.11, or with an older message format"
     if retention_ms is None:
         ask = "--bootstrap-server or --metadata-log shows when"

@@ -236,7 +236,7 @@ class ActiveProducers:
         layers = [entry.layers for name, entry in entries.items() if wanted in (None, name)]
         return Population(
             layers=sum(map(len, layers)),
-            items=sum(one.items for one in layers),
+            items=sum(layer.items for layer in layers),
             size_bytes=sum(one.size_bytes for one in layers),
             saturated=any(one.is_saturated for one in layers),
         )

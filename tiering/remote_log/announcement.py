@@ -343,7 +343,7 @@ def _who(leader: int | None) -> str:
 
 def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
     """Return the leader epochs whose ends ``judge`` needs."""
-    return {entry.epoch for one in manifests for entry in one.leader_epochs}
+    return {entry.epoch for manifest in manifests for entry in manifest.leader_epochs}
 
 
 def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
@@ -412,7 +412,7 @@ def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
     if retention_ms is None:
         return 0
     oldest_ms = situation.now_ms - retention_ms
-    return sum((one.max_timestamp_ms or 0) <= oldest_ms for one in segments)
+    return sum((segment.max_timestamp_ms or 0) <= oldest_ms for segment in segments)
 
 
 def _reached(situation: Situation) -> int | None:

@@ -179,7 +179,7 @@ class PartitionComparison:
             said = f"remote segments end at {end}, and the log on this disk begins at {self.local_start}"
             yield self._finding(FindingKind.HOLE, 1, said)
         if cache.overlaps:
-            said = ", ".join(f"[{one.start}, {one.end})" for one in cache.overlaps)
+            said = ", ".join(f"[{overlap.start}, {overlap.end})" for overlap in cache.overlaps)
             yield self._finding(FindingKind.OVERLAP, len(cache.overlaps), f"two segments have the offsets {said}")
 
     def _faulty_objects(self) -> Iterator[Finding]:
@@ -202,7 +202,7 @@ class PartitionComparison:
 
     def _superfluous(self) -> Iterator[Finding]:
         cache = self.cache
-        deleting = [one for one in cache.segments if one.state is SegmentState.DELETE_SEGMENT_STARTED]
+        deleting = [segment for segment in cache.segments if segment.state is SegmentState.DELETE_SEGMENT_STARTED]
         for kind, segments, said in (
             (FindingKind.ORPHANS, cache.orphans, "copying began and was never finished"),
             (FindingKind.REPLACED, cache.replaced, "other segments with the same offsets replaced them"),
@@ -216,7 +216,7 @@ class PartitionComparison:
 
     def _unreferenced_objects(self) -> Iterator[Finding]:
         earlier = () if self.before is None else self.before.segments
-        known = {one.id for one in (*earlier, *self.cache.segments)} - {one.id for one in self.cache.orphans}
+        known = {one.id for one in (*earlier, *self.cache.segments)} - {orphan.id for orphan in self.cache.orphans}
         strange = {key: one for key, one in (self.stored or {}).items() if key not in known}
         if strange:
             size_bytes = sum(one.size_bytes for one in strange.values())
@@ -251,7 +251,7 @@ class Comparison:
     @property
     def findings(self) -> list[Finding]:
         """All problems."""
-        return [*self.poison, *(finding for one in self.partitions for finding in one.findings())]
+        return [*self.poison, *(finding for partition in self.partitions for finding in partition.findings())]
 
     @property
     def asks_for_another_reading(self) -> bool:
@@ -299,7 +299,7 @@ def compare(
         settings: of topics, where they are known.
 
     """
-    earlier = {} if before is None else {one.partition: one for one in before.partitions}
+    earlier = {} if before is None else {partition.partition: partition for partition in before.partitions}
     directories = {(one.topic_id, one.topic_partition.partition): one for one in local}
     by_partition: dict[tuple[str, int], dict[str, StoredSegment]] = {}
     for place, segment in (stored or {}).items():
@@ -339,8 +339,8 @@ def deleted_within_retention(
     limit, keeps_ms = int(settings.get("retention.bytes", "-1")), int(settings.get("retention.ms", "-1"))
     if limit < 0 or cache.delete_state is not None:
         return
-    later = [one for one in cache.segments if one.id in cache.readable_ids]
-    later += [one.segment for one in deletions]
+    later = [segment for segment in cache.segments if segment.id in cache.readable_ids]
+    later += [deletion.segment for deletion in deletions]
     for one in deletions:
         local_only = sum(
             each.size_bytes

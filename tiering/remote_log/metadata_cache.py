@@ -107,7 +107,7 @@ class RemoteLogMetadataCache:
     @property
     def readable(self) -> tuple[RemoteSegment, ...]:
         """The segments that a fetch can lead to."""
-        return tuple(one for one in self.segments if one.id in self.readable_ids)
+        return tuple(segment for segment in self.segments if segment.id in self.readable_ids)
 
     @property
     def replaced(self) -> tuple[RemoteSegment, ...]:
@@ -122,7 +122,7 @@ class RemoteLogMetadataCache:
     @property
     def copying(self) -> RemoteSegment | None:
         """The last begun segment, if it is not finished: its copy may be in progress."""
-        begun = (one for one in self.segments if one.state is _STARTED)
+        begun = (segment for segment in self.segments if segment.state is _STARTED)
         return next((one for one in begun if one.begun_at == self.last_begun_at), None)
 
     @property
@@ -202,7 +202,7 @@ def nothing_copied(partition: TopicIdPartition, number: int) -> RemoteLogMetadat
 
 def begun_since(cache: RemoteLogMetadataCache, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
     """Return the segments whose copy began after that of the first of ``ids``, except ``ids``."""
-    first = min((one.begun_at for one in cache.segments if one.id in ids), default=cache.last_begun_at)
+    first = min((segment.begun_at for segment in cache.segments if segment.id in ids), default=cache.last_begun_at)
     return tuple(one for one in cache.segments if one.id not in ids and one.begun_at > first)
 
 

@@ -267,7 +267,7 @@ def _problems_of_first(cursor: Cursor, record: RemoteLogSegmentMetadataRecord) -
         yield cursor.wrong("offsets", "0 <= start <= end", f"{record.start_offset} and {record.end_offset}")
     epochs = record.segment_leader_epochs
     if not epochs or any(a.leader_epoch >= b.leader_epoch for a, b in pairwise(epochs)):
-        yield cursor.wrong("leader epochs", "at least one, ascending", [one.leader_epoch for one in epochs])
+        yield cursor.wrong("leader epochs", "at least one, ascending", [epoch.leader_epoch for epoch in epochs])
 
 
 class Event(NamedTuple):

@@ -69,7 +69,7 @@ def waiting_segments(partition: PartitionDir, remote_end: int) -> Waiting | None
     if not found:
         return None
     oldest, its_end = found[0]
-    rolled = next((one.mtime_ns for one in partition.snapshots if one.offset == its_end), 0)
+    rolled = next((snapshot.mtime_ns for snapshot in partition.snapshots if snapshot.offset == its_end), 0)
     return Waiting(
         offset=oldest.base_offset,
         since_ms=max(oldest.mtime_ns, rolled) // _NS_PER_MS,

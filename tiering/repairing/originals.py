@@ -134,7 +134,7 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 
 def write_record(record: Record) -> bytes:
     """Return the object that holds ``record``."""
-    values = asdict(record) | {"changes": [_change_values(one) for one in record.changes]}
+    values = asdict(record) | {"changes": [_change_values(change) for change in record.changes]}
     return json.dumps({"version": _VERSION, "record": values, "crc32c": _checksum(values)}).encode()
 
 

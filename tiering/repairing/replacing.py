@@ -309,7 +309,7 @@ class Replacer:
         key = record.manifest_key
         found = self._makes_visible(record)
         manifest = without_claim(found.body or b"")
-        if _is_gone(found) or key not in {one.key for one in record.changes} or not is_manifest(manifest):
+        if _is_gone(found) or key not in {change.key for change in record.changes} or not is_manifest(manifest):
             self.forget(folder)
             return
         try:

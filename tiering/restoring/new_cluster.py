@@ -75,7 +75,7 @@ class Assignment:
         """The brokers that get any replica."""
         if self.chosen is None:
             return frozenset(self.brokers)
-        return frozenset(one.broker for replicas in self.chosen.values() for one in replicas)
+        return frozenset(replica.broker for replicas in self.chosen.values() for replica in replicas)
 
     def replicas(self, partition: TopicPartition) -> tuple[Replica, ...]:
         """Return the replicas of ``partition``, the preferred leader first, in turn if only brokers are given.
@@ -207,7 +207,7 @@ def records_for(
     ``known`` are the records of an earlier run: its topics are kept, except those with the same names or ids.
     ``features`` are the initial feature levels of the cluster.
     """
-    names, ids = {one.name for one in topics}, {one.topic_id for one in topics}
+    names, ids = {topic.name for topic in topics}, {one.topic_id for one in topics}
     ids |= {one.topic_id for one in known if isinstance(one, TopicRecord) and one.name in names}
     names |= {one.name for one in known if isinstance(one, TopicRecord) and one.topic_id in ids}
     before = max((one.next_producer_id for one in known if isinstance(one, ProducerIdsRecord)), default=0)
@@ -230,17 +230,17 @@ def _topic(topic: NewTopic, features: Mapping[str, int]) -> Iterator[MetadataRec
     has_directories = features[METADATA_VERSION] >= _DIRECTORIES_SINCE
     has_eligible = features.get(_ELIGIBLE_LEADER_REPLICAS, 0) > 0
     yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-    for one in topic.partitions:
+    for partition in topic.partitions:
         yield PartitionRecord(
-            partition_id=one.partition,
+            partition_id=partition.partition,
             topic_id=topic.topic_id,
-            replicas=one.replicas,
-            isr=() if has_eligible else one.replicas,
+            replicas=partition.replicas,
+            isr=() if has_eligible else partition.replicas,
             leader=NO_LEADER,
-            leader_epoch=0 if one.last_leader_epoch is None else one.last_leader_epoch + EPOCHS_LEFT_OUT,
+            leader_epoch=0 if partition.last_leader_epoch is None else partition.last_leader_epoch + EPOCHS_LEFT_OUT,
             partition_epoch=0,
-            directories=(_UNASSIGNED,) * len(one.replicas) if has_directories else (),
-            last_known_elr=one.replicas[:1] if has_eligible else None,
+            directories=(_UNASSIGNED,) * len(partition.replicas) if has_directories else (),
+            last_known_elr=partition.replicas[:1] if has_eligible else None,
         )
     for name, value in sorted(topic.config.items()):
         yield ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)

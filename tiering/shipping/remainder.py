@@ -85,7 +85,7 @@ def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = 
     try:
         return _remainder(candidates, shipped, sources)
     except LogDirError as error:
-        refused = [refuse(one, Reason.UNREADABLE, str(error), hint=error.hint) for one in candidates.segments]
+        refused = [refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint) for segment in candidates.segments]
         ordered = sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))
         none_left = replace(candidates, segments=(), refusals=tuple(ordered))
         return Remainder(candidates=none_left, order=(), already=0, failures=(), unsettled=())

@@ -47,7 +47,7 @@ def of_other_topics(
         if shared is not None and not shared.is_same:
             span = f"[{shared.there.base_offset}, {shared.there.next_base_offset}) of the store"
             witness = f"{span} is of another topic of this name: other batches at {shared.offset}"
-            found |= dict.fromkeys((one.manifest_key for one in segments), witness)
+            found |= dict.fromkeys((segment.manifest_key for segment in segments), witness)
     return found
 
 

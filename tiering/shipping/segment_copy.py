@@ -106,7 +106,7 @@ def upload(
         layout=layout,
         order=order,
         segment=replace(segment, files=()),
-        objects=replace(objects, files=tuple(one._replace(open_body=_copied_already) for one in objects.files)),
+        objects=replace(objects, files=tuple(file._replace(open_body=_copied_already) for file in objects.files)),
         size_bytes=sum(one.size_bytes for one in segment.files),
         aborted=indexes.aborted,
         transactions=indexes.seen.transactions,

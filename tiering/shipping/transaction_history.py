@@ -35,7 +35,7 @@ class TransactionHistory:
     @classmethod
     def of(cls, partition: PartitionDir, sources: Sources) -> TransactionHistory:
         """Return the history of ``partition``, with its own snapshots."""
-        return cls(sources=sources, snapshots={one.offset: one.path for one in partition.snapshots})
+        return cls(sources=sources, snapshots={snapshot.offset: snapshot.path for snapshot in partition.snapshots})
 
     def check(
         self, segment: Segment, transactions: SegmentTransactions, aborted: Sequence[AbortedTxn]

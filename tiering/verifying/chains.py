@@ -60,15 +60,15 @@ class Chain:
 def chains_of(manifests: Iterable[ManifestFacts]) -> list[Chain]:
     """Return the chains that ``manifests`` make, by cluster, partition and topic id."""
     found: dict[tuple[str, TopicPartition, str], list[ManifestFacts]] = {}
-    for one in manifests:
-        key = one.cluster_id or "", TopicPartition(one.topic, one.partition), one.topic_id or ""
-        found.setdefault(key, []).append(one)
+    for manifest in manifests:
+        key = manifest.cluster_id or "", TopicPartition(manifest.topic, manifest.partition), manifest.topic_id or ""
+        found.setdefault(key, []).append(manifest)
     return [_chain(found[key]) for key in sorted(found)]
 
 
 def _chain(manifests: list[ManifestFacts]) -> Chain:
     """Return the chain of one partition; segments with the same offsets count once."""
-    by_range = {(one.base_offset, one.next_base_offset): one for one in manifests}
+    by_range = {(manifest.base_offset, manifest.next_base_offset): manifest for manifest in manifests}
     ordered = [by_range[offsets] for offsets in sorted(by_range)]
     last = ordered[-1]
     return Chain(

@@ -199,4 +199,4 @@ def _said_otherwise(
 
 
 def _shown(epochs: Iterable[LeaderEpoch]) -> str:
-    return ", ".join(f"{one.epoch} from {one.start_offset}" for one in epochs) or "none"
+    return ", ".join(f"{epoch.epoch} from {epoch.start_offset}" for epoch in epochs) or "none"

@@ -327,7 +327,7 @@ def _small(key: str, body: bytes) -> NewObject:
 
 def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:
     """Return the bodies to store; for an encrypted segment no two calls give the same."""
-    files = {one.kind: one for one in segment.files}
+    files = {file.kind: file for file in segment.files}
     cipher, encryption = None, None
     if form.encryption_key is not None:
         cipher, wrapped = new_cipher(form.encryption_key)
@@ -393,7 +393,7 @@ def _segment_id(segment: NewSegment, contents: _Contents) -> str:
             "cluster": provenance.cluster_id,
             "topic": [place.topic, provenance.topic_id, place.partition],
             "offsets": [segment.base_offset, segment.next_base_offset],
-            "digests": {one.kind: one.sha256 for one in segment.files},
+            "digests": {file.kind: file.sha256 for file in segment.files},
             "chunks": [index.chunk_size, list(index.stored.sizes) if isinstance(index.stored, ListedSizes) else None],
             "log": contents.log.crc32c,
             "encryption": None if encryption is None else [encryption.data_key.wrapped.hex(), encryption.aad.hex()],

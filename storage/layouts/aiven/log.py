@@ -212,7 +212,7 @@ def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogS
 
     """
     segments = all_read(found)
-    folders = sorted({f"{one.facts.snapshot_key.rpartition('/')[0]}/" for one in segments})
+    folders = sorted({f"{segment.facts.snapshot_key.rpartition('/')[0]}/" for segment in segments})
     if len(folders) > 1:
         raise VerificationError(
             f"{topic_partition}: segments under several key prefixes: {', '.join(folders)}",

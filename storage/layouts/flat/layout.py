@@ -170,9 +170,9 @@ class Flat:
         """Return the files of ``segment`` and their manifest, under the first id without a tombstone."""
         segment_id = _unburied_id(segment, store)
         files = tuple(
-            NewObject(self.object_key(segment, segment_id, one.kind), one.open_body, one.size_bytes, one.crc32c,
-                      one.sha256)
-            for one in segment.files
+            NewObject(self.object_key(segment, segment_id, file.kind), file.open_body, file.size_bytes, file.crc32c,
+                      file.sha256)
+            for file in segment.files
         )  # fmt: skip
         return SegmentObjects(
             files=files,
@@ -291,7 +291,7 @@ def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
         partition=provenance.topic_partition.partition,
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
-        digests={one.kind: one.sha256 for one in segment.files},
+        digests={file.kind: file.sha256 for file in segment.files},
     )
     return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
 
@@ -329,7 +329,7 @@ def _is_of(segment: NewSegment, manifest: bytes) -> bool:
         found = read_manifest(manifest)
     except FormatError:
         return True  # publishing reports it
-    return {one.kind: one.sha256 for one in found.objects} == {one.kind: one.sha256 for one in segment.files}
+    return {one.kind: one.sha256 for one in found.objects} == {file.kind: file.sha256 for file in segment.files}
 
 
 def _other_objects(key: str) -> VerificationError:

@@ -121,4 +121,4 @@ def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
 
 
 def _is_of_topics(batch: MetadataBatch) -> bool:
-    return not batch.header.is_control and all(isinstance(one.message, _OF_TOPICS) for one in batch.records)
+    return not batch.header.is_control and all(isinstance(record.message, _OF_TOPICS) for record in batch.records)

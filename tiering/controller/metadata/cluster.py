@@ -101,7 +101,7 @@ def with_strays(log_dir: LogDir, unknown: Callable[[Collection[str]], Collection
     """
     if not log_dir.is_kraft or not log_dir.partitions:
         return log_dir
-    strange = unknown({one.topic_id for one in log_dir.partitions if one.topic_id is not None})
+    strange = unknown({partition.topic_id for partition in log_dir.partitions if partition.topic_id is not None})
     return replace(log_dir, partitions=tuple(replace(one, stray=_why(one, strange)) for one in log_dir.partitions))
 
 

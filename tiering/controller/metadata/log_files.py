@@ -68,7 +68,7 @@ class MetadataLogFiles:
         if not self.checkpoints:
             return self
         newest = self.checkpoints[-1]
-        below = [one for one in self.segments[1:] if one.base_offset <= newest.end_offset]
+        below = [segment for segment in self.segments[1:] if segment.base_offset <= newest.end_offset]
         first = self.segments.index(below[-1]) if below else 0
         return replace(self, segments=self.segments[first:], checkpoints=(newest,), only_now=True)
 

@@ -291,7 +291,7 @@ def open_allocation(directory: Path, *, leader_id: int, timestamp: int) -> Itera
     """
     with open_metadata_log(directory, leader_id=leader_id, timestamp=timestamp) as writer:
         image = load_image(directory).relying_on(ProducerIdsRecord)
-        if any(one.outcome is TransactionOutcome.OPEN for one in image.transactions):
+        if any(transaction.outcome is TransactionOutcome.OPEN for transaction in image.transactions):
             # Every new leader does this: otherwise the next append would become part of it.
             writer.append([AbortTransactionRecord(reason="its controller has gone")], timestamp)
         yield DurableAllocation(writer, image)

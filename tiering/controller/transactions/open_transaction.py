@@ -126,7 +126,7 @@ class OpenTransaction:
         epoch, ends = self.producer_epoch, list(self._ends())
         of_epoch = [one for one in ends if one.producer_epoch == epoch]
         commits = [one for one in ends if one.state is TransactionState.PREPARE_COMMIT]
-        if any(one.client_v2 and one.producer_epoch == epoch + 1 for one in commits):
+        if any(commit.client_v2 and commit.producer_epoch == epoch + 1 for commit in commits):
             return Ending.COMMITTED
         same = [one.update_ms for one in commits if one.producer_epoch == epoch and not one.client_v2]
         if not same:

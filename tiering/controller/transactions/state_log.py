@@ -179,10 +179,10 @@ class TransactionStates:
     def by_producer_id(self) -> dict[int, TransactionMetadata]:
         """Return the transaction of each producer id, including a previous and a next id."""
         found: dict[int, TransactionMetadata] = {}
-        for one in self.transactions.values():
-            for producer_id in (one.previous_producer_id, one.next_producer_id):
+        for transaction in self.transactions.values():
+            for producer_id in (transaction.previous_producer_id, transaction.next_producer_id):
                 if producer_id != NO_PRODUCER_ID:
-                    found.setdefault(producer_id, one)
+                    found.setdefault(producer_id, transaction)
         return found | {one.producer_id: one for one in self.transactions.values()}
 
     def history_of(self, producer_id: int) -> History:
