@@ -39,7 +39,7 @@ from resnap.storage.sources.files import PLAIN, STREAM_BYTES
 from resnap.storage.threads import each
 from resnap.storage.whole_file import open_regular
 from resnap.tiering.shipping.transaction_history import TransactionHistory
-from resnap.tiering.verifying.content_verification import PartitionSeen, findings_of
+from resnap.tiering.verifying.content_verification import PartitionSeen, judge, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -178,7 +178,8 @@ def _check(partition: PartitionDir, folder: Path) -> None:
     """
     seen = PartitionSeen(TransactionHistory())
     for segment in partition.segments:
-        for problem in findings_of(_written(segment, folder), seen, PLAIN).problems:
+        files = _written(segment, folder)
+        for problem in judge(files, read_content(files, PLAIN), seen).problems:
             stored = segment.path.rpartition("#")[0] or segment.path
             raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
 

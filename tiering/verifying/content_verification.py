@@ -77,19 +77,6 @@ class SegmentContent:
     """Leader epochs; None where they cannot be read."""
 
 
-def findings_of(files: SegmentFiles, seen: PartitionSeen, sources: Sources) -> Findings:
-    """Return what is wrong with a segment's files, each judged separately.
-
-    ``seen`` belongs to its partition, whose segments come in ascending order.
-
-    Raises:
-        ConfigurationError: they are encrypted, and their key is not at hand.
-        StoreError: the store failed.
-
-    """
-    return judge(files, read_content(files, sources), seen)
-
-
 def read_content(
     files: SegmentFiles, sources: Sources, check_wanted: Callable[[], None] = lambda: None
 ) -> SegmentContent:
@@ -114,7 +101,9 @@ def read_content(
 
 
 def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> Findings:
-    """Return what is wrong with a segment's files, also considering what was ``seen`` in those below.
+    """Return what is wrong with a segment's files, each judged separately, given their ``content``.
+
+    ``seen`` belongs to its partition, whose segments come in ascending order: it has what was seen in those below.
 
     Raises:
         StoreError: the store failed.
