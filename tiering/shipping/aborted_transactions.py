@@ -62,11 +62,12 @@ class _Marker(NamedTuple):
     """First offset of the oldest transaction of another producer that began in the segment, and is open."""
 
 
-class Judgement(NamedTuple):
-    """The judgement of an index; both fields are sentences without a subject."""
+class Findings(NamedTuple):
+    """The findings in the files of a segment, as sentences; those in an index alone are without a subject."""
 
     problems: tuple[str, ...]
     undecided: tuple[str, ...]
+    """What may be wrong or right, since what it depends on was not read."""
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class SegmentTransactions:
         settled = before.settled | self._ended if before.known_from else before.settled
         return OpenTransactions({**self.open, **still}, before.known_from, settled)
 
-    def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Judgement:
+    def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Findings:
         """Compare the index with the batches; ``before`` are the transactions open at the base offset."""
         listed = {entry.last_offset: entry for entry in entries}
         problems: list[str] = []
@@ -130,7 +131,7 @@ class SegmentTransactions:
             undecided += found.undecided
         problems += (f"names a transaction of producer {one.producer_id} that no marker at offset {one.last_offset}"
                      " has aborted" for one in listed.values())  # fmt: skip
-        return Judgement(tuple(problems), tuple(undecided))
+        return Findings(tuple(problems), tuple(undecided))
 
     def entries(self, before: OpenTransactions) -> list[AbortedTxn]:
         """Return the index of the segment, if all transactions open ``before`` it are known."""
@@ -187,22 +188,22 @@ class _Known(NamedTuple):
     known_from: int
     last_stable_offsets: tuple[int, ...]
 
-    def judge(self, entry: AbortedTxn | None) -> Judgement:
+    def judge(self, entry: AbortedTxn | None) -> Findings:
         """Compare the entry of its marker, None if there is none, with the known facts."""
         what = f"the transaction of producer {self.marker.producer_id} that the marker at offset {self.marker.offset}"
         if entry is None:
             if self._first is not None:
-                return Judgement((f"lacks {what} aborted",), ())
+                return Findings((f"lacks {what} aborted",), ())
             unknown = f"may lack {what} aborted, if it began below offset {self.known_from}"
-            return Judgement((), (unknown,) if self._may_begin_below else ())
+            return Findings((), (unknown,) if self._may_begin_below else ())
         if entry.producer_id != self.marker.producer_id:
-            return Judgement((f"says producer {entry.producer_id} of {what} aborted",), ())
+            return Findings((f"says producer {entry.producer_id} of {what} aborted",), ())
         found = [*self._first_offset(entry), *self._last_stable_offset(entry)]
         problems = tuple(f"says {said} of {what} aborted, the batches say {known}"
                          for said, known in found if known is not None)  # fmt: skip
         undecided = tuple(f"says {said} of {what} aborted, and what lies below offset {self.known_from} was not read"
                           for said, known in found if known is None)  # fmt: skip
-        return Judgement(problems, undecided)
+        return Findings(problems, undecided)
 
     def entry(self) -> AbortedTxn | None:
         """Return its index entry; None if none of its batches is known."""

@@ -15,6 +15,7 @@ from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.tiering.shipping.aborted_transactions import Findings
 from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
 from resnap.tiering.shipping.segment_indexes import load_indexes
 
@@ -39,14 +40,6 @@ class PartitionSeen:
 
     transactions: TransactionHistory
     epochs: EpochsSeen = field(default_factory=EpochsSeen)
-
-
-class Findings(NamedTuple):
-    """The findings in the files of a segment."""
-
-    problems: tuple[str, ...]
-    undecided: tuple[str, ...]
-    """What may be wrong or right, since what it depends on was not read."""
 
 
 class BatchesSeen(NamedTuple):
