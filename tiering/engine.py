@@ -25,6 +25,7 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
+from resnap.replay.watching import expect_more
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.threads import each
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import PartitionResult
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.spark.warm import WarmSpark
-    from resnap.replay.watching import Watcher
+    from resnap.replay.watching import Progress
     from resnap.storage.disk import Dress
     from resnap.storage.sources.files import Sources
 
@@ -116,8 +117,7 @@ class Engine:
         self,
         plans: Sequence[PartitionPlan],
         sink_url: str,
-        progress: Callable[[int, int], None] | None = None,
-        watcher: Watcher | None = None,
+        progress: Progress,
         *,
         here_below_bytes: int = 0,
         sources: Sources | None = None,
@@ -125,26 +125,27 @@ class Engine:
     ) -> Iterator[PartitionResult]:
         """Yield the result of each plan, in any order; snapshots are written to the sink at ``sink_url``.
 
-        Replays that several threads ask for go one after the other. ``progress`` is called with (segments, bytes
-        covered) done since the last call, ``watcher`` receives additional work and the current phase. Segments with
-        fewer bytes in all than ``here_below_bytes`` are replayed by this process, unless other machines are the engine;
-        this process opens them by ``sources``, if given. ``together`` is called with the results of one Spark wave,
-        before the first of them is yielded.
+        Replays that several threads ask for go one after the other. ``progress`` receives all that is to be read, what
+        is done of it, and the current phase. Segments with fewer bytes in all than ``here_below_bytes`` are replayed by
+        this process, unless other machines are the engine; this process opens them by ``sources``, if given.
+        ``together`` is called with the results of one Spark wave, before the first of them is yielded.
 
         Raises:
             ResnapError: Spark did not start, or its job failed; the next replay starts it again if it has ended.
 
         """
         self._check_reach(sink_url)
+        for plan in plans:
+            expect_more(progress, plan)
         reached, self._reached = self._reached, frozenset()
         size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
         if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
             reading = self.reading if sources is None else replace(self.reading, sources=sources)
-            yield from rebuild_locally(plans, sink, reading=reading, progress=progress, watcher=watcher)
+            yield from rebuild_locally(plans, sink, reading=reading, progress=progress.advance, watcher=progress)
             return
-        if watcher is not None and not self._is_awake():
-            watcher.at_work("starting", 0)
+        if not self._is_awake():
+            progress.at_work("starting", 0)
         from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
 
         with self._warm_spark().context() as context:
@@ -153,8 +154,8 @@ class Engine:
                 sink_url=sink_url,
                 s3=self.s3,
                 reading=self.reading,
-                progress=progress,
-                watcher=watcher,
+                progress=progress.advance,
+                watcher=progress,
                 together=together,
                 reached=reached,
             )

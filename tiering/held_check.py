@@ -21,7 +21,6 @@ from resnap.replay.staging import DISCARD
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
-from resnap.tiering.planner import cost_of
 from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
 from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
 
@@ -78,9 +77,7 @@ class HeldCheck:
             plans.append(self._plan(order))
             if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
                 self.engine.needed_for(plans[-1])
-        cost = cost_of(plans)
-        progress.expect(cost.segments, cost.size_bytes)
-        results = self.engine.replay(plans, DISCARD, progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+        results = self.engine.replay(plans, DISCARD, progress, here_below_bytes=REPLAYED_HERE_BYTES)
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results if plans else ():
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]

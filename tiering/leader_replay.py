@@ -30,7 +30,6 @@ from resnap.tiering.cluster.replica_comparison import (
 )
 from resnap.tiering.judging.lost_producer_state import judge_snapshots
 from resnap.tiering.judging.planning import load_facts, plan_replay
-from resnap.tiering.planner import cost_of
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import TopicIdPartition
 from resnap.tiering.remote_log.stored import KnownSegments, events_of
@@ -219,12 +218,8 @@ class LeaderReplay:
         if planner.engine.is_remote and plans:
             hint = "give --engine local, or a local --spark-master"
             raise UsageError("executors on other machines cannot write where replicas are compared", hint=hint)
-        cost = cost_of(plans)
         with show("replay") as (progress,):
-            progress.expect(cost.segments, cost.size_bytes)
-            yield from planner.engine.replay(
-                plans, directory.as_uri(), progress.advance, progress, here_below_bytes=REPLAYED_HERE_BYTES
-            )
+            yield from planner.engine.replay(plans, directory.as_uri(), progress, here_below_bytes=REPLAYED_HERE_BYTES)
 
     def _plan(self, selected: SelectedPartition, planner: Planner) -> PartitionPlan:
         partition, sources = selected.inventory.partition, planner.engine.reading.sources

@@ -276,8 +276,6 @@ class Planner:
         ``together`` is called with what was replayed at once, before the first of it is given, where that is done so.
         """
         by_partition = {p.selected.topic_partition: p for p in planned}
-        cost = cost_of([p.plan for p in planned])
-        progress.expect(cost.segments, cost.size_bytes)
         for one in planned:
             for known in one.still_valid:
                 self.on_state(one.selected.topic_partition, known.offset, known.entries)
@@ -289,7 +287,7 @@ class Planner:
 
         left = [p.plan for p in planned if not p.is_settled]
         for_all = None if together is None else lambda results: together([replayed(one) for one in results])
-        for result in self.engine.replay(left, sink_url, progress.advance, progress, together=for_all):
+        for result in self.engine.replay(left, sink_url, progress, together=for_all):
             self.saw(result)
             yield replayed(result)
 

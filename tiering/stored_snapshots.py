@@ -29,7 +29,6 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.protocol import length_of
 from resnap.storage.words import instant
 from resnap.tiering.judging.planning import load_facts, plan_replay
-from resnap.tiering.planner import cost_of
 from resnap.tiering.selection import Scope, select
 from resnap.tiering.shipping.stored_rules import is_cut_short, is_of_shorter_log, judged_under, made_under
 from resnap.tiering.store_check import read_of
@@ -190,12 +189,9 @@ class StoredSnapshots:
     def _replayed(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
-        cost = cost_of(plans)
-        progress.expect(cost.segments, cost.size_bytes)
         results = self.check.planner.engine.replay(
             plans,
             self.check.sink,
-            progress.advance,
             progress,
             here_below_bytes=REPLAYED_HERE_BYTES,
             sources=self.check.sources,
