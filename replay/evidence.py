@@ -198,7 +198,8 @@ def load_evidence(
             if snapshot not in others:  # our own snapshots are not evidence
                 newest[found[0]] = snapshot.offset
             seen_open |= dict.fromkeys(found[1], snapshot.offset)
-            below.append(found[2])
+            if len(found[2]):
+                below.append(found[2])
     transactions = tuple(txn for of_segment in aborted for txn in of_segment or ())
     begun_below = (txn for txn in transactions if txn.first_offset < begins)
     shown_open = {(entry.producer_id, entry.current_txn_first_offset) for entry in seen_open}
@@ -250,7 +251,7 @@ def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> tuple[bool,
         entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
     except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may lie elsewhere
         return None
-    below = np.zeros(0, dtype=SHOWN_DTYPE) if not begins else _below(entries, begins, snapshot.offset)
+    below = _below(entries, begins, snapshot.offset) if begins else NOTHING_SHOWN
     return bool(len(entries)), _open_entries(entries), below
 
 
@@ -268,7 +269,9 @@ def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:
 
 def _each_once(shown: Sequence[Array]) -> Array:
     """Return each entry of all snapshots, which ascend, once, with the first and the last snapshot that has it."""
-    every = np.concatenate(shown) if shown else NOTHING_SHOWN
+    if not shown:
+        return NOTHING_SHOWN
+    every = np.concatenate(shown)
     entries = np.zeros(len(every), dtype=ENTRY_DTYPE)
     for name in ENTRY_DTYPE.names or ():
         entries[name] = every[name]

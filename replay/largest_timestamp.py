@@ -48,6 +48,8 @@ class _Claim(NamedTuple):
     """Whether the time index says so; else it is the file's time, or nothing."""
     is_odd: bool = False
     """Whether the entry cannot be one, or contradicts the one before it."""
+    entry: TimeIndexEntry | None = None
+    """The last one of the time index, if it has any that can be one."""
 
 
 def largest_timestamps(segments: Sequence[Segment], sources: Sources, *, remote: bool) -> list[int | None]:
@@ -78,7 +80,7 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
     claim = _claim(sources, segment)
     if not claim.is_indexed:
         return claim.timestamp_ms
-    proven = proven_largest_timestamp(segment, sources)
+    proven = _proven(segment, claim, sources)
     if proven is not None:
         return proven
     try:
@@ -94,11 +96,15 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
         StoreError: the store it lies in failed.
 
     """
-    claim = _claim(sources, segment)
+    return _proven(segment, _claim(sources, segment), sources)
+
+
+def _proven(segment: Segment, claim: _Claim, sources: Sources) -> int | None:
     try:
-        return claim.timestamp_ms if claim.is_indexed and _is_borne_out(segment, sources) else None
+        is_borne_out = claim.entry is not None and _is_borne_out(segment, claim.entry, sources)
     except _UNREADABLE:
         return None
+    return claim.timestamp_ms if is_borne_out else None
 
 
 def _claim(sources: Sources, segment: Segment) -> _Claim:
@@ -109,7 +115,8 @@ def _claim(sources: Sources, segment: Segment) -> _Claim:
     if segment.timeindex_bytes == 0:
         return file_time
     try:
-        last = _last_entries(segment, sources)
+        read = partial(sources.read_range, segment.sibling("timeindex"))
+        last = last_time_index_entries(read, segment.timeindex_bytes)
     except FormatError:
         return _Claim(None, is_indexed=True, is_odd=True)
     except _UNREADABLE:
@@ -118,12 +125,7 @@ def _claim(sources: Sources, segment: Segment) -> _Claim:
         return file_time
     is_odd = any(one.timestamp >= last[-1].timestamp or one.relative_offset > last[-1].relative_offset
                  for one in last[:-1])  # fmt: skip
-    return _Claim(last[-1].timestamp, is_indexed=True, is_odd=is_odd)
-
-
-def _last_entries(segment: Segment, sources: Sources) -> list[TimeIndexEntry]:
-    read = partial(sources.read_range, segment.sibling("timeindex"))
-    return last_time_index_entries(read, segment.timeindex_bytes or 0)
+    return _Claim(last[-1].timestamp, is_indexed=True, is_odd=is_odd, entry=last[-1])
 
 
 def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
@@ -134,9 +136,8 @@ def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
             yield from (below, above)
 
 
-def _is_borne_out(segment: Segment, sources: Sources) -> bool:
+def _is_borne_out(segment: Segment, entry: TimeIndexEntry, sources: Sources) -> bool:
     """Whether the batch that the last entry names has the entry's timestamp."""
-    *_, entry = _last_entries(segment, sources)
     position = 0
     if segment.index_bytes:
         with open_index(segment.sibling("index"), sources) as index:

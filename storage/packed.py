@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _NONE: Final = -(1 << 63)
 _MOST_REMEMBERED: Final = 1 << 15
 """Values of a sequence that are made once for the next passes, too: some 15 MB."""
+_FEWEST: Final = 8
+"""Fewer values take about as much memory as their columns, and most partitions have fewer."""
 _DIGITS: Final = 20
 """Of an offset in the name of a file."""
 
@@ -115,10 +117,10 @@ def _remembered(columns: _Columns) -> tuple[Any, ...]:
 
 
 def packed(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:
-    """Return ``values`` as a ``Packed``; unchanged if there are none, or an offset exceeds 64 bits."""
+    """Return ``values`` as a ``Packed``; unchanged if they are few, or an offset exceeds 64 bits."""
     found = tuple(values)
     try:
-        return Packed(found, number, **given) if found else found
+        return Packed(found, number, **given) if len(found) >= _FEWEST else found
     except OverflowError:
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import FileGoneError
@@ -14,6 +14,8 @@ from resnap.storage.whole_file import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+    from resnap.storage.errors import LogDirError
 
 _SECOND: Final = 1_000_000_000
 DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
@@ -53,13 +55,30 @@ class FileFacts(NamedTuple):
 
 
 class FileReader:
-    """A local file, read by position."""
+    """A local file, read by position, and open for as long as its context lasts."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str) -> None:
+        """Open ``path``.
+
+        Raises:
+            LogDirError: it does not exist, or cannot be read.
+
+        """
+        try:
+            self.descriptor = open_regular(path)
+            """For machine code, which reads by itself."""
+            self.size_bytes = os.fstat(self.descriptor).st_size
+        except OSError as error:
+            raise _unopened(path, error) from error
         self.locator = path
-        self.size_bytes = os.fstat(descriptor).st_size
-        self.descriptor = descriptor
-        """For machine code, which reads by itself; open for as long as the reader."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        os.close(self.descriptor)
+        if isinstance(error, OSError):
+            raise unread_error(self.locator, error, hint="check the disk") from error
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes [position, position + length), fewer only past the end."""
@@ -105,30 +124,16 @@ class ReaderStream(io.RawIOBase):
 
 
 @contextmanager
-def open_reader(locator: str) -> Iterator[RangeReader]:
-    """Open the local file ``locator`` for as long as the context lasts.
-
-    Raises:
-        LogDirError: it does not exist, or cannot be read.
-
-    """
-    with readable(locator):
-        descriptor = open_regular(locator)
-    try:
-        yield FileReader(locator, descriptor)
-    except OSError as error:
-        raise unread_error(locator, error, hint="check the disk") from error
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def readable(path: str) -> Iterator[None]:
     """Translate the operating system's errors about a local file into ours."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT) from error
     except OSError as error:
-        hint = "give the user who runs resnap read access (the broker's group, usually)"
-        raise unread_error(path, error, hint=hint) from error
+        raise _unopened(path, error) from error
+
+
+def _unopened(path: str, error: OSError) -> LogDirError:
+    if isinstance(error, FileNotFoundError):
+        return FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT)
+    hint = "give the user who runs resnap read access (the broker's group, usually)"
+    return unread_error(path, error, hint=hint)

@@ -8,6 +8,7 @@ log dir are changed by ``disk`` instead, which also keeps their owner and mode.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from contextlib import suppress
@@ -64,7 +65,7 @@ def open_for_writing(path: str | Path, flags: int) -> int:
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     """Return the content of the regular file ``path``; raises as ``open_regular``, also if it is too large."""
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+    with io.FileIO(open_regular(path)) as file:
         if os.fstat(file.fileno()).st_size <= most_bytes:
             data = file.readall() or b""
             if len(data) <= most_bytes:

@@ -1,6 +1,6 @@
 """Lists one partition's directory as frozen values: its segments and snapshots, without reading any of them.
 
-One ``scandir``, one ``stat`` per file, and the content of ``partition.metadata``. A live broker may roll and delete
+One listing, one ``stat`` per file, and the content of ``partition.metadata``. A live broker may roll and delete
 segments at the same time, so a file that vanishes between the listing and its ``stat`` counts as not listed.
 
 Source: ``LogLoader``.
@@ -164,8 +164,7 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
 
     """
     with _opened(path) as directory:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries]
+        names = os.listdir(directory)  # noqa: PTH208 - by its descriptor
         partition = partition_of_files(path, topic_partition, names, partial(_status, directory), checkpoints)
     if PARTITION_METADATA not in names:
         return partition

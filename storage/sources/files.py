@@ -20,7 +20,7 @@ from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
 from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
-from resnap.storage.readers import DELETED_HINT, FileFacts, RangeReader, ReaderStream, open_reader, readable
+from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.keeping import KeepingStore, Kept
 from resnap.storage.stores.protocol import OpeningStore, StoredBody
@@ -80,7 +80,7 @@ class Sources:
             return
         path = _path(whole)
         if path is not None:
-            with open_reader(path) as reader:
+            with FileReader(path) as reader:
                 yield reader
             return
         store, key = self._object(whole)
@@ -137,7 +137,7 @@ class Sources:
         is_plain = cut is None and not member_of(place)
         path = _path(place) if is_plain else None
         if path is not None or not is_plain:
-            with self.open(locator) if path is None else open_reader(path) as reader:
+            with self.open(locator) if path is None else FileReader(path) as reader:
                 return reader.read(start, end - start)
         store, key = self._object(place)
         with _deletion_explained():

@@ -30,7 +30,7 @@ from resnap.storage.log.record_batch import (
     seal,
 )
 from resnap.storage.messages.wire import write_varint
-from resnap.storage.readers import BytesReader, open_reader
+from resnap.storage.readers import BytesReader, FileReader
 from tests.builders import a_batch, a_marker
 from tests.cases import each, mostly_slow
 from tests.examples import examples
@@ -149,7 +149,7 @@ def test_a_file_is_read_as_memory_is_whatever_the_way(
     path = tmp_path_factory.getbasetemp() / "read-as-memory.log"
     path.write_bytes(data)
     split = a_split(len(data), verify_crc=verify_crc)
-    with open_reader(str(path)) as reader:
+    with FileReader(str(path)) as reader:
         assert by_kernel(reader, split, block_bytes=block_bytes, way=way) == plainly(BytesReader(data), split)
 
 
@@ -184,7 +184,7 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_every_segment_of_every_fixture_is_read_alike(way: str, segments: list[Path]) -> None:
     assert len(segments) > 100
     for path in segments:
-        with open_reader(str(path)) as reader:
+        with FileReader(str(path)) as reader:
             split = a_split(reader.size_bytes, base=int(path.stem))
             assert by_kernel(reader, split, way=way) == _expected(path), path
 
@@ -369,12 +369,12 @@ def test_large_batches_among_markers_are_read_alike(size: int, way: str, verify_
     path = tmp_path / "large.log"
     path.write_bytes(data)
     split = a_split(len(data), next_base=16, verify_crc=verify_crc)
-    with open_reader(str(path)) as reader:
+    with FileReader(str(path)) as reader:
         assert by_kernel(reader, split, way=way) == plainly(BytesReader(data), split)
     damaged = bytearray(data)
     damaged[size // 2] ^= 1
     path.write_bytes(damaged)
-    with open_reader(str(path)) as reader:
+    with FileReader(str(path)) as reader:
         found = by_kernel(reader, split, way=way)
     assert (found.error is not None) == verify_crc
     assert found == plainly(BytesReader(bytes(damaged)), split)
@@ -384,7 +384,7 @@ def bytes_read(data: bytes, way: str, path: Path) -> int:
     path.write_bytes(data)
     facts = ScanFacts()
     reading, _ = WAYS[way]
-    with open_reader(str(path)) as reader:
+    with FileReader(str(path)) as reader:
         list(kernel_pieces(reader, a_split(len(data)), SILENCE_MS, facts, reading))
     return facts.bytes_read
 
@@ -419,7 +419,7 @@ def test_a_file_that_has_shrunk_since_it_was_opened_is_reported_alike(tmp_path: 
         found = {}
         for scan in (plainly, by_kernel):
             path.write_bytes(data)
-            with open_reader(str(path)) as reader:
+            with FileReader(str(path)) as reader:
                 path.write_bytes(data[: 7 * size + 5])
                 found[scan] = scan(reader, a_split(len(data), next_base=next_base))
         assert found[plainly] == found[by_kernel]

@@ -415,3 +415,12 @@ def test_a_broker_with_several_log_dirs_meets_the_fault_of_moves_wherever_the_to
     shutil.copytree(ready_log / "payments-0", beside / "others-0")
     shutil.copy2(ready_log / "meta.properties", beside)
     assert warnings(beside, "--topic", "payments") == ["state-lost-by-disk-move"]
+
+
+@pytest.mark.parametrize(("verb", "code"), [("check", 4), ("scan", 0)])
+def test_no_file_of_a_partition_is_read_more_than_twice(
+    command: Resnap, verb: str, code: int, broker_log: Path, opened: Callable[[], list[str]]
+) -> None:
+    ran = command(verb, broker_log, "--output", "json")
+    often = Counter(path for path in opened() if Path(path).parent.parent == broker_log)
+    assert (ran.code, max(often.values())) == (code, 2), often.most_common(3)

@@ -13,7 +13,7 @@ from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kin
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
-from resnap.storage.readers import open_reader
+from resnap.storage.readers import FileReader
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.selection import Scope
@@ -284,7 +284,7 @@ def test_the_kind_follows_from_content_where_the_name_does_not_say_it(fixture_se
         kind = kind_by_name(path.name)
         if kind is None or kind in indexes or not path.stat().st_size:
             continue
-        with open_reader(str(path)) as reader:
+        with FileReader(str(path)) as reader:
             assert kind_by_content(reader) is kind, path
         seen.add(kind)
     elsewhere = {Kind.MANIFEST, Kind.RSM_MANIFEST, Kind.RSM_INDEXES, Kind.TRANSACTION_STATE, Kind.QUORUM_STATE}

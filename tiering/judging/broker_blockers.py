@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
-from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot, read_snapshot_array
 from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.judging.broker_start import NOTHING_WRONG
@@ -186,10 +186,13 @@ def _in_newest_snapshot(
     if newest is None:
         return None
     try:
-        entries = read_snapshot(sources.read(newest)).values()
+        content = sources.read(newest)
+        if not (read_snapshot_array(content)["current_txn_first_offset"] != NO_OPEN_TRANSACTION).any():
+            return None
+        entries = read_snapshot(content).values()
     except (FormatError, LogDirError, ObjectNotFoundError):
         return None
-    last_ms = max((entry.timestamp for entry in entries), default=0)
+    last_ms = max(entry.timestamp for entry in entries)
     hanging = [
         entry
         for entry in entries

@@ -298,7 +298,7 @@ def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Ref
     )
     for stated, segments in groupby(judged, lambda one: epochs_in(said, one.base_offset, one.base_offset + 1)[0].epoch):
         alike = list(segments)
-        if any(first_leader_epoch(one, sources) not in {None, -1, stated} for one in (alike[0], alike[-1])):
+        if any(first_leader_epoch(one, sources) not in {None, -1, stated} for one in (alike[0], *alike[1:][-1:])):
             for segment in alike:
                 epoch = first_leader_epoch(segment, sources)
                 if epoch not in {None, -1, stated}:

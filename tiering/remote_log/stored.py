@@ -189,10 +189,11 @@ class KnownSegments:
         Source: ``RemoteLogManager.findHighestRemoteOffset``.
         """
         above: int | None = None
-        for epoch in reversed(checkpointed_epochs(partition.leader_epochs, sources)):
+        known = self._of(partition)
+        for epoch in reversed(checkpointed_epochs(partition.leader_epochs, sources)) if known else ():
             ends = [
                 one.end_offset + 1
-                for one in self._of(partition)
+                for one in known
                 if any(entry.leader_epoch == epoch.epoch for entry in one.leader_epochs)
             ]
             if ends:

@@ -15,7 +15,7 @@ from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.members import MARK, stem_of
 from resnap.storage.layouts.aiven.opening import member_meant
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
-from resnap.storage.readers import RangeReader, open_reader
+from resnap.storage.readers import FileReader, RangeReader
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.urls import is_store_url
 
@@ -99,7 +99,7 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
             shown = f"`resnap scan {shlex.quote(str(path))}` shows a log dir or a partition"
             raise UsageError(f"{file} is a directory", hint=f"give one file of it; {shown}")
         is_active, log_size = _is_active(path), _log_size(path)
-    with open_reader(file) as reader:
+    with FileReader(file) as reader:
         yield OpenedFile(
             reader=reader,
             name=path.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.storage.readers import open_reader
+from resnap.storage.readers import FileReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def test_reading_a_file_of_ones_own_leaves_its_access_time(tmp_path: Path) -> No
     path = tmp_path / "x.log"
     path.write_bytes(b"segment")
     os.utime(path, (1, path.stat().st_mtime))
-    with open_reader(str(path)) as reader:
+    with FileReader(str(path)) as reader:
         assert reader.read(0, 7) == b"segment"
     assert path.stat().st_atime == 1
 
@@ -28,5 +28,5 @@ def test_reading_a_file_of_ones_own_leaves_its_access_time(tmp_path: Path) -> No
 def test_a_file_of_another_user_is_read_all_the_same() -> None:
     shell = shutil.which("sh")
     assert shell is not None
-    with open_reader(shell) as reader:
+    with FileReader(shell) as reader:
         assert len(reader.read(0, 4)) == 4
