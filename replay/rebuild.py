@@ -25,7 +25,7 @@ from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import SplitScan, first_scan_compiles
 from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary, locate
-from resnap.replay.watching import expect_more
+from resnap.replay.watching import Progress
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 from resnap.storage.spans import span
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import PartitionResult, SnapshotSink
-    from resnap.replay.watching import Watcher
 
 
 def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
@@ -209,30 +208,25 @@ def rebuild_locally(
     sink: SnapshotSink,
     *,
     reading: Reading | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    watcher: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[PartitionResult]:
     """Replay ``plans`` one after the other in this process, and yield each result at once.
 
-    ``reading.threads`` scan at once. ``progress`` is called with (segments, bytes covered) after each split;
-    ``watcher`` is notified of additional work.
+    ``reading.threads`` scan at once. ``progress`` receives what is done after each split, and additional work.
     """
-    reading = reading or Reading()
+    reading, progress = reading or Reading(), progress or Progress()
     for number, plan in enumerate(plans):
-        if watcher is not None:
-            watcher.at_work("scanning" if number or not first_scan_compiles(reading) else "compiling", reading.threads)
+        progress.at_work("scanning" if number or not first_scan_compiles(reading) else "compiling", reading.threads)
         with span("replay partition", **{"resnap.partition": str(plan.topic_partition)}):
             result = _rebuild_once(plan, sink, reading, progress)
             while (further := next_round(plan, result)) is not None:
                 plan = further  # noqa: PLW2901
-                expect_more(watcher, plan)
+                progress.expect_plan(plan)
                 result = join_rounds(result, _rebuild_once(plan, sink, reading, progress))
         yield result
 
 
-def _rebuild_once(
-    plan: PartitionPlan, sink: SnapshotSink, reading: Reading, progress: Callable[[int, int], None] | None
-) -> PartitionResult:
+def _rebuild_once(plan: PartitionPlan, sink: SnapshotSink, reading: Reading, progress: Progress) -> PartitionResult:
     runs = []
     for run in plan.runs:
         combine = RunCombine(plan, run, sink, sources=reading.sources)
@@ -242,9 +236,7 @@ def _rebuild_once(
     return partition_result(plan, runs, make_idle(plan, sink, reading.sources))
 
 
-def _scanned(
-    plan: PartitionPlan, run: Run, reading: Reading, progress: Callable[[int, int], None] | None
-) -> Iterator[SplitSummary]:
+def _scanned(plan: PartitionPlan, run: Run, reading: Reading, progress: Progress) -> Iterator[SplitSummary]:
     """Yield the summaries of the run's splits in order."""
     silence_ms = plan.rules.written_under.certain_silence_ms
     size_bytes = sum(segment.size_bytes for segment in plan.segments[run.start : run.end])
@@ -255,8 +247,7 @@ def _scanned(
 
     for split, summary in _in_order(scanned, splits, reading.threads):
         yield summary
-        if progress is not None:
-            progress(split.ends_segment, split.size_bytes)
+        progress.advance(split.ends_segment, split.size_bytes)
 
 
 def _in_order(

@@ -25,7 +25,6 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
-from resnap.replay.watching import expect_more
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.threads import each
@@ -136,13 +135,13 @@ class Engine:
         """
         self._check_reach(sink_url)
         for plan in plans:
-            expect_more(progress, plan)
+            progress.expect_plan(plan)
         reached, self._reached = self._reached, frozenset()
         size_bytes = sum(plan.bytes_in_segments for plan in plans if plan.runs)
         if self.kind == "local" or not size_bytes or (size_bytes < here_below_bytes and not self.is_remote):
             sink = open_sink(sink_url, self.s3)
             reading = self.reading if sources is None else replace(self.reading, sources=sources)
-            yield from rebuild_locally(plans, sink, reading=reading, progress=progress.advance, watcher=progress)
+            yield from rebuild_locally(plans, sink, reading=reading, progress=progress)
             return
         if not self._is_awake():
             progress.at_work("starting", 0)
@@ -154,8 +153,7 @@ class Engine:
                 sink_url=sink_url,
                 s3=self.s3,
                 reading=self.reading,
-                progress=progress.advance,
-                watcher=progress,
+                progress=progress,
                 together=together,
                 reached=reached,
             )

@@ -38,7 +38,7 @@ from resnap.replay.spark.scan_tasks import block_bytes, estimated, join, pack, p
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
 from resnap.replay.staging import open_sink
-from resnap.replay.watching import expect_more
+from resnap.replay.watching import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from resnap.replay.scan.splits import Split
     from resnap.replay.spark.combine_tasks import Made
     from resnap.replay.spark.scan_tasks import Block, IntArray
-    from resnap.replay.watching import Watcher
     from resnap.storage.stores.s3_settings import S3Settings
 
 
@@ -75,9 +74,7 @@ class SparkRebuild:
     sink_url: str
     s3: S3Settings | None = None
     reading: Reading = field(default_factory=Reading)
-    progress: Callable[[int, int], None] | None = field(default=None)
-    """Called with (segments, bytes covered) done since the last call."""
-    watcher: Watcher | None = None
+    progress: Progress = field(default_factory=Progress)
     together: Callable[[Sequence[PartitionResult]], None] | None = None
     """Called with all results of a wave, before the first of them is given."""
     reached: frozenset[str] = frozenset()
@@ -139,7 +136,7 @@ class SparkRebuild:
                     yield result
                 else:
                     further.append((longer, result))
-                    expect_more(self.watcher, longer)
+                    self.progress.expect_plan(longer)
             waiting, before = [plan for plan, _ in further], [result for _, result in further]
 
     def _round(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> list[PartitionResult]:
@@ -158,7 +155,7 @@ class SparkRebuild:
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
         later = later_tasks(slots, len(tasks))
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
-        with watched_jobs(context, done, self.progress, self.watcher, stop) as watch:
+        with watched_jobs(context, done, self.progress, stop) as watch:
             watch.compiles = is_local_master(context.master) and first_scan_compiles(self.reading)
             blocks = self._scanned(context.parallelize(tasks, len(tasks)), block_bytes(later), done, met)
             blocks.persist(StorageLevel.DISK_ONLY)

@@ -17,11 +17,11 @@ from py4j.protocol import Py4JError
 from resnap.replay.scan.splits import TASKS_PER_SLOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyspark import Accumulator, SparkContext
 
-    from resnap.replay.watching import Phase, Watcher
+    from resnap.replay.watching import Phase, Progress
 
 INTERVAL_S: Final = 0.5
 _CANCEL_TIMEOUT_S: Final = 10
@@ -50,8 +50,7 @@ class JobWatch:
     context: SparkContext
     group: str
     done: Accumulator[int]
-    progress: Callable[[int, int], None] | None
-    watcher: Watcher | None
+    progress: Progress
     stop: threading.Event
     phase: Phase = "scanning"
     compiles: bool = False
@@ -74,17 +73,16 @@ class JobWatch:
                 cancel_jobs(self.context, self.group)
                 return
             reported = self._advance(reported)
-            if self.watcher is not None:
-                # A JVM that has died is reported where it is waited for.
-                with suppress(Py4JError, OSError):
-                    running = running_tasks(self.context, self.group)
-                    self.watcher.at_work("compiling" if self.compiles and not reported else self.phase, running)
+            # A JVM that has died is reported where it is waited for.
+            with suppress(Py4JError, OSError):
+                running = running_tasks(self.context, self.group)
+                self.progress.at_work("compiling" if self.compiles and not reported else self.phase, running)
         self._advance(reported)
 
     def _advance(self, reported: int) -> int:
         now: int = self.done.value
-        if now > reported and self.progress is not None:
-            self.progress(now // _SEGMENT - reported // _SEGMENT, now % _SEGMENT - reported % _SEGMENT)
+        if now > reported:
+            self.progress.advance(now // _SEGMENT - reported // _SEGMENT, now % _SEGMENT - reported % _SEGMENT)
         return now
 
 
@@ -92,15 +90,14 @@ class JobWatch:
 def watched_jobs(
     context: SparkContext,
     done: Accumulator[int],
-    progress: Callable[[int, int], None] | None,
-    watcher: Watcher | None,
+    progress: Progress,
     stop: threading.Event | None = None,
 ) -> Iterator[JobWatch]:
-    """Call ``progress`` with the (segments, bytes) newly added to ``done``, and ``watcher``, while jobs run.
+    """Report to ``progress`` the segments and bytes newly added to ``done``, and the phase, while jobs run.
 
     Jobs that the calling thread starts in this context belong to one group, the caller's own if it has set one. They
-    are cancelled if the context ends by an error or an interrupt, if ``stop`` is set, or if ``progress`` or ``watcher``
-    raises an error, which the context then raises, too. A task that Spark repeats may be counted twice, which is good
+    are cancelled if the context ends by an error or an interrupt, if ``stop`` is set, or if ``progress`` raises
+    an error, which the context then raises, too. A task that Spark repeats may be counted twice, which is good
     enough for a display.
     """
     group, is_ours = context.getLocalProperty(_GROUP), False
@@ -108,7 +105,7 @@ def watched_jobs(
         group, is_ours = f"resnap-{uuid4()}", True
         context.setJobGroup(group, "replay of batch headers", interruptOnCancel=True)
     stop = stop or threading.Event()
-    watch = JobWatch(context=context, group=group, done=done, progress=progress, watcher=watcher, stop=stop)
+    watch = JobWatch(context=context, group=group, done=done, progress=progress, stop=stop)
     reporter = threading.Thread(target=watch.report, name="resnap-progress", daemon=True)
     reporter.start()
     try:

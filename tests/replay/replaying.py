@@ -10,6 +10,7 @@ from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.reading import Reading
+from resnap.replay.watching import Progress
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
 from tests.replay.memory_sink import MemorySink
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 EXPIRY: Final = Expiry(DAY_MS, 600_000)
+
+
+class Done(Progress):
+    """Sums up the segments and bytes that are done."""
+
+    def __init__(self) -> None:
+        self.sums = [0, 0]
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        """Add to the sums."""
+        self.sums = [self.sums[0] + segments, self.sums[1] + size_bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.logs.log_writer import PartitionWriter
 from tests.replay.memory_sink import MemorySink
-from tests.replay.replaying import DAY_MS, HOUR_MS, planned, replayed
+from tests.replay.replaying import DAY_MS, HOUR_MS, Done, planned, replayed
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
@@ -433,10 +433,9 @@ def test_who_reads_the_headers_changes_nothing(tmp_path: Path, monkeypatch: pyte
 def test_progress_covers_every_segment_that_is_read(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, FOUR_HOURS)
     plan = planned(directory, now_ms=hour(5))
-    told: list[tuple[int, int]] = []
-    list(rebuild_locally([plan], MemorySink(), progress=lambda segments, size: told.append((segments, size))))
-    assert sum(segments for segments, _ in told) == 4
-    assert sum(size for _, size in told) == plan.bytes_in_segments
+    done = Done()
+    list(rebuild_locally([plan], MemorySink(), progress=done))
+    assert done.sums == [4, plan.bytes_in_segments]
 
 
 def test_a_snapshot_is_a_file_with_the_reported_digest(tmp_path: Path) -> None:

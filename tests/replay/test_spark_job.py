@@ -28,7 +28,7 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.sources.files import Sources
 from tests.builders import a_partition
 from tests.cases import mostly_slow
-from tests.replay.replaying import HOUR_MS, planned
+from tests.replay.replaying import HOUR_MS, Done, planned
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
@@ -244,13 +244,9 @@ def test_a_wave_without_a_waiting_caller_is_cancelled(
 @pytest.mark.spark
 def test_progress_adds_up_to_all_segments_and_bytes(session: SparkSession, tmp_path: Path) -> None:
     plans = [planned(log_dir(tmp_path / "log")["sound"], now_ms=NOW_MS, full=True)]
-    calls: list[tuple[int, int]] = []
-    engine = SparkRebuild(
-        context=session.sparkContext, sink_url=(tmp_path / "out").as_uri(), progress=lambda *done: calls.append(done)
-    )
-    list(engine.run(plans))
-    assert sum(segments for segments, _ in calls) == 9
-    assert sum(size for _, size in calls) == plans[0].bytes_in_segments
+    done = Done()
+    list(SparkRebuild(context=session.sparkContext, sink_url=(tmp_path / "out").as_uri(), progress=done).run(plans))
+    assert done.sums == [9, plans[0].bytes_in_segments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.progress import progress_of, running_tasks, watched_jobs
 from resnap.replay.spark.settings import SparkSettings
+from resnap.replay.watching import Progress
 from resnap.storage.errors import CancelledError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 300
 
 
-class Heard:
-    """What a watcher got; ``until`` has a file made once it got each of its words."""
+class Heard(Progress):
+    """What a progress got; ``until`` has a file made once it got each of its words."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Phase, int]] = []
@@ -59,7 +60,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_gets_the_phase_and_the_running_tasks_and_all_that_is_done(
+def test_a_progress_gets_the_phase_and_the_running_tasks_and_all_that_is_done(
     context: SparkContext, tmp_path: Path
 ) -> None:
     heard, done, phase = Heard(), context.accumulator(0), tmp_path / "phase"
@@ -68,11 +69,11 @@ def test_a_watcher_gets_the_phase_and_the_running_tasks_and_all_that_is_done(
     def work(number: int) -> None:
         ends_s = time.monotonic() + PATIENCE_S
         while not phase.with_name(phase.read_text()).exists():
-            assert time.monotonic() < ends_s, "the watcher does not hear of it"
+            assert time.monotonic() < ends_s, "the progress does not hear of it"
             time.sleep(0.05)
         done.add(progress_of(100 + number, ends_segment=number % 2 == 0))
 
-    with watched_jobs(context, done, heard.advance, heard) as watch:
+    with watched_jobs(context, done, heard) as watch:
         watch.compiles = True
         phase.write_text("compiling")
         context.parallelize(range(2), 2).foreach(work)
@@ -100,7 +101,7 @@ def test_jobs_are_cancelled_when_no_caller_waits_for_them_any_more(context: Spar
     worker.start()
     wait_until(lambda: running_tasks(context, group) == 2)
     context.setJobGroup(group, group, interruptOnCancel=True)
-    with pytest.raises(KeyboardInterrupt), watched_jobs(context, context.accumulator(0), None, None):
+    with pytest.raises(KeyboardInterrupt), watched_jobs(context, context.accumulator(0), Progress()):
         raise KeyboardInterrupt
     assert left.wait(PATIENCE_S)
     worker.join()
@@ -112,13 +113,13 @@ def test_jobs_are_cancelled_when_no_caller_waits_for_them_any_more(context: Spar
 @pytest.mark.spark
 def test_the_caller_s_own_group_is_kept(context: SparkContext) -> None:
     context.setJobGroup("mine", "mine")
-    with watched_jobs(context, context.accumulator(0), None, None) as watch:
+    with watched_jobs(context, context.accumulator(0), Progress()) as watch:
         context.parallelize(range(1), 1).count()
     assert watch.group == "mine"
     context._jsc.sc().listenerBus().waitUntilEmpty(PATIENCE_S * 1000)  # jobs are noted by a thread of Spark's own
     assert len(context.statusTracker().getJobIdsForGroup("mine")) == 1
     context.setLocalProperty("spark.jobGroup.id", None)
-    with watched_jobs(context, context.accumulator(0), None, None) as watch:
+    with watched_jobs(context, context.accumulator(0), Progress()) as watch:
         assert watch.group.startswith("resnap-")
     assert context.getLocalProperty("spark.jobGroup.id") is None
 
@@ -132,10 +133,10 @@ class Impatient(Heard):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkContext) -> None:
+def test_a_progress_that_raises_ends_the_jobs_with_its_own_error(context: SparkContext) -> None:
     with (
         pytest.raises(CancelledError, match="scanning"),
-        watched_jobs(context, context.accumulator(0), None, Impatient()) as watch,
+        watched_jobs(context, context.accumulator(0), Impatient()) as watch,
     ):
         context.parallelize(range(2), 2).foreach(lambda _: time.sleep(PATIENCE_S * 10))
     wait_until(lambda: running_tasks(context, watch.group) == 0)
@@ -143,9 +144,9 @@ def test_a_watcher_that_raises_ends_the_jobs_with_its_own_error(context: SparkCo
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_watcher_that_raises_is_reported_though_the_jobs_were_done(context: SparkContext) -> None:
+def test_a_progress_that_raises_is_reported_though_the_jobs_were_done(context: SparkContext) -> None:
     with (
         pytest.raises(CancelledError),
-        watched_jobs(context, context.accumulator(0), None, Impatient()) as watch,
+        watched_jobs(context, context.accumulator(0), Impatient()) as watch,
     ):
         wait_until(lambda: watch.stopped_by is not None)

@@ -12,6 +12,7 @@ from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.job import SparkRebuild
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import DISCARD
+from resnap.replay.watching import Progress
 from tests.builders import a_partition
 from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, planned
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from resnap.replay.watching import Phase
 
 
-class Sums:
+class Sums(Progress):
     """What was expected and what is done, in segments and bytes."""
 
     def __init__(self, plan: PartitionPlan) -> None:
@@ -54,7 +55,7 @@ def plan(tmp_path: Path) -> PartitionPlan:
 def test_a_second_round_is_expected_before_it_is_done(plan: PartitionPlan) -> None:
     list(rebuild_locally([plan], MemorySink()))  # makes the machine code
     sums = Sums(plan)
-    list(rebuild_locally([plan], MemorySink(), progress=sums.advance, watcher=sums))
+    list(rebuild_locally([plan], MemorySink(), progress=sums))
     assert sums.done == sums.expected
     assert sums.expected[1] > plan.bytes_in_segments > 0
     assert sums.phases == {"scanning"}
@@ -65,7 +66,7 @@ def test_a_second_round_is_expected_before_it_is_done(plan: PartitionPlan) -> No
 def test_it_is_so_on_spark_too(plan: PartitionPlan) -> None:
     sums = Sums(plan)
     with spark_context(SparkSettings(master="local[2]"), dict(os.environ)) as context:
-        job = SparkRebuild(context=context, sink_url=DISCARD, progress=sums.advance, watcher=sums)
+        job = SparkRebuild(context=context, sink_url=DISCARD, progress=sums)
         list(job.run([plan]))
     assert sums.done == sums.expected
     assert sums.expected[1] > plan.bytes_in_segments > 0
