@@ -72,8 +72,8 @@ class Asked(Request):
 
     Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
     tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what
-    `resnap scan` reads, and the last entry of every offset index: a log that ends before that has lost records. Of the
-    batches, and of what transaction indexes say of them, nothing is read, but where offsets seem to be missing.
+    `resnap scan` reads, and the last entry of every offset index with the batches that follow it, some 4 KiB: a log
+    that ends before or inside them has lost records. It also compares leader-epoch-checkpoint with the first batches.
 
     With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
     would lose, and until when. It ends with 4 if there are any, or if that is not known.

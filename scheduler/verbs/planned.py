@@ -11,7 +11,9 @@ from resnap.scheduler.job.contract import PartitionState, Told, Unread, View
 from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
+from resnap.storage.errors import DataError
 from resnap.storage.words import first_of, human_bytes, instant, some, span
+from resnap.tiering.judging.broker_blockers import lost_records
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.planner import Planned, cost_of
@@ -35,8 +37,24 @@ MOST_NAMED: Final = 3
 
 
 def would_replay(planned: Planned) -> Told[Planned]:
-    """Return the result of one partition and what would be made of it."""
-    return Told(topic_partition=planned.selected.topic_partition, state=PartitionState.PLANNED, what=planned)
+    """Return the result of one partition and what would be made of it; it is planned, too, where records are lost."""
+    faults = tuple(faults_of_files(planned))
+    return Told(
+        topic_partition=planned.selected.topic_partition,
+        state=PartitionState.PLANNED,
+        faults=faults,
+        partly_done=bool(faults),
+        what=planned,
+    )
+
+
+def faults_of_files(planned: Planned) -> Iterator[DataError]:
+    """Yield what the names and sizes of a partition's files show to be lost: no replay of the rest knows of it."""
+    inventory = planned.selected.inventory
+    lost = next(lost_records(inventory), None)
+    if lost is not None and can_be_tiered(inventory):
+        what = f"{inventory.partition.topic_partition}: {lost.reason.value}: {lost.detail}"
+        yield DataError(what, hint=lost.hint)
 
 
 def note_selection(scope: Scope, selection: Selection, context: Context) -> None:

@@ -15,7 +15,7 @@ from resnap.scheduler.job.contract import PartitionState, Result, Told, Unread, 
 from resnap.scheduler.job.reports import Identity, identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
-from resnap.scheduler.verbs.planned import beginnings_gone
+from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
 from resnap.storage.errors import DataError
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
 from resnap.tiering.installing.installation import Replace, replace_flags
@@ -46,13 +46,14 @@ class Rebuilt(Result):
     def of(cls, replayed: Replayed, *, counts: bool = True) -> Self:
         """Return the result of a replay; ``counts`` is whether it did some work."""
         result, unchanged = replayed.result, replayed.planned.still_valid
+        faults = (*_faults(result), *faults_of_files(replayed.planned))
         made = any(one.outcome is Outcome.REBUILT for one in result.boundaries)
         is_whole = result.error is None and all(one.outcome is Outcome.REBUILT for one in result.boundaries)
         done = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
         return cls(
             topic_partition=result.topic_partition,
-            state=done if is_whole else PartitionState.FAILED,
-            faults=tuple(_faults(result)),
+            state=done if is_whole and not faults else PartitionState.FAILED,
+            faults=faults,
             warnings=tuple(_warnings(replayed)),
             partly_done=counts and (made or bool(unchanged)),
             replayed=replayed,

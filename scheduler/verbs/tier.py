@@ -179,7 +179,8 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
     for order in left.orders:
         to_ship = {segment.base_offset for segment in order.left.candidates.segments}
         bad = [one for one in _unfit(order, starts, work.planner) if one.base_offset in to_ship]
-        others += len(to_ship.difference(one.base_offset for one in bad))
+        stop = min((one.base_offset for one in bad if one.reason is Reason.DAMAGED), default=None)
+        others += sum(stop is None or one < stop for one in to_ship.difference(one.base_offset for one in bad))
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)

@@ -38,7 +38,7 @@ STOPPED: Final = {
 """Topics of which a broker tiers no more than what lies below the blocker."""
 UNREADABLE: Final = {
     "odd-index": "index-unusable", "odd-timeindex": "index-unusable", "no-bytes": "damaged", "short-log": "damaged",
-    "no-first-log": "damaged", "no-last-log": "damaged", "short-last-log": "damaged",
+    "no-first-log": "damaged", "no-last-log": "damaged", "short-last-log": "damaged", "cut-log": "damaged",
 }  # fmt: skip
 """Topics that a broker tiers, and that no consumer can read completely afterwards."""
 FORGOTTEN: Final = ("no-first-log", "no-last-log", "short-last-log")
@@ -103,6 +103,7 @@ def damage(data: Path) -> None:
     os.truncate(third("no-bytes", "log"), 0)
     short = third("short-log", "log")
     os.truncate(short, batch_positions(short)[2])
+    os.truncate(third("cut-log", "log"), third("cut-log", "log").stat().st_size - 7)
     for name, number in (("no-first-log", 0), ("no-last-log", -1)):
         file_at(data / f"{name}-0", bases(data / f"{name}-0")[number], "log").unlink()
     last = file_at(data / "short-last-log-0", bases(data / "short-last-log-0")[-1], "log")

@@ -222,3 +222,16 @@ def test_with_one_method_of_kafka_repaired_nothing_is_lost_but_what_remote_snaps
 
     with lost_state(kafka, tmp_path / "empty", before_replica=empty_all) as lost:
         assert replicas(lost).code == 4, "remote snapshots are live state now, and these are empty"
+
+    def empty_and_repair(remote: Path) -> None:
+        empty_all(remote)
+        how = ("--no-other-writers", "--engine", "local", "--output", "json")
+        made = command("repair", remote.as_uri(), "--topic", TOPIC, *how)
+        assert (made.code, made.document["summary"]["snapshots"] > 0) == (0, True), made.err
+
+    with lost_state(kafka, tmp_path / "mended", before_replica=empty_and_repair) as lost:
+        assert replicas(lost).code == 0, "a follower takes its state from what is repaired"
+        before = lost.read()
+        lost.lead(lost.follower)
+        assert lost.read() == before
+        assert lost.sent_again(lost.follower) == lost.batch_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from typing import TYPE_CHECKING
@@ -113,6 +114,84 @@ def test_a_log_that_ends_before_its_offset_index_does_is_damage(command: Resnap,
         assert [one["reason"] for one in row["blockers"]] == ["damaged"]
         log.write_bytes(whole)
         index.write_bytes(entries)
+
+
+@pytest.mark.parametrize("left", [-5, 30, 20])
+@pytest.mark.parametrize("has_entries", [True, False])
+def test_a_closed_log_that_ends_inside_its_last_batch_is_damage(
+    command: Resnap, ready_log: Path, left: int, *, has_entries: bool
+) -> None:
+    partition = ready_log / "payments-0"
+    base, active = bases(partition)[1], bases(partition)[-1]
+    log, index = file_at(partition, base, "log"), file_at(partition, base, "index")
+    if not has_entries:
+        index.write_bytes(b"")
+    last, size_bytes = batch_positions(log)[-1], log.stat().st_size
+    assert index.stat().st_size % 8 == 0
+    assert command("check", ready_log).code == 0
+    cut = last + left if left > 0 else size_bytes + left
+    os.truncate(log, cut)
+    ran = command("check", ready_log, "--output", "json")
+    [row] = ran.document["topics"]
+    [blocker] = row["blockers"]
+    assert (ran.code, blocker["reason"], blocker["baseOffset"], row["warnings"]) == (4, "damaged", base, [])
+    assert f"ends at byte {cut}, inside the batch that begins at byte {last}" in blocker["detail"]
+    with log.open("ab") as file:
+        file.truncate(last)
+        file.write(bytes(64))  # as of a file that was made too large: it is read as the end
+    [row] = command("check", ready_log, "--output", "json").document["topics"]
+    assert (row["blockers"], [one["reason"] for one in row["warnings"]]) == ([], ["missing-offsets"])
+    os.truncate(file_at(partition, active, "log"), file_at(partition, active, "log").stat().st_size - 5)
+    assert command("check", ready_log).code == 0, "a broker that starts cuts off the end of the active one"
+
+
+@pytest.mark.parametrize("which", [0, 2, -1])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_log_that_is_gone_or_empty_is_damage_to_every_command(
+    command: Resnap, ready_log: Path, tmp_path: Path, which: int, *, is_gone: bool
+) -> None:
+    partition = ready_log / "payments-0"
+    log = file_at(partition, bases(partition)[which], "log")
+    is_active = which == -1
+    log.unlink() if is_gone else log.write_bytes(b"")
+    store, how = (tmp_path / "store").as_uri(), ("--engine", "local", "--output", "json")
+    runs = {
+        "check": command("check", ready_log, "--output", "json"),
+        "plan": command("plan", ready_log, "--boundaries", "all", "--output", "json"),
+        "dry run": command("tier", ready_log, "--to", store, "--dry-run", *how),
+        "tier": command("tier", ready_log, "--to", store, *how),
+        "regenerate": command("regenerate", ready_log, "--boundaries", "all", "--into", tmp_path / "made", *how),
+        "verify": command("verify", ready_log, *how),
+    }
+    codes = {name: ran.code for name, ran in runs.items()}
+    [seen] = command("scan", ready_log, "--output", "json").document["partitions"]
+    if is_active and not is_gone:
+        assert set(codes.values()) == {0}, "a segment that was just begun"
+        return
+    assert codes == {"check": 4, "plan": 3, "dry run": 1, "tier": 1, "regenerate": 3, "verify": 1}
+    assert (seen["verdict"], seen["brokerStops"]["reason"]) == ("blocked", "damaged")
+    [blocker] = runs["check"].document["topics"][0]["blockers"]
+    assert blocker["reason"] == "damaged"
+    for name in codes.keys() - {"check"}:
+        assert runs[name].error["message"].startswith(f"payments-0: damaged: {blocker['detail']}"), name
+    [row] = runs["tier"].document["partitions"]
+    assert {one["reason"] for one in row["refused"]} == {"damaged", "active-segment"}
+    assert not list((tmp_path / "store").rglob("*.manifest"))
+
+
+def test_damage_beside_missing_offsets_is_not_called_compaction(
+    command: Resnap, ready_log: Path, tmp_path: Path
+) -> None:
+    partition = ready_log / "payments-0"
+    base = bases(partition)[2]
+    for suffix in ("log", "index", "timeindex", "snapshot", "txnindex"):
+        path = file_at(partition, base, suffix)
+        if path.exists():
+            path.rename(file_at(partition, base - 20, suffix))  # the batches of the segment below cross its end now
+    ran = command("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    [row] = ran.document["partitions"]
+    assert (ran.code, {one["reason"] for one in row["refused"]}) == (1, {"damaged", "active-segment"})
+    assert "expected rising offsets" in ran.error["message"]
 
 
 def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknown(

@@ -9,9 +9,10 @@ import pytest
 
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.sources.files import PLAIN
-from resnap.tiering.judging.broker_blockers import broker_blockers
+from resnap.tiering.judging.broker_blockers import broker_blockers, lost_records
 from resnap.tiering.judging.broker_start import broker_start, damage_in_files
-from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.inventory import take_inventory, take_partition_inventory
 from resnap.tiering.judging.refusal import Reason
 from tests.scheduler.files import file_at
 
@@ -112,3 +113,38 @@ def test_offsets_that_are_missing_between_two_segments_are_named(tmp_path: Path)
     (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
     assert (refusal.base_offset, refusal.reason) == (20, Reason.MISSING_OFFSETS)
     assert "offsets 30 to 39 are missing" in refusal.detail
+
+
+@pytest.mark.parametrize("more", [b"\7" * 100, struct.pack(">qiiBIhi", 39, 88, 0, 2, 0, 0, 0).ljust(100, b"\1")])
+def test_what_follows_the_last_batch_of_a_closed_log_is_damage_unless_it_is_zeros(tmp_path: Path, more: bytes) -> None:
+    path = a_log(tmp_path)
+    log = file_at(path, 30, "log")
+    whole = log.read_bytes()
+    log.write_bytes(whole + bytes(100))
+    assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []
+    log.write_bytes(whole + more)
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (30, Reason.DAMAGED)
+    assert f"goes on at byte {len(whole)} with what is no batch" in refusal.detail
+
+
+def test_an_emptied_offset_index_of_a_large_log_shows_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "payments-0"
+    path.mkdir()
+    batches = (struct.pack(">qiiBIhi", number, BATCH_BYTES - 12, 0, 2, 0, 0, 0) for number in range(1_000))
+    file_at(path, 0, "log").write_bytes(b"".join(batch.ljust(BATCH_BYTES, b"\1") for batch in batches))
+    file_at(path, 0, "index").write_bytes(b"")
+    file_at(path, 2_000, "log").write_bytes(b"")
+    assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []
+
+
+def test_a_log_without_a_byte_is_damage_but_where_a_cleaner_may_have_left_it(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 30, "log").write_bytes(b"")
+    for expected in (Reason.DAMAGED, Reason.MISSING_OFFSETS):
+        inventory = take_partition_inventory(load_partition_dir(path))
+        refused = {one.reason for one in before_replay(inventory, high_watermark=90).refusals}
+        assert (Reason.DAMAGED in refused) == (expected is Reason.DAMAGED)
+        found = (*lost_records(inventory), *damage_in_files(inventory.partition, PLAIN))
+        assert [(one.base_offset, one.reason) for one in found] == [(30, expected)]
+        file_at(path, 30, "index").write_bytes(b"")

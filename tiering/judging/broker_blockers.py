@@ -3,16 +3,17 @@
 A broker checks little before it copies a segment: it requires leader epochs, then the producer snapshot, and stops at
 the last stable offset. It copies any other damage unchanged. If the copy cannot be read, and the broker then deletes
 its local segment, tiering is as good as stopped, so that is a blocker, too: an offset or time index whose size is not a
-multiple of its entries, and a segment that has lost records: it is empty, ends before its offset index does, or is
-missing although its index exists. What a broker does before it tiers anything is in ``broker_start``. The rules were
-observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_check.py``, ``tests/kafka/test_damaged_topics.py``).
+multiple of its entries, and a segment that has lost records: it is empty, ends before its offset index does or inside
+its last batch, or is missing although its index exists. What a broker does before it tiers anything is in
+``broker_start``. The rules were observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_check.py``,
+``tests/kafka/test_damaged_topics.py``).
 
 Source: ``RemoteLogManager.RLMCopyTask``, ``RemoteIndexCache``; KAFKA-15195.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -112,7 +113,7 @@ def broker_blockers(
     if not inventory.partition.segments:
         return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
     in_files = tuple(in_files)
-    refusals = [*_gone_at_the_ends(inventory), *start.refusals, *_above_log_end(inventory)]
+    refusals = [*start.refusals, *_above_log_end(inventory)]
     refusals += [one for one in in_files if one.reason is not Reason.MISSING_OFFSETS]
     if inventory.partition.stray is not None:
         stray = why_stray(inventory.partition.stray)
@@ -125,6 +126,7 @@ def broker_blockers(
     for boundary in tried:
         is_committed = high_watermark is None or boundary.offset <= high_watermark
         refusals += _refusals(boundary, inventory, hanging if is_committed else None, start)
+    refusals += lost_records(inventory, remote_end_offset or 0)
     first: dict[Reason, Refusal] = {}
     for refusal in sorted(refusals, key=attrgetter("base_offset")):
         first.setdefault(refusal.reason, refusal)
@@ -265,9 +267,6 @@ def _refusals(
             f"a broker that starts puts {swapped} in the place of the segment, and deletes the snapshot at its base"
         )
         yield refuse(segment, Reason.DIRECTORY_BUSY, detail)
-    gone = next((one for one in inventory.partition.without_log if segment.base_offset < one < boundary.offset), None)
-    if gone is not None:
-        yield refuse(segment, Reason.DAMAGED, _has_gone(inventory, gone))
     yield from _damage(segment)
 
 
@@ -293,27 +292,44 @@ def _above_log_end(inventory: PartitionInventory) -> Iterator[Refusal]:
         yield refuse(partition.segments[0], Reason.DAMAGED, f"{detail}: a broker that starts deletes all its segments")
 
 
-def _gone_at_the_ends(inventory: PartitionInventory) -> Iterator[Refusal]:
-    """Yield the first and last segments whose log is missing; leader epochs show whether the log began below."""
+def lost_records(inventory: PartitionInventory, remote_end_offset: int = 0) -> Iterator[Refusal]:
+    """Yield the segments, by base offset, whose records are not here though the files around them are.
+
+    A log has no byte, or is missing, where its index is; leader epochs show whether the log began with the first one.
+    Where a cleaner leaves no byte, the index has none. Nothing is looked for below the log start and
+    ``remote_end_offset``.
+    """
     partition, known_from = inventory.partition, inventory.leader_epochs.checkpointed_from
     if not partition.segments:
         return
+    read_from = max(partition.log_start_offset, remote_end_offset)
     first, last = partition.segments[0].base_offset, partition.segments[-1].base_offset
-    for offset in partition.without_log:
-        is_first = offset < first and known_from is not None and known_from <= offset
-        if (is_first or offset > last) and partition.is_local(offset):
-            yield Refusal(
-                base_offset=offset,
-                next_base_offset=first if is_first else None,
-                reason=Reason.DAMAGED,
-                detail=_has_gone(inventory, offset),
-                hint=HINTS[Reason.DAMAGED],
-            )
+    gone = [one for one in partition.without_log if partition.is_local(one)]
+    if gone and gone[0] < first and known_from is not None and known_from <= gone[0]:
+        yield _has_gone(inventory, gone[0], first)
+    for segment in partition.segments:
+        end = segment.next_base_offset
+        if end is None or end <= read_from or not partition.is_local(segment.base_offset):
+            continue
+        if segment.size_bytes == 0 and segment.index_bytes:
+            lost = "the records of its offsets are lost here, and brokers ship it all the same"
+            yield refuse(segment, Reason.DAMAGED, f"{segment.path} is empty: {lost}")
+        between = next((one for one in gone if segment.base_offset < one < end), None)
+        if between is not None:
+            yield replace(_has_gone(inventory, between, end), base_offset=segment.base_offset)
+    if gone and gone[-1] > last:
+        yield _has_gone(inventory, gone[-1], None)
 
 
-def _has_gone(inventory: PartitionInventory, offset: int) -> str:
+def _has_gone(inventory: PartitionInventory, offset: int, next_base_offset: int | None) -> Refusal:
     detail = f"the log of the segment at offset {offset} is missing from {inventory.partition.path}, where its index is"
-    return f"{detail}: its records are lost here"
+    return Refusal(
+        base_offset=offset,
+        next_base_offset=next_base_offset,
+        reason=Reason.DAMAGED,
+        detail=f"{detail}: its records are lost here",
+        hint=HINTS[Reason.DAMAGED],
+    )
 
 
 def _without_segments(partition: PartitionDir) -> Refusal:
@@ -327,10 +343,7 @@ def _without_segments(partition: PartitionDir) -> Refusal:
 
 
 def _damage(segment: Segment) -> Iterator[Refusal]:
-    """Yield the damage that the sizes of a segment's files show."""
-    if segment.size_bytes == 0:
-        lost = "the records of its offsets are lost here, and brokers ship it all the same"
-        yield refuse(segment, Reason.DAMAGED, f"{segment.path} is empty: {lost}")
+    """Yield the damage that the sizes of a segment's indexes show."""
     for suffix, size_bytes, entry in (
         ("index", segment.index_bytes, OFFSET_ENTRY.size),
         ("timeindex", segment.timeindex_bytes, TIME_ENTRY.size),

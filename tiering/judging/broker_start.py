@@ -13,10 +13,10 @@ Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegme
 
 Damage inside the files of local segments that their sizes do not show, found by one small read for most of them.
 
-``check`` alone reads this; scheduled scans open no index. A log that ends before its offset index does has lost
-records, and so has one whose last batch ends before the next segment begins, unless it was compacted once. The end of a
-log is read only where the index leaves more offsets to it than its bytes would hold; a time index only where it has
-more entries than the offset index allows.
+``check`` and dry runs alone read this; scheduled scans open no index. A log that ends before its offset index does, or
+inside its last batch, has lost records, and so has one whose last batch ends before the next segment begins, unless it
+was compacted once. So of each closed log what follows the last entry of its index is read, some 4 KiB; of a time index
+something only where it has more entries than the offset index allows.
 
 Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``; ``LogSegment.append``.
 """
@@ -253,10 +253,11 @@ _BATCH_START: Final = struct.Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, checksum, attributes and last offset delta of a batch."""
 _LOG_OVERHEAD: Final = 12
 _FIRST_MAGIC_WITH_HEADER: Final = 2
-_MOST_BATCHES: Final = 1_000
-"""Batches that are passed over at the end of a log: more follow no entry of an index."""
-_DENSER: Final = 2
-"""How many times as many offsets the end of a log may have for its bytes as its beginning."""
+_MOST_BLOCKS: Final = 100
+"""Blocks of headers that are read at the end of a log: more follow no entry of an index."""
+_BLOCK_BYTES: Final = 8_192
+"""As many bytes as batches without an entry of an index have, and one more batch."""
+_LOST: Final = "records are lost here, and brokers ship it all the same"
 
 
 def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
@@ -310,9 +311,9 @@ def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Ref
 def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool) -> Iterator[Refusal]:
     """Judge a segment by the last entry of its offset index; one that is filled up with zeros shows nothing."""
     index, size_bytes = segment.sibling("index"), segment.index_bytes
-    if not size_bytes or size_bytes % OFFSET_ENTRY.size:
+    if size_bytes is None or size_bytes % OFFSET_ENTRY.size:
         return
-    last = sources.read_range(index, size_bytes - OFFSET_ENTRY.size, size_bytes)
+    last = sources.read_range(index, size_bytes - OFFSET_ENTRY.size, size_bytes) if size_bytes else b""
     relative_offset, position = OFFSET_ENTRY.unpack(last) if len(last) == OFFSET_ENTRY.size else (0, 0)
     if relative_offset < 0 or position < 0:
         yield _unusable(segment, f"{index} ends with an entry of offset {relative_offset} and position {position}")
@@ -321,32 +322,57 @@ def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool)
         is_named = not now_bytes and segment.next_base_offset is not None  # its size shows closed ones without a byte
         if now_bytes <= position and not is_named:
             detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at"
-            lost = "records are lost here, and brokers ship it all the same"
-            yield refuse(segment, Reason.DAMAGED, f"{detail} {position}: {lost}")
-    elif position and not may_have_gaps and segment.next_base_offset is not None:
-        left = segment.next_base_offset - segment.base_offset - relative_offset - 1
-        if left > 1 + _DENSER * (segment.size_bytes - position) * relative_offset / position:
-            yield from _by_last_batch(segment, position, segment.next_base_offset, sources)
+            yield refuse(segment, Reason.DAMAGED, f"{detail} {position}: {_LOST}")
+    elif segment.next_base_offset is not None and (position or not size_bytes):
+        found = _by_last_batch(segment, relative_offset, position, segment.next_base_offset, sources)
+        if found is not None and (found.reason is Reason.DAMAGED or not may_have_gaps):
+            yield found
 
 
-def _by_last_batch(segment: Segment, position: int, next_base_offset: int, sources: Sources) -> Iterator[Refusal]:
-    """Yield the offsets that are missing between the last batch, at or after ``position``, and the next segment."""
-    end = next_base_offset
-    for _ in range(_MOST_BATCHES):
-        head = sources.read_range(segment.path, position, position + _BATCH_START.size)
-        if len(head) < _BATCH_START.size:
-            return
-        base_offset, length, _, magic, _, _, last_offset_delta = _BATCH_START.unpack(head)
-        position += _LOG_OVERHEAD + length
-        if magic < _FIRST_MAGIC_WITH_HEADER or length <= 0 or position > segment.size_bytes:
-            return
-        if position == segment.size_bytes:
+def _by_last_batch(
+    segment: Segment, relative_offset: int, position: int, next_base_offset: int, sources: Sources
+) -> Refusal | None:
+    """Return what the last batch of a closed segment, at or after ``position``, shows to be missing; None if nothing.
+
+    That is the end of the batch itself, or the offsets between it and the next segment. At ``position`` is the batch of
+    ``relative_offset``.
+    """
+    end, begins = segment.base_offset + relative_offset, None
+    for _ in range(_MOST_BLOCKS):
+        at, block = position, sources.read_range(segment.path, position, position + _BLOCK_BYTES)
+        while len(head := block[position - at : position - at + _BATCH_START.size]) == _BATCH_START.size and any(head):
+            base_offset, length, _, magic, _, _, last_offset_delta = _BATCH_START.unpack(head)
+            is_one = magic == _FIRST_MAGIC_WITH_HEADER and segment.base_offset <= base_offset < next_base_offset
+            is_risen = begins is None or base_offset >= end
+            if not is_one or length <= 0 or not is_risen:
+                is_damage = begins is not None and magic >= _FIRST_MAGIC_WITH_HEADER
+                return _without_batch(segment, position) if is_damage else None
+            begins, position = position, position + _LOG_OVERHEAD + length
+            if position > segment.size_bytes:
+                return _cut_inside(segment, begins)
             end = base_offset + last_offset_delta + 1
+        rest = block[position - at :]
+        if at + len(block) >= segment.size_bytes or (rest and not any(rest)):  # as of a file that was made too large
             break
-    if end < next_base_offset:
-        detail = f"offsets {end} to {next_base_offset - 1} are missing after {segment.path}, lost or compacted away"
-        both = "brokers tier the segments around them, and `resnap tier` refuses the partition"
-        yield refuse(segment, Reason.MISSING_OFFSETS, f"{detail}: {both}")
+    else:
+        return None
+    if any(block[position - at :]):
+        return _cut_inside(segment, position)
+    if end >= next_base_offset:
+        return None
+    detail = f"offsets {end} to {next_base_offset - 1} are missing after {segment.path}, lost or compacted away"
+    both = "brokers tier the segments around them, and `resnap tier` refuses the partition"
+    return refuse(segment, Reason.MISSING_OFFSETS, f"{detail}: {both}")
+
+
+def _without_batch(segment: Segment, position: int) -> Refusal:
+    detail = f"{segment.path} goes on at byte {position} with what is no batch of its offsets"
+    return refuse(segment, Reason.DAMAGED, f"{detail}: brokers ship it all the same")
+
+
+def _cut_inside(segment: Segment, position: int) -> Refusal:
+    detail = f"{segment.path} ends at byte {segment.size_bytes}, inside the batch that begins at byte {position}"
+    return refuse(segment, Reason.DAMAGED, f"{detail}: {_LOST}")
 
 
 def _by_time_index(segment: Segment, sources: Sources) -> Iterator[Refusal]:

@@ -1,9 +1,10 @@
 """Decides which segments may be shipped, and gives the others a reason and a next step.
 
 It decides twice. ``before_replay`` uses the directory: which segment is active, the high watermark, the log start,
-compaction, files of a change in progress. ``after_replay`` adds what only the batches show: damage, input that Kafka
-itself refuses, and the last stable offset, which is the smaller of the high watermark and the first offset of the
-oldest transaction without a marker. Every segment of a partition is either eligible, or refused once.
+compaction, files of a change in progress, missing or empty logs. ``after_replay`` adds what only the batches show:
+damage, input that Kafka itself refuses, and the last stable offset, which is the smaller of the high watermark and the
+first offset of the oldest transaction without a marker. Every segment of a partition is either eligible, or refused
+once.
 
 ``broker_blockers`` has the rules of a stock broker.
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import packed
-from resnap.tiering.judging.broker_blockers import no_epoch, why_compacted, why_stray
+from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
 from resnap.tiering.judging.refusal import Reason, Refusal, first_blocking, refuse
 
@@ -175,6 +176,9 @@ def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _F
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
         return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
+    lost = next(lost_records(inventory), None)
+    if lost is not None:
+        return _Found(Reason.DAMAGED, lost.detail)
     if high_watermark is None:
         return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")
     return None
@@ -203,6 +207,8 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
 def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
     if not result.lacks_records:
         return None
+    if result.error is not None:  # no cleaner leaves what cannot be read
+        return _blind(blind_outcome(result.error), str(result.error), result)
     detail = "offsets or records are missing: they were compacted away or lost"
     if inventory.compaction is Compaction.NOT_COMPACTED:
         # Batches that the cleaner removed before the topic's policy was changed would be needed: no snapshot that a

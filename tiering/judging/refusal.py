@@ -31,7 +31,7 @@ class Reason(StrEnum):
     ABOVE_LAST_STABLE_OFFSET = "above-last-stable-offset"
     """It ends above the first offset of the oldest transaction without a marker."""
     DAMAGED = "damaged"
-    """This segment, or one below it that its snapshot depends on, is not what Kafka writes."""
+    """This segment, or one that its snapshot depends on, is not what Kafka writes, or a log is gone or empty."""
     UNREADABLE = "unreadable"
     """The same could not be read: permission, a disk that failed, too many open files, or the file has gone."""
     INVALID_TXN_STATE = "invalid-txn-state"
