@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from resnap.replay.results import partition_result
+from resnap.replay.results import Outcome, partition_result
+from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import FormatError, StalePlanError, UsageError
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
@@ -164,8 +165,8 @@ class Planner:
     """Results of earlier runs; None for runs that find out everything themselves."""
     asked: Asked = RULES_ALONE
     """Which of the rules a flag asks for."""
-    on_state: Callable[[TopicPartition, int, int], None] = _ignore
-    """Is called with partition, boundary and number of producers of each snapshot that a replay has made."""
+    on_state: Callable[[TopicPartition, int, int, str | None], None] = _ignore
+    """Is called with partition, boundary, number of producers and place of each snapshot that a replay has made."""
 
     @property
     def _sources(self) -> Sources:
@@ -278,7 +279,7 @@ class Planner:
         by_partition = {p.selected.topic_partition: p for p in planned}
         for one in planned:
             for known in one.still_valid:
-                self.on_state(one.selected.topic_partition, known.offset, known.entries)
+                self.on_state(one.selected.topic_partition, known.offset, known.entries, None)
             if one.is_settled:
                 yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
 
@@ -288,13 +289,17 @@ class Planner:
         left = [p.plan for p in planned if not p.is_settled]
         for_all = None if together is None else lambda results: together([replayed(one) for one in results])
         for result in self.engine.replay(left, sink_url, progress, together=for_all):
-            self.saw(result)
+            self.saw(result, by_partition[result.topic_partition].plan, sink_url)
             yield replayed(result)
 
-    def saw(self, result: PartitionResult) -> None:
-        """Report the states that a replay has found."""
+    def saw(self, result: PartitionResult, plan: PartitionPlan, sink_url: str) -> None:
+        """Report the states that a replay has found, and written to ``sink_url``, or compared with what is there."""
+        there = {one.offset: one.existing for one in plan.boundaries if sink_url == DISCARD}
         for boundary in result.boundaries:
-            self.on_state(result.topic_partition, boundary.offset, boundary.entries)
+            made = there.get(boundary.offset)
+            if sink_url != DISCARD and boundary.outcome is Outcome.REBUILT:
+                made = f"{sink_url}/{snapshot_key(result.topic_partition, boundary.offset)}"
+            self.on_state(result.topic_partition, boundary.offset, boundary.entries, made)
 
     def scan_costs(self, inventory: PartitionInventory, start: BrokerStart) -> tuple[Cost, Cost]:
         """Return what making the lost boundaries costs as of now, and with each as of its roll.

@@ -198,7 +198,7 @@ class StoredSnapshots:
         )
         by_partition = {plan.topic_partition: plan for plan in plans}
         for result in results:
-            self.check.planner.saw(result)
+            self.check.planner.saw(result, by_partition[result.topic_partition], self.check.sink)
             torn = self._torn(by_partition[result.topic_partition], result)
             if torn is not None:
                 self.check.unreadable[torn] = result.topic_partition

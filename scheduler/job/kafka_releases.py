@@ -85,10 +85,8 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
     )
     entries = None if newest is None else entries_in(newest.size_bytes)
     expired_ms: int | None = None
-    if newest is not None and entries is not None and entries > MOST_READABLE_ENTRIES:
-        with suppress(FormatError, LogDirError, *GONE):
-            found = read_snapshot_array(sources.read(newest.path), newest.offset)
-            expired_ms = excess_active_ms(found["timestamp"]) + expiration_ms
+    if newest is not None and entries is not None:
+        expired_ms = excess_expired_ms(newest.path, entries, sources, expiration_ms)
     return Facts(
         retention_bytes=None if live is None else live.retention_bytes,
         partition_bytes=tuple(sum(segment.size_bytes for segment in directory.segments) for directory in directories),
@@ -96,6 +94,19 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
         entries=entries,
         expired_ms=expired_ms,
     )
+
+
+def excess_expired_ms(snapshot: str, entries: int, sources: Sources, expiration_ms: int) -> int | None:
+    """Return when so many producers of a snapshot will have expired that brokers read it, if they stay idle.
+
+    None if brokers read it now, or if it cannot be read here.
+    """
+    if entries > MOST_READABLE_ENTRIES:
+        with suppress(FormatError, LogDirError, *GONE):
+            found = read_snapshot_array(sources.read(snapshot))
+            if len(found) > MOST_READABLE_ENTRIES:
+                return excess_active_ms(found["timestamp"]) + expiration_ms
+    return None
 
 
 def faults_of(

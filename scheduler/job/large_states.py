@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.job.kafka_releases import releases_of
+from resnap.scheduler.job.kafka_releases import excess_expired_ms, releases_of
 from resnap.scheduler.settings.running_cluster import connect
 from resnap.storage.errors import ResnapError
+from resnap.storage.sources.files import PLAIN
 from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.sources.files import Sources
 
 
 @dataclass(slots=True)
@@ -27,19 +29,23 @@ class LargeStates:
 
     settings: Settings
     warn: Callable[[str], None]
+    sources: Sources = PLAIN
+    """Reads the snapshots."""
     _said: set[TopicPartition] = field(default_factory=set)
     _releases: tuple[Release, ...] | None = None
 
-    def look(self, topic_partition: TopicPartition, offset: int, entries: int) -> None:
-        """Warn, once for each partition, where the snapshot at ``offset`` has many producers."""
+    def look(self, topic_partition: TopicPartition, offset: int, entries: int, path: str | None = None) -> None:
+        """Warn, once for each partition, where the snapshot at ``offset``, which may lie at ``path``, has many."""
         if entries < MANY_ENTRIES or topic_partition in self._said:
             return
         self._said.add(topic_partition)
-        self.warn(self.judged(f"{topic_partition}: the snapshot at {offset}", entries))
+        self.warn(self.judged(f"{topic_partition}: the snapshot at {offset}", entries, path))
 
-    def judged(self, snapshot: str, entries: int) -> str:
-        """Return what brokers do to a snapshot of many producers."""
-        unreadable = unreadable_snapshot(entries, self.releases())
+    def judged(self, snapshot: str, entries: int, path: str | None = None) -> str:
+        """Return what brokers do to a snapshot of many producers, and until when, if it lies at ``path``."""
+        expiration_ms = self.settings.expiration_ms
+        until_ms = None if path is None else excess_expired_ms(path, entries, self.sources, expiration_ms)
+        unreadable = unreadable_snapshot(entries, self.releases(), until_ms)
         if unreadable is not None:
             return f"{snapshot} would be deleted by a broker that loads it: {unreadable} (see {PAGE})"
         from_here = "" if entries > MOST_READABLE_ENTRIES else f"at more than {MOST_READABLE_ENTRIES:,}, "

@@ -72,11 +72,12 @@ def planner_of(
     """
     if rules is not None:
         _refuse_later(rules, context.clock)
+    engine = context.engine(ahead=replays)
     planner = Planner(
         rules=rules or rules_of(context.settings, context.clock),
-        engine=context.engine(ahead=replays),
+        engine=engine,
         asked=_asked(context.settings),
-        on_state=LargeStates(context.settings, context.warn).look,
+        on_state=LargeStates(context.settings, context.warn, engine.reading.sources).look,
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
 

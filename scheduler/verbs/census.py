@@ -107,7 +107,8 @@ class ProducerCounter:
                 return self._result(selected, error=error)
             return str(error)
         if newest is not None:
-            self.planner.on_state(selected.topic_partition, newest, entries_in(partition.snapshots[-1].size_bytes))
+            last = partition.snapshots[-1]
+            self.planner.on_state(selected.topic_partition, newest, entries_in(last.size_bytes), last.path)
         return self._result(selected, census, "snapshot", newest)
 
     def _of_replays(self, lacking: list[tuple[SelectedPartition, str]], context: Context) -> Iterator[Counted]:

@@ -173,7 +173,7 @@ def restored(
     disk: Disk | None = None,
     replacing: Callable[[Scope], AbstractContextManager[Mapping[str, Replaced]]] | None = None,
     copying: Callable[[Collection[str], Collection[Path]], AbstractContextManager[Copier]] | None = None,
-    on_state: Callable[[TopicPartition, int, int], None] = lambda *_: None,
+    on_state: Callable[[TopicPartition, int, int, str], None] = lambda *_: None,
 ) -> Iterator[Result]:
     """Yield the results of a run.
 
@@ -202,7 +202,7 @@ def restored(
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)
     for one in selected.partitions:
         for snapshot in one.inventory.partition.snapshots:
-            on_state(one.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes))
+            on_state(one.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes), snapshot.path)
     unknown = request.topic_ids.keys() - {one.topic_partition.topic for one in selected.partitions}
     if unknown and not selected.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",

@@ -68,8 +68,8 @@ class Asked(Request):
     Also what a replay would read: READ NOW for brokers that load the snapshots now, READ ROLL with `--as-of roll`.
 
     Reads file names, sizes and the small files beside the segments; of segments that the leader-epoch checkpoint does
-    not cover, the first batch header of a few. It opens no offset index, so that a log that ends before its index does
-    shows in `resnap check` alone.
+    not cover, the first batch header of a few. It opens no offset index, and no other log: that a log ends before its
+    index does, or that leader-epoch-checkpoint contradicts the batches, shows in `resnap check` alone.
     """
 
     exit_code: Annotated[
@@ -167,7 +167,7 @@ def _scan(
     cost_now, cost_roll = planner.scan_costs(selected.inventory, start)
     judged = planner.judge(selected, high_watermark, start)
     for snapshot in selected.inventory.partition.snapshots[-1:]:
-        planner.on_state(selected.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes))
+        planner.on_state(selected.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes), snapshot.path)
     return PartitionScan(
         selected=selected,
         blockers=judged.blockers,

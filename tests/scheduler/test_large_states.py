@@ -13,6 +13,7 @@ from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_array_bytes
 from resnap.storage.words import instant
 from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES
 from tests.cases import each
@@ -76,18 +77,35 @@ def test_the_release_decides_what_is_said_of_many_producers_once_for_each_partit
     assert said in warned[0]
 
 
+@pytest.mark.parametrize("version", ["4.4.0", None])
+def test_until_when_is_said_where_the_snapshot_can_be_read(version: str | None, tmp_path: Path) -> None:
+    entries = np.zeros(PRODUCERS + 1, ENTRY_DTYPE)
+    entries["producer_id"] = np.arange(len(entries))
+    entries["timestamp"] = 1_700_000_000_000 + 60_000 * np.arange(len(entries))[::-1]
+    path = tmp_path / "00000000000000000007.snapshot"
+    path.write_bytes(snapshot_array_bytes(entries))
+    until = f"will have by {instant(1_700_000_060_000 + DEFAULT_EXPIRATION_MS)}"
+    for place, is_said in ((str(path), True), (str(tmp_path / "gone"), False), (None, False)):
+        warned: list[str] = []
+        states = LargeStates(Settings(kafka_version=version), warned.append)
+        states.look(TopicPartition("big", 0), 7, len(entries), place)
+        assert ("2 of them must expire first" in warned[0], until in warned[0]) == (True, is_said), warned
+
+
 @pytest.mark.slow
 def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_path: Path) -> None:
     log_dir, staged = write_log(tmp_path / "data"), tmp_path / "staged"
     made = command("regenerate", log_dir, "--into", staged, "--engine", "local", "--kafka-version", "4.4.0")
     assert made.code == 0, made.err
     assert f"big-0: the snapshot at {PRODUCERS} would be deleted by a broker that loads it: 4.4.0 has this" in made.err
-    assert (
-        "1 of them must expire first (producer.id.expiration.ms; `resnap producer census` shows when they do)"
-        in made.err
-    )
-
     first_ms = np.fromfile(log_dir / "big-0" / f"{0:020d}.log", HEADER_DTYPE, 1)["max_timestamp"][0]
+    until = instant(int(first_ms) + DEFAULT_EXPIRATION_MS)
+    expire = f"1 of them must expire first (producer.id.expiration.ms; if they are idle they will have by {until})"
+    assert expire in made.err
+    store = ("--to", (tmp_path / "store").as_uri(), "--engine", "local", "--kafka-version", "4.4.0")
+    assert expire in command("tier", log_dir, *store).err
+    verified = command("verify", store[1], "--engine", "local")
+    assert (verified.code, expire in verified.err) == (0, True), verified.err
     placed = log_dir / "big-0" / f"{PRODUCERS:020d}.snapshot"
     for version in (("--kafka-version", "4.4.0"), ()):
         refused = command("install", staged, log_dir, *version, *JSON)
@@ -107,7 +125,6 @@ def test_no_broker_gets_a_snapshot_that_it_would_delete(command: Resnap, tmp_pat
         assert [one["reason"] for one in topic["blockers"]] == (["snapshot-too-large"] if code else [])
     (blocker,) = command("check", log_dir, "--kafka-version", "4.4.0", *JSON).document["topics"][0]["blockers"]
     (scanned,) = command("scan", log_dir, "--kafka-version", "4.4.0", *JSON).document["partitions"]
-    until = instant(int(first_ms) + DEFAULT_EXPIRATION_MS)
     said = f"1 of them must expire first (producer.id.expiration.ms), and will have by {until} if they are idle"
     assert said in blocker["detail"]
     assert said in scanned["knownFaults"][0]["detail"]

@@ -192,10 +192,14 @@ def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault 
     return next((one for one in met_faults(releases, facts) if one.fault.name == name), None)
 
 
-def unreadable_snapshot(entries: int, releases: Sequence[Release]) -> str | None:
+_CENSUS: Final = "`resnap producer census` shows when they do"
+
+
+def unreadable_snapshot(entries: int, releases: Sequence[Release], expired_ms: int | None = None) -> str | None:
     """Return what brokers of ``releases`` do to a snapshot of so many producers, and what helps; None if they read it.
 
-    Without ``releases``, they are not known, and count as any.
+    Without ``releases``, they are not known, and count as any. ``expired_ms`` is when so many will have expired that
+    the others are read.
     """
     if entries <= MOST_READABLE_ENTRIES:
         return None
@@ -205,7 +209,8 @@ def unreadable_snapshot(entries: int, releases: Sequence[Release]) -> str | None
     limit = f"{entries:,} producers, and brokers of some releases delete a snapshot of more than"
     what = f"{limit} {MOST_READABLE_ENTRIES:,}; the release is not known" if met is None else met.detail
     too_many = f"{entries - MOST_READABLE_ENTRIES:,} of them must expire first (producer.id.expiration.ms;"
-    return f"{what}; {too_many} `resnap producer census` shows when they do)"
+    when = f"if they are idle they will have by {instant(expired_ms)}" if expired_ms is not None else _CENSUS
+    return f"{what}; {too_many} {when})"
 
 
 def excess_active_ms(timestamps: npt.NDArray[np.int64]) -> int:
