@@ -87,6 +87,11 @@ def instant(at_ms: int) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def second(at_ms: int) -> str:
+    """Return a time in milliseconds as people read it: ISO 8601 in UTC, without the milliseconds."""
+    return instant(at_ms - at_ms % 1000).replace(".000Z", "Z")
+
+
 def span(duration_ms: int) -> str:
     """Return a time span as people write it, such as ``7 days``: in the largest unit that divides it."""
     for unit_ms, unit in _UNITS_MS:

@@ -6,6 +6,7 @@ The role is also in the description of the API (``security`` of each operation).
 needs the token itself, which no browser sends by itself.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
@@ -17,6 +18,7 @@ from resnap.scheduler.access.control import AccessControl, require
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.request_context import address_in, context_in
 from resnap.scheduler.service.services import Services
+from resnap.storage.errors import ResnapError
 
 SESSION_COOKIE: Final = "resnap_session"
 SCHEME: Final = "token"
@@ -62,6 +64,12 @@ async def identified(
     for role in roles.scopes:
         require(context.principal, Role(role))
     return context.principal
+
+
+async def identified_if_known(request: Request) -> None:
+    """Note who asks where no route does, as none takes the request; of an unknown caller nothing is noted."""
+    with suppress(ResnapError):
+        await identified(request, SecurityScopes(), await _bearer(request))
 
 
 Serving: TypeAlias = Annotated[Services, Depends(services_in)]

@@ -136,7 +136,8 @@ def _ours(error: BaseException) -> BaseException:
         return _InvalidPartsError(error.errors())
     if isinstance(error, HTTPException) and error.status_code < INTERNAL.status:
         made = _OF_STATUS.get(error.status_code, OtherHttpError)
-        return made(_DETAILS.get(error.status_code, str(error.detail)), headers=error.headers)
+        detail = _DETAILS.get(error.status_code, str(error.detail))
+        return made(detail, hint=_HINTS.get(error.status_code), headers=error.headers)
     return error
 
 
@@ -145,6 +146,7 @@ _OF_STATUS: Final[Mapping[int, type[HttpError]]] = {
     405: MethodNotAllowedError,
     413: BodyTooLargeError,
 }
+_HINTS: Final = {404: "/ has the pages, /docs lists the paths of the API"}
 _DETAILS: Final = {404: "there is nothing at this path", 405: "this path does not support the method"}
 
 

@@ -18,6 +18,7 @@ from typer.main import get_command
 from resnap.scheduler.cli.commands import CommandGroup
 from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, TERMINATED, USAGE, Failures
 from resnap.scheduler.cli.interrupts import code_of_interrupt, forget_the_interrupt, heed_interrupts, is_interrupted
+from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.version import resnap_version
 
@@ -33,6 +34,7 @@ MEANT: Final = {
     "--data-dir": _LOG_DIR,
     "--bucket": _STORE,
     "--prefix": _STORE,
+    "--output-dir": "--into DIR of `regenerate`, --to URL of `tier`",
     "--endpoint": "--s3-endpoint-url URL",
     "--endpoint-url": "--s3-endpoint-url URL",
     "--region": "--s3-region NAME",
@@ -40,6 +42,7 @@ MEANT: Final = {
     "-o": "--output FORM, such as --output json",
     "--json": "--output json",
     "--format": "--output FORM, such as --output json",
+    "help": "`resnap --help`, or `resnap check --help` and so on",
     "ls": "`resnap scan LOG_DIR` lists partitions, `resnap inspect PATH|URL` shows a file, `resnap runs list` runs",
     "list": "`resnap scan LOG_DIR` lists partitions, `resnap inspect PATH|URL` shows a file, `resnap runs list` runs",
     "status": "`resnap check LOG_DIR` says what can be tiered, `resnap fleet status` of all brokers,"
@@ -143,7 +146,7 @@ def _settle(failures: Failures, arguments: Sequence[str]) -> None:
 
 def _usage(error: typer.TyperException) -> str:
     """Return Typer's message in our form."""
-    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    message = error.format_message().replace("Value error, ", "").replace("Input should be", "expected").rstrip(".")
     return message[:1].lower() + message[1:]
 
 
@@ -154,4 +157,8 @@ def _where_to_look(error: typer.TyperException, arguments: Sequence[str]) -> str
     words = arguments if is_command else [getattr(error, "option_name", "")]
     if meant := next((MEANT[word] for word in words if word in MEANT), None):
         return meant
-    return f"`{context.command_path} --help` shows what is possible" if context else None
+    if not context:
+        return None
+    row = COMMANDS.get(context.command_path.removeprefix("resnap "))
+    example = f"such as `{row.example}`; " if row is not None and _usage(error).startswith("missing ") else ""
+    return f"{example}`{context.command_path} --help` shows what is possible"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -25,6 +26,7 @@ from resnap.storage.errors import (
     VerificationError,
     fault_of_machine,
 )
+from resnap.storage.words import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +62,8 @@ EXIT_CODES: Final = {
     TERMINATED: "told to end by SIGTERM, otherwise as 130; the service ends with 0",
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
+MOST_PRINTED: Final = 50
+"""Errors of one class that people see."""
 JSON_FORMS: Final = ("json", "ndjson")
 _DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made again"
 _WHOLE_HINT: Final = (
@@ -110,6 +114,19 @@ class Failures:
             self.tell(text, exit_code=FAILED, kind="InternalError", hint=None if self.verbose else _BUG_HINT)
         if self.verbose and not isinstance(error, ResnapError) and not self.as_json:
             self._print("".join(traceback.format_exception(error)).rstrip("\n"))
+
+    def report_all(self, errors: Sequence[ResnapError]) -> None:
+        """Report errors; people see the first ones of each class, and how many more there are."""
+        shown: Counter[type] = Counter()
+        for error in errors:
+            shown[type(error)] += 1
+            if self.as_json or self.verbose or shown[type(error)] <= MOST_PRINTED:
+                self.report(error)
+            else:
+                self._codes.append(error.exit_code)
+        more = sum(max(0, count - MOST_PRINTED) for count in shown.values())
+        if more and not (self.as_json or self.verbose):
+            self._print(f"error: {some(more, 'more error')} like these; --output json has each")
 
     def tell(
         self,

@@ -80,11 +80,9 @@ class Invocation:
                 self._print(results, view, lambda result: self._take(result, view, faults, findings))
         except ResnapError as error:
             faults.append(error)
-        for fault in faults:
-            self.error(fault)
+        self.failures.report_all(faults)
         has_failed = self.failures.exit_code(partly_done=self.partly_done) != OK
-        for finding in findings:
-            self.error(finding)
+        self.failures.report_all(findings)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
     def _print(self, results: Results[R], view: View[R], rows_of: Callable[[R], list[Row]]) -> None:

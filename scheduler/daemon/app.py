@@ -14,6 +14,7 @@ from starlette.routing import compile_path
 
 from resnap.scheduler.access.errors import UnauthenticatedError
 from resnap.scheduler.api import audit, fleet, partitions, plans, probes, problems, runs, schedules
+from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import LOGIN_PATH, audited, checked, counted, with_headers
 from resnap.scheduler.api.openapi import describe, operation_id
@@ -95,6 +96,8 @@ async def _handle_error(request: Request, error: Exception) -> Response:
     if isinstance(error, UnauthenticatedError) and opens_page(request.scope):
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"{LOGIN_PATH}?{urlencode({'next': path})}", 303)
+    if opens_page(request.scope):
+        await identified_if_known(request)  # whose menu the page of the error has
     response = error_response(request.scope, error)
     if response.status_code == METHOD_NOT_ALLOWED:
         # The framework has a route per method, and names that of the first alone.

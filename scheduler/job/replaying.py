@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.wiring import reading_of, rules_of
-from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, FLAG_ORIGIN
+from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, GIVEN_ORIGINS
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.key_files import public_key
 from resnap.scheduler.settings.loading import state_directory
@@ -95,8 +95,8 @@ def _refuse_later(rules: ReplayRules, clock: Clock) -> None:
 def _asked(settings: Settings) -> Asked:
     """Return which of the rules a flag, or the request of a run, sets."""
     return Asked(
-        expiry=settings.origin("producer_id_expiration_ms").startswith(FLAG_ORIGIN),
-        as_of=settings.origin("as_of").startswith(FLAG_ORIGIN),
+        expiry=settings.origin("producer_id_expiration_ms").startswith(GIVEN_ORIGINS),
+        as_of=settings.origin("as_of").startswith(GIVEN_ORIGINS),
         is_expiry_assumed=settings.producer_id_expiration_ms is None,
     )
 
@@ -176,7 +176,7 @@ def _layout_to_write(settings: Settings) -> Layout:
         )
         return layout_named(settings.layout, form)
     names = _OF_AIVEN if settings.remote is None else _OF_AIVEN[1:]
-    given = [DECLARED[name].flag for name in names if settings.origin(name).startswith(FLAG_ORIGIN)]
+    given = [DECLARED[name].flag for name in names if settings.origin(name).startswith(GIVEN_ORIGINS)]
     if given:
         raise UsageError(f"{', '.join(given)}: of the layout aiven alone", hint="give --layout aiven with it")
     return layout_named(settings.layout)

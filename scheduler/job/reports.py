@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 _MOST_SEGMENTS_NAMED: Final = 20
-MOST_PARTITIONS: Final = 50
-"""More partitions than that are summed up by topic, for people."""
+MOST_ROWS: Final = 50
+"""For people: more partitions than that are summed up by topic, and more of anything else is counted."""
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
@@ -65,6 +65,17 @@ class RefusalRow(TypedDict):
     untilMs: int | None
 
 
+def stop_of(refusal: object) -> str:
+    """Return the reason of a ``RefusalRow``, and where it is, for a table cell: ``stop_lines`` say the rest."""
+    return f"{refusal['reason']} at {refusal['baseOffset']}" if isinstance(refusal, dict) else "-"
+
+
+def stop_lines(refusal: Mapping[str, Any], where: object) -> Iterator[str]:
+    """Yield what stops at a partition or topic, and what to do about it, for people."""
+    yield f"{refusal['reason']}: {where}: {refusal['detail']}"
+    yield f"  -> {refusal['hint']}"
+
+
 def identity(topic_partition: TopicPartition) -> Identity:
     """Return the fields that identify a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
@@ -91,28 +102,40 @@ def _size(value: object) -> str:
     return human_bytes(value) if isinstance(value, int) else "-"
 
 
-def summed_by_topic(held: Sequence[Mapping[str, Any]], most_first: str) -> Sequence[Row]:
-    """Return rows of partitions, or of their topics where there are too many: the most of ``most_first`` first."""
-    if len(held) <= MOST_PARTITIONS:
+def summed_by_topic(held: Sequence[Mapping[str, Any]], most_first: str, *joined: str) -> Sequence[Row]:
+    """Return rows of partitions, or of their topics where there are too many: the most of ``most_first`` first.
+
+    Lists are left out, but those of ``joined``.
+    """
+    if len(held) <= MOST_ROWS:
         return held
     by_topic: dict[str, list[Mapping[str, Any]]] = {}
     for row in held:
         by_topic.setdefault(row["topic"], []).append(row)
-    return sorted(map(_sum_of, by_topic.values()), key=lambda row: (-row[most_first], row["topic"]))
+    sums = [_sum_of(rows, joined) for rows in by_topic.values()]
+    return sorted(
+        sums, key=lambda row: (-(len(row[most_first]) if most_first in joined else row[most_first]), row["topic"])
+    )
 
 
 def summed_note(held: Sequence[object]) -> Iterator[str]:
     """Say that rows are summed up by topic, where they are."""
-    if len(held) > MOST_PARTITIONS:
+    if len(held) > MOST_ROWS:
         yield f"Summed up by topic: {some(len(held), 'partition')}; `--output json` has each."
 
 
-def _sum_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rows of one topic as one: numbers and bytes add up, of anything else the first is shown; no lists."""
+def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[str, Any]:
+    """Return the rows of one topic as one: numbers and bytes add up, but not offsets; of all else the first counts."""
     sums: dict[str, Any] = {}
     for key in rows[0]:
         found = [row[key] for row in rows if row[key]]
-        if all(isinstance(one, int) for one in found):
+        if key in joined:
+            sums[key] = [entry for one in found for entry in one]
+        elif key.endswith("Offset"):
+            sums[key] = None
+        elif not found:
+            sums[key] = rows[0][key]
+        elif all(isinstance(one, int) for one in found):
             sums[key] = sum(found)
         elif all(isinstance(one, dict) and "bytes" in one for one in found):
             sums[key] = {"bytes": sum(one["bytes"] for one in found)}

@@ -24,13 +24,23 @@ _OTHERS: Final = {
 }
 
 
+class Sentence(NamedTuple):
+    """Something said in an answer, and the topics that it is of; pages link these."""
+
+    text: str
+    topics: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return f"{self.text}: {first_of(self.topics, MOST_NAMED)}." if self.topics else self.text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A word, and sentences that say of which topics it is."""
 
     word: str
     tone: str
-    sentences: Sequence[str]
+    sentences: Sequence[Sentence]
 
 
 def answer_of(
@@ -49,30 +59,36 @@ def answer_of(
     everything, ready = sum(map(len, topics.values())), topics[Verdict.READY]
     tierable = everything - len(topics[Verdict.NEVER])
     rest = [
-        f"{human_count(len(names))} {verdict.value}{why}: {first_of(names, MOST_NAMED)}."
+        Sentence(f"{human_count(len(names))} {verdict.value}{why}", names)
         for verdict, why in _OTHERS.items()
         if (names := topics[verdict])
     ]
     if silent:
-        rest = [*rest, f"{human_count(silent)} did not answer."]
+        rest = [*rest, Sentence(f"{human_count(silent)} did not answer.")]
     if unread:
-        why = f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."
-        seen = [f"Of what was seen, {some(len(ready), 'topic')} would be ready."] if ready else []
+        why = Sentence(
+            f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."
+        )
+        seen = [Sentence(f"Of what was seen, {some(len(ready), 'topic')} would be ready.")] if ready else []
         return Answer(word="Not known yet", tone="none", sentences=[why, *seen, *rest])
     if not everything and (silent or not is_seen):
-        return Answer(word="Not known yet", tone="none", sentences=["Nothing was scanned yet.", *rest])
+        return Answer(word="Not known yet", tone="none", sentences=[Sentence("Nothing was scanned yet."), *rest])
     if not tierable:
-        return Answer(word="Nothing to tier", tone="none", sentences=rest or ["There is no topic that Kafka tiers."])
+        return Answer(
+            word="Nothing to tier", tone="none", sentences=rest or [Sentence("There is no topic that Kafka tiers.")]
+        )
     if not ready:
         word, tone = ("Not yet", "todo") if topics[Verdict.BLOCKED] else ("Not known yet", "none")
-        return Answer(word=word, tone=tone, sentences=[f"None of {some(everything, 'topic')} is ready.", *rest])
+        return Answer(
+            word=word, tone=tone, sentences=[Sentence(f"None of {some(everything, 'topic')} is ready."), *rest]
+        )
     what = "are ready" if on else "can be turned on now"
     already = f", {human_count(on)} of them on already" if on else ""
-    names = f"{human_count(len(ready))} of {some(everything, 'topic')} {what}{already}: {first_of(ready, MOST_NAMED)}."
+    first = Sentence(f"{human_count(len(ready))} of {some(everything, 'topic')} {what}{already}", ready)
     if len(ready) == tierable:
-        return Answer(word="Yes", tone="good", sentences=[names, *rest])
+        return Answer(word="Yes", tone="good", sentences=[first, *rest])
     word = f"{human_count(len(ready))} of {some(everything, 'topic')}"
-    return Answer(word=word, tone="near", sentences=[names, *rest])
+    return Answer(word=word, tone="near", sentences=[first, *rest])
 
 
 def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:

@@ -93,8 +93,9 @@ class Configuration:
 
     def _loaded(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
         """Return the settings with ``settings`` over the service's own flags."""
-        flags = {**self.flags, **settings}
-        return load_settings(flags, environment=self.environment, directory=self.directory, **given)
+        return load_settings(
+            self.flags, environment=self.environment, directory=self.directory, of_run=settings, **given
+        )
 
 
 def check_schedule(spec: ScheduleSpec) -> None:

@@ -34,6 +34,10 @@ from resnap.scheduler.settings.values import duration_text, meant, parse_duratio
 
 DEFAULT_ORIGIN: Final = "default"
 FLAG_ORIGIN: Final = "flag"
+RUN_ORIGIN: Final = "setting of this run"
+"""What a schedule, or a request to the API, gives for one run."""
+GIVEN_ORIGINS: Final = (FLAG_ORIGIN, RUN_ORIGIN)
+"""How the origins of values begin that were given for one run, and not configured."""
 UNKNOWN_KEY: Final = "unknown_key"
 """Type of the error of ``KnownKeys``."""
 

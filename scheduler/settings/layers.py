@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Given, Layer, Steps
+from resnap.scheduler.settings.declaration import FLAG_ORIGIN, GIVEN_ORIGINS, RUN_ORIGIN, Given, Layer, Steps
 from resnap.scheduler.settings.service import FleetEntry, ScheduleSpec
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import meant
@@ -44,11 +44,13 @@ KAFKA_PROPERTIES: Final = {key: one.name for one in DECLARED.values() for key in
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
 
-def flag_layer(flags: Mapping[str, object]) -> Layer:
-    """Return the flags that were given; None and empty stand for flags that were not."""
+def flag_layer(flags: Mapping[str, object], of_run: Mapping[str, object] | None = None) -> Layer:
+    """Return the flags that were given, and over them ``of_run``; None and empty stand for those that were not."""
+    given = {name: (value, f"{FLAG_ORIGIN} {DECLARED[name].flag}") for name, value in flags.items()}
+    given |= {name: (value, RUN_ORIGIN) for name, value in (of_run or {}).items()}
     return {
-        name: _given(name, value, f"{FLAG_ORIGIN} {DECLARED[name].flag}")
-        for name, value in flags.items()
+        name: _given(name, value, origin)
+        for name, (value, origin) in given.items()
         if value is not None and value != []
     }
 
@@ -225,8 +227,8 @@ def _given(name: str, value: object, origin: str) -> Given:
 
 
 def refusal(message: str, origin: str) -> UsageError | ConfigurationError:
-    """Return the error to raise for a value from ``origin``: a wrong flag is a matter of usage."""
-    if origin.startswith(FLAG_ORIGIN):
+    """Return the error to raise for a value from ``origin``: one that was given for this run is a matter of usage."""
+    if origin.startswith(GIVEN_ORIGINS):
         return UsageError(message)
     return ConfigurationError(message, hint=f"correct it there, or override it: {RANKS}")
 

@@ -78,6 +78,7 @@ def load_settings(
     places: Sequence[str] | None = None,
     ask_cluster: bool = False,
     files: SettingFiles | None = None,
+    of_run: Mapping[str, object] | None = None,
     shared_cluster: SharedCluster | None = None,
 ) -> Settings:
     """Return the settings of one command.
@@ -90,6 +91,7 @@ def load_settings(
             command to which it does not matter.
         ask_cluster: whether the running cluster, where one is named, is asked what its brokers use.
         files: what was read of them for earlier settings, which are not read again then.
+        of_run: what a schedule, or a request, gives for this run, over the flags.
         shared_cluster: the connection to the cluster, which the caller closes; without it each question has its own.
 
     Raises:
@@ -99,7 +101,7 @@ def load_settings(
 
     """
     variables = process_environment() if environment is None else environment
-    given = flag_layer(flags or {})
+    given = flag_layer(flags or {}, of_run)
     from_environment, unknown = environment_layer(variables)
     layers = [given, from_environment]
     read = files or _read_files(layers, directory)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
 
-from resnap.scheduler.settings.declaration import FLAG_ORIGIN, Setting, SettingFiles, SettingGroup, declared_in
+from resnap.scheduler.settings.declaration import GIVEN_ORIGINS, Setting, SettingFiles, SettingGroup, declared_in
 from resnap.scheduler.settings.replay import (
     BrokerSettings,
     ClusterSettings,
@@ -120,7 +120,7 @@ def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:
     """Yield the words of the flags among ``names`` that the command was given."""
     for name in names:
         flag, value = DECLARED[name].flag, shown(getattr(settings, name))
-        if not flag or not settings.origin(name).startswith(FLAG_ORIGIN):
+        if not flag or not settings.origin(name).startswith(GIVEN_ORIGINS):
             continue
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)

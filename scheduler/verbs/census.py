@@ -27,7 +27,7 @@ from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import DataError, ResnapError, UsageError, in_file
 from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays
-from resnap.storage.words import bytes_text, human_bytes, human_count, instant, some, span
+from resnap.storage.words import bytes_text, human_bytes, human_count, instant, second, some, span
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, Owners, age_edges, makes_an_id_per_message
 from resnap.tiering.selection import warn_unmatched
@@ -358,7 +358,7 @@ class CensusView(View["Counted | Unread"]):
         """Return the same in words."""
         settings = self._context.settings
         expiry = f"{span(settings.expiration_ms)} ({settings.expiration_origin})"
-        return {"as of": instant(self._now_ms), "producers expire after": expiry}
+        return {"as of": second(self._now_ms), "producers expire after": expiry}
 
     def totals(self) -> Row:
         """Return what was counted in all, and what expires when."""
@@ -392,11 +392,12 @@ class CensusView(View["Counted | Unread"]):
             yield f"Not counted: what {human_bytes(self._unread_bytes)} of active segments hold since their snapshot."
         for one in self._expirations:
             moments = (f"{human_count(count)} {_moment(name)}" for name, count in total.expires(one).items())
-            yield f"With producer.id.expiration.ms={one}, expired unless they write again: {', '.join(moments)}."
+            expired = f"expired unless they write again: {', '.join(moments)}."
+            yield f"With a producer.id.expiration.ms of {span(one)}, {expired}"
         if total.open_transactions:
             yield f"{some(total.open_transactions, 'producer')} with an open transaction: they do not expire."
         if total.ahead:
-            yield f"{some(total.ahead, 'producer')} with a time after {instant(self._now_ms)}: counted as young."
+            yield f"{some(total.ahead, 'producer')} with a time after {second(self._now_ms)}: counted as young."
         if named := total.transactional_ids:
             most = (f"{name} {human_count(count)}" for name, count in named.most_common(MOST_NAMED))
             whose = f"{some(named.total(), 'producer')} of {some(len(named), 'transactional id')}"

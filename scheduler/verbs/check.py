@@ -21,7 +21,7 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.job.contract import Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import facts_of, releases_of
-from resnap.scheduler.job.reports import SIZES, RefusalRow, SizesRow, sizes_row
+from resnap.scheduler.job.reports import SIZES, RefusalRow, SizesRow, sizes_row, stop_lines
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.records import columns_of, row_of
@@ -435,16 +435,14 @@ class CheckView(View[Result]):
         """Yield the first of each reason with what to do about it, the answer, and the next command."""
         yield ""
         for topic, one in (*self._blockers.values(), *self._warnings.values()):
-            where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
-            yield f"{one['reason']}: {where}: {one['detail']}"
-            yield f"  -> {one['hint']}"
+            yield from stop_lines(one, topic if one["partition"] is None else f"{topic}-{one['partition']}")
         if self.is_cut_short:
             self._off.clear()
             yield "Not known: the run ended before every topic was checked."
         else:
             on = len(self._by_verdict[Verdict.READY]) - len(self._off) - len(self._stored)
             is_seen = self.verdict is not Verdict.UNKNOWN
-            yield from answer_of(self._by_verdict, on=on, is_seen=is_seen).sentences
+            yield from map(str, answer_of(self._by_verdict, on=on, is_seen=is_seen).sentences)
         for why in self._unknown:
             yield f"  not known: {why}"
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."

@@ -33,7 +33,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at, open_source
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.version import package_version
-from resnap.storage.words import instant, some, span
+from resnap.storage.words import second, some, span
 
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
@@ -137,8 +137,8 @@ def _unless_needed(finding: Finding, *, needed: bool) -> Finding:
 def _clock(clock: Clock) -> Finding:
     now_ms = clock.now_ms()
     if now_ms < EARLIEST_NOW_MS:
-        return fail("clock", f"this machine's clock shows {instant(now_ms)}", "set the clock: expiry depends on it")
-    return ok("clock", instant(now_ms))
+        return fail("clock", f"this machine's clock shows {second(now_ms)}", "set the clock: expiry depends on it")
+    return ok("clock", second(now_ms))
 
 
 def _expiration(settings: Settings) -> Finding:
@@ -151,9 +151,12 @@ def _expiration(settings: Settings) -> Finding:
 
 def _kafka(settings: Settings) -> Finding:
     releases = releases_of(settings, None)
-    if settings.kafka_version is not None and releases.not_known is not None:
-        return warn("kafka", faults_line(releases), "give the release of Apache Kafka that the brokers are built from")
-    return ok("kafka", faults_line(releases))
+    if releases.not_known is None:
+        return ok("kafka", faults_line(releases))
+    remedy = "--metadata-log shows it, too; `resnap check --bootstrap-server HOST:PORT` asks the brokers"
+    if settings.kafka_version is not None:
+        remedy = "give the release of Apache Kafka that the brokers are built from"
+    return warn("kafka", faults_line(releases), remedy)
 
 
 def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
@@ -202,7 +205,7 @@ def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding
         (segment.mtime_ns // 1_000_000 for partition in log_dir.partitions for segment in partition.segments), default=0
     )
     if newest_ms > clock.now_ms() + TOLERATED_SKEW_MS:
-        yield warn("clock", f"a segment in {place} was written at {instant(newest_ms)}, which is in the future",
+        yield warn("clock", f"a segment in {place} was written at {second(newest_ms)}, which is in the future",
                    "set the clock of this machine, or of the one that wrote it")  # fmt: skip
 
 
@@ -227,7 +230,8 @@ class DoctorView(View[Finding]):
     name = "findings"
     kind = "finding"
 
-    def __init__(self) -> None:
+    def __init__(self, log_dir: str | None) -> None:
+        self._log_dir = None if log_dir is None else shlex.quote(log_dir)
         self._counts = dict.fromkeys(map(str, Health), 0)
 
     def lines(self, result: Finding) -> Iterator[str]:
@@ -250,6 +254,13 @@ class DoctorView(View[Finding]):
         """Return how many findings there are of each kind."""
         return self._counts
 
+    def closing(self) -> Iterator[str]:
+        """Yield what to do next."""
+        if self._counts[Health.FAIL]:
+            yield "Next: repair what failed, as the lines below it say, then the same command again."
+        else:
+            yield f"Next: `resnap check {self._log_dir or 'LOG_DIR'}` says which topics can be tiered."
+
     @property
     def exit_code(self) -> int:
         """1 if something will not do."""
@@ -260,6 +271,6 @@ VERB = Verb(
     takes=(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3),
     request=Asked,
     run=run,
-    view=lambda *_: DoctorView(),
+    view=lambda request, _: DoctorView(next((one for one in request.places or () if not is_store_url(one)), None)),
     reads="other",
 )

@@ -112,7 +112,7 @@ class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
         silent = sum(one["error"] is not None for one in self._brokers)
         asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
         yield ""
-        yield from answer_of(self._by_verdict).sentences
+        yield from map(str, answer_of(self._by_verdict).sentences)
         yield f"Asked: {asked}."
         if self._releases is not None:
             yield faults_line(self._releases)

@@ -236,13 +236,16 @@ class GarbageView(View[Found | Told[int] | Unread]):
             found += f"; {human_count(younger)} more {agreeing(younger)} younger than {request.older_than}"
         if request.delete:
             yield f"Deleted {found}."
+            yield f"Next: `resnap verify {shlex.quote(request.url)}` reads back what is left."
         elif objects or uploads:
             brokers = ("--brokers", *connection_of(self._settings)) if request.brokers else ()
             alone = ("--no-other-writers",) if request.no_other_writers else ()
             again = ("resnap", "gc", request.url, *brokers, "--older-than", request.older_than, *alone, "--delete")
-            yield f"{found}. Nothing was deleted. To delete them: {shlex.join(again)}"
+            yield f"{found}. Nothing was deleted."
+            yield f"Next: to delete them: {shlex.join(again)}"
         else:
             yield f"{found}. Nothing was deleted."
+            yield f"Next: nothing is left to do{', until what is younger is old enough' if younger else ''}."
 
 
 VERB = Verb(

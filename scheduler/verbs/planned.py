@@ -12,7 +12,7 @@ from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import DataError
-from resnap.storage.words import first_of, human_bytes, instant, some, span
+from resnap.storage.words import first_of, human_bytes, second, some, span
 from resnap.tiering.judging.broker_blockers import lost_records
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
@@ -193,7 +193,7 @@ class PlanView(DryRunView):
         """Return the same in words."""
         as_of, expiry = self._rules.as_of, self._rules.expiry
         return {
-            "as of": "roll" if as_of.roll else instant(as_of.now_ms),
+            "as of": "roll" if as_of.roll else second(as_of.now_ms),
             "producers expire after": f"{span(expiry.expiration_ms)} ({self._settings.expiration_origin})",
         }
 
@@ -227,6 +227,8 @@ class PlanView(DryRunView):
             boundaries = " --boundaries all" if self._settings.boundaries == "all" and self._saved is None else ""
             regenerate = f"`resnap regenerate {made_of}{boundaries} --into DIR`"
             yield f"Next: {regenerate}, or `resnap tier {made_of} --to URL`."
+        else:
+            yield f"Next: `resnap check {self._scope.typed}` says which topics can be tiered."
 
 
 def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:

@@ -17,10 +17,10 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Told, Verb, View
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity
+from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
-from resnap.scheduler.verbs.planned import beginnings_gone
+from resnap.scheduler.verbs.planned import AND_DO_IT, beginnings_gone
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
@@ -235,6 +235,8 @@ class RepairView(View[Result]):
     def __init__(self, url: str, *, is_dry: bool) -> None:
         self._url, self._is_dry, self._run = url, is_dry, ""
         self._totals = dict.fromkeys(("segments", "repaired", "snapshots", "transactionIndexes", "notRepaired"), 0)
+        self._held: list[Row] = []
+        """Rows that people see."""
         self._known_from: dict[TopicPartition, int] = {}
         """Where what is stored of a repaired partition begins."""
 
@@ -258,9 +260,14 @@ class RepairView(View[Result]):
         self._totals["notRepaired"] += len(one.failures)
         return {**row_of(RepairRow, one)}
 
-    def table_rows(self, result: Result) -> list[Row]:
-        """Return the row of a partition that something is wrong with."""
-        return [row for row in self.rows(result) if row["repaired"] or row["notRepaired"]]
+    def table_rows(self, result: Result) -> Iterator[Row]:
+        """Keep back the row of a partition that something is wrong with."""
+        self._held += (row for row in self.rows(result) if row["repaired"] or row["notRepaired"])
+        yield from ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: the partitions, or their topics where there are too many, the most wrong first."""
+        yield from summed_by_topic(self._held, "repaired", "repaired")
 
     def totals(self) -> Row:
         """Return how much was or would be replaced, and the name of the run that ``--undo`` takes."""
@@ -277,12 +284,16 @@ class RepairView(View[Result]):
         left = f" Not repaired: {some(count['notRepaired'], 'finding')}." if count["notRepaired"] else ""
         if not count["segments"]:
             return
+        yield from summed_note(self._held)
         yield from beginnings_gone(self._known_from)
         if not count["repaired"]:
             nothing = "Nothing replaced" if left else "Nothing to repair"
             yield f"{nothing} in {some(count['segments'], 'segment')}.{left}"
+            if not left:
+                yield "Next: nothing is left to do."
         elif self._is_dry:
             yield f"would replace {what}.{left} Nothing was written."
+            yield AND_DO_IT
         else:
             yield f"{what} replaced, each read back.{left}"
             if count["transactionIndexes"]:
@@ -294,6 +305,10 @@ class RepairView(View[Result]):
                 f"The originals are kept in {REPAIRED}/{self._run} until `resnap gc --older-than` deletes them. To put"
                 f" them back: resnap repair {shlex.quote(self._url)} --undo {self._run}"
             )
+            if not left:
+                yield f"Next: `resnap verify {shlex.quote(self._url)}` reads back what is there now."
+        if left:
+            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
 
 
 class UndoView(View[Result]):
@@ -333,8 +348,10 @@ class UndoView(View[Result]):
         segments = some(self._totals["undone"], "segment")
         if self._totals["dryRun"]:
             yield f"would put back {segments}. Nothing was written."
+            yield AND_DO_IT
         else:
             yield f"{segments} put back, to the byte."
+            yield "Next: `resnap repair` again, where the originals were wrong."
 
 
 def _view(request: Asked, context: Context) -> View[Result]:

@@ -17,7 +17,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
 from resnap.storage.errors import DataError
-from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
+from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
@@ -308,7 +308,7 @@ class ReplayView(View[Result]):
             return
         made = len(self._boundaries)
         partitions = len({topic_partition for topic_partition, _ in self._known})
-        since = instant(max(known.made_ms for _, known in self._known))
+        since = second(max(known.made_ms for _, known in self._known))
         nothing_read = "; nothing was read" if not made else ""
         yield (
             f"{human_count(len(self._known))} of {some(len(self._known) + made, 'boundary')} of"
@@ -366,9 +366,16 @@ class JudgedView(ReplayView):
         found = [one.comparison for one in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
-        if self._staged is None or not all(one is not None and one.verdict in _GOOD for one in found):
-            return
-        if self._absent:
+        are_good = all(one is not None and one.verdict in _GOOD for one in found)
+        if self._has_faults:
+            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+        elif not are_good:
+            again = f"resnap regenerate {self._scope.typed} --boundaries all --into DIR"
+            yield f"Next: `{again}` makes those again that a replay contradicts."
+        elif self._staged is None:
+            if found:
+                yield f"Next: `resnap check {self._scope.typed}` says which topics can be tiered."
+        elif self._absent:
             into = shlex.quote(self._staged)
             yield f"Next: `resnap regenerate {self._scope.typed} --into {into}`, which makes the missing ones."
         else:

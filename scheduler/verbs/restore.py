@@ -391,7 +391,7 @@ class _Run:
             hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
         if outcome is Restored.RESTORED:
-            return replace(result, warnings=tuple(warnings_of(one, target)), partly_done=not dry_run)
+            return result if dry_run else replace(result, warnings=tuple(warnings_of(one, target)), partly_done=True)
         return result
 
 

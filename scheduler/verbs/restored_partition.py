@@ -90,6 +90,8 @@ class RestoreView(View[Result]):
         self._log_dirs = dict[str, None]()
         """Those that have the partitions now."""
         self._has_faults = False
+        self._open: list[str] = []
+        """Partitions that end in an open transaction."""
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -104,6 +106,7 @@ class RestoreView(View[Result]):
             self._totals["restored"] += 1
             self._totals["segments"] += one.segments
             self._totals["bytes"] += one.size_bytes
+            self._open += [str(one.topic_partition)] if one.open_transactions else []
         self._totals["alreadyThere"] += outcome is Restored.ALREADY_THERE
         return {
             **identity(one.topic_partition),
@@ -126,6 +129,12 @@ class RestoreView(View[Result]):
             "logDir": str(result.log_dir),
         }
 
+    def table_rows(self, result: Result) -> Iterator[Row]:
+        """Return the row of a partition; of a dry run with what the outcome would be."""
+        for row in self.rows(result):
+            would = self._totals["dryRun"] and row["outcome"] == Restored.RESTORED
+            yield {**row, "outcome": f"would be {row['outcome']}"} if would else row
+
     def totals(self) -> Row:
         """Return what was restored in all, and what a new cluster begins with."""
         return self._totals if self._cluster is None else {**self._totals, "newCluster": self._cluster.row}
@@ -142,6 +151,11 @@ class RestoreView(View[Result]):
         if self._cluster is not None:
             yield self._cluster.text(would)
         if self._totals["dryRun"]:
+            if self._open:
+                yield (
+                    f"Open transactions at the end of {first_of(self._open, MOST_NAMED)}, whose end was not shipped:"
+                    " consumers with read_committed will stop there; the run says for each what to do."
+                )
             yield AND_DO_IT
         elif self._has_faults or self.is_cut_short:
             yield "Next: the same command again, once the errors named here are repaired; it restores the rest."

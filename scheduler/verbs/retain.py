@@ -1,5 +1,6 @@
 """`resnap retain`: applies retention to shipped segments."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ import typer
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Told, Unread, Verb, View
-from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.rendering import BYTES, Column, Row
+from resnap.scheduler.job.reports import identity, summed_by_topic, summed_note
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, plain_text
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
     FormatError,
@@ -196,20 +197,24 @@ class RetainView(View["Told[PartitionRetention] | Unread"]):
     name = "partitions"
     kind = "partition"
     columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="partition", title="PARTITION", right=True),
-        Column(key="topicId", title="TOPIC ID"),
+        PARTITION,
         Column(key="deleted", title="BEYOND", right=True),
         Column(key="kept", title="KEPT", right=True),
         BYTES,
         Column(key="newStartOffset", title="NEW START", right=True),
+        Column(key="topicId", title="TOPIC ID", extra=True, show=lambda topic_id: plain_text(topic_id) or "-"),
     )
 
-    def __init__(self, *, dry_run: bool) -> None:
+    def __init__(self, url: str, *, dry_run: bool) -> None:
+        self._url = shlex.quote(url)
+        self._held: list[Row] = []
+        """Rows that people see."""
+        self._has_faults = False
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
     def row(self, result: Told[PartitionRetention] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
+        self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, Unread):
             return None
         one = result.what
@@ -227,19 +232,36 @@ class RetainView(View["Told[PartitionRetention] | Unread"]):
             "manifests": [shipped.key for shipped in one.beyond],
         }
 
+    def table_rows(self, result: Told[PartitionRetention] | Unread) -> Iterator[Row]:
+        """Keep back the row of a partition."""
+        self._held += self.rows(result)
+        yield from ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: the partitions, or their topics where there are too many, the most deleted first."""
+        yield from summed_by_topic(self._held, "deleted")
+
     def totals(self) -> Row:
         """Return what is deleted, and what stays, in all."""
         return self._totals
 
     def closing(self) -> Iterator[str]:
-        """Yield the totals in words."""
+        """Yield the totals in words, and what to do next."""
+        yield from summed_note(self._held)
         deleted = f"{some(self._totals['deleted'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         kept = human_count(self._totals["kept"])
         if self._totals["dryRun"]:
-            to_do = "Nothing was deleted: give --delete" if self._totals["deleted"] else "Nothing is to be deleted"
-            yield f"beyond retention: {deleted}; not beyond it: {kept}. {to_do}."
+            yield f"beyond retention: {deleted}; not beyond it: {kept}. Nothing was deleted."
         else:
             yield f"{deleted} deleted, {kept} kept."
+        if self._has_faults or self.is_cut_short:
+            yield "Next: the same command again, once the errors named here are repaired."
+        elif self._totals["dryRun"] and self._totals["deleted"]:
+            yield "Next: the same command with --delete."
+        elif self._totals["deleted"]:
+            yield f"Next: `resnap verify {self._url}` reads back what is left."
+        else:
+            yield "Next: nothing is left to do, until more is beyond the retention."
 
 
 def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
@@ -260,6 +282,6 @@ VERB = Verb(
     takes=(TOPIC, S3),
     request=Asked,
     run=run,
-    view=lambda request, _: RetainView(dry_run=not request.delete),
+    view=lambda request, _: RetainView(request.url, dry_run=not request.delete),
     reads="other",
 )

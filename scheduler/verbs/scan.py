@@ -19,7 +19,16 @@ from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Request, Told, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import KnownFaultRow, faults_of
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.reports import CostRow, Identity, RefusalRow, SizesRow, bytes_of, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import (
+    CostRow,
+    Identity,
+    RefusalRow,
+    SizesRow,
+    bytes_of,
+    stop_of,
+    summed_by_topic,
+    summed_note,
+)
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
@@ -191,10 +200,6 @@ def _waiting(selected: SelectedPartition) -> Waiting | None:
     return waiting_segments(selected.inventory.partition, max(facts.remote_end_offset, facts.local_start_offset or 0))
 
 
-def _why(value: object) -> str:
-    return f"{value['reason']} at {value['baseOffset']}" if isinstance(value, dict) else "-"
-
-
 class LostBoundary(TypedDict):
     """A boundary without a usable snapshot."""
 
@@ -269,8 +274,8 @@ class ScanRow(_LogRow, SizesRow):
     compactionOrigin: Annotated[str, "selected.inventory.compaction_origin"]
     replayNow: Annotated[CostRow, "cost_now", Column(title="READ NOW", right=True, show=bytes_of, extra=True)]
     replayRoll: Annotated[CostRow, "cost_roll", Column(title="READ ROLL", right=True, show=bytes_of, extra=True)]
-    blocking: Annotated[RefusalRow | None, "candidates.blocking", Column(title="RESNAP STOPS", show=_why)]
-    brokerStops: Annotated[RefusalRow | None, "blockers.decisive", Column(title="BROKER STOPS", show=_why)]
+    blocking: Annotated[RefusalRow | None, "candidates.blocking", Column(title="RESNAP STOPS", show=stop_of)]
+    brokerStops: Annotated[RefusalRow | None, "blockers.decisive", Column(title="BROKER STOPS", show=stop_of)]
     lostProducerState: Annotated[LostStateRow | None, "lost_state"]
     waiting: WaitingRow | None
     brokerShipsUnread: Annotated[list[RefusalRow], "blockers.shipped_as_is"]
@@ -398,6 +403,8 @@ class ScanView(View["Told[PartitionScan] | Unread"]):
             there = self._request.scope.typed
             replay = f"`resnap plan {there}` to see what a replay reads, then `resnap regenerate {there} --into DIR`"
             yield f"Next: {replay if self.lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."
+        elif not self._lost_state:
+            yield f"Next: `resnap check {self._request.scope.typed}` says which topics can be tiered."
         yield from self._without_state()
 
     def _without_state(self) -> Iterator[str]:

@@ -24,7 +24,7 @@ from resnap.storage.stores.probe import (
     uploads_problem,
 )
 from resnap.storage.stores.protocol import CopyingStore
-from resnap.storage.words import human_duration, instant
+from resnap.storage.words import human_bytes, human_duration, second
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _body(store: ObjectStore) -> Iterator[Finding]:
     body = secrets.token_bytes(BODY_BYTES)
     with throwaway(store) as key:
         store.put(key, body)
-        yield ok("store write", f"{store.url} took {BODY_BYTES} bytes")
+        yield ok("store write", f"{store.url} took {human_bytes(BODY_BYTES)}")
         if store.get(key) == body:
             yield ok("store read", "what was written was read back")
         else:
@@ -146,7 +146,7 @@ def _unfinished(store: ObjectStore) -> Finding:
 def _clock(store_ms: int, clock: Clock) -> Finding:
     skew_ms = store_ms - clock.now_ms()
     if abs(skew_ms) > TOLERATED_SKEW_MS:
-        return warn("store clock", f"the store's clock says {instant(store_ms)}, which is"
+        return warn("store clock", f"the store's clock says {second(store_ms)}, which is"
                     f" {human_duration(abs(skew_ms) / 1000)} {'ahead of' if skew_ms > 0 else 'behind'} this machine's",
                     "set the clocks; S3 refuses requests that are 15 minutes off")  # fmt: skip
     return ok("store clock", "the clocks agree")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typing_extensions import TypedDict
@@ -29,14 +29,23 @@ from resnap.scheduler.cli.flags import (
 from resnap.scheduler.io_priority import set_io_priority
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of, uploading_of
-from resnap.scheduler.job.reports import Identity, RefusalRow, count_of
+from resnap.scheduler.job.reports import (
+    MOST_ROWS,
+    Identity,
+    RefusalRow,
+    count_of,
+    stop_lines,
+    stop_of,
+    summed_by_topic,
+    summed_note,
+)
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, would_replay
 from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
-from resnap.storage.words import agreeing, counted, human_bytes, human_count, instant, some
+from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
 from resnap.tiering.judging.broker_start import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
 from resnap.tiering.planner import TierOrder
@@ -54,7 +63,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.refusal import Refusal
     from resnap.tiering.planner import Planner
-    from resnap.tiering.selection import SelectedPartition
+    from resnap.tiering.selection import Scope, SelectedPartition
     from resnap.tiering.shipping.shipment import PartitionShipment
     from resnap.tiering.tier import TierRow
 
@@ -242,8 +251,12 @@ def _kinds_of_snapshots(shipped: object) -> str:
     return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
 
 
-def _stop(value: object) -> str:
-    return f"{value['reason']}: {value['detail']}" if isinstance(value, dict) else "-"
+def _next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:
+    """Say what to do next where nothing is left to ship; a store in memory is gone by then."""
+    if not shipped:
+        yield f"Next: `resnap check {scope.typed}` says what stops each topic."
+    elif not to.startswith("memory:"):
+        yield f"Next: `resnap verify {shlex.quote(to)}`; `install` or `announce` frees local disk."
 
 
 def _unsettled(orders: Iterable[TierOrder]) -> Iterator[str]:
@@ -288,22 +301,25 @@ class TierView(View[Result]):
         Column(key="shipped", title="SHIPPED", right=True, show=count_of),
         Column(key="already", title="ALREADY", right=True),
         Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
-        Column(key="blocking", title="STOPS", show=_stop),
+        Column(key="blocking", title="STOPS", show=stop_of),
     )
 
-    def __init__(self, to: str) -> None:
-        self._to = to
+    def __init__(self, scope: Scope, to: str) -> None:
+        self._scope, self._to = scope, to
         self._orders: Sequence[TierOrder] = ()
         self._already: dict[TopicPartition, int] = {}
         """When the run was planned, by partition; another run may ship more after that."""
         self._totals = dict.fromkeys(("shipped", "bytes", "already", "refused"), 0)
-        self._stops: dict[str, str] = {}
+        self._stops: dict[Reason, tuple[TopicPartition, Refusal]] = {}
+        """The first of each reason."""
         self._unfinished = 0
         self._is_through = False
         self._has_failed = False
         self._coming: deque[object] = deque()
         self._held: dict[object, Row] = {}
         """Rows that wait for those before them."""
+        self._shown: list[Row] | None = None
+        """Rows that people see; None for programs, which get each."""
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -333,9 +349,20 @@ class TierView(View[Result]):
         while self._coming and self._coming[0] in self._held:
             yield self._held.pop(self._coming.popleft())
 
+    def table_rows(self, result: Result) -> Iterator[Row]:
+        """Keep back what people see."""
+        self._shown = [] if self._shown is None else self._shown
+        self._shown += self.rows(result)
+        yield from ()
+
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that still wait for others, which will not follow."""
-        yield from (self._held[partition] for partition in self._coming if partition in self._held)
+        """Yield the rows that still wait for others, which will not follow; for people all, or their sums by topic."""
+        waiting = [self._held[partition] for partition in self._coming if partition in self._held]
+        if self._shown is None:
+            yield from waiting
+        else:
+            self._shown += waiting
+            yield from summed_by_topic(self._shown, "shipped", "shipped")
 
     def _select(self, orders: Sequence[TierOrder]) -> None:
         self._orders = orders
@@ -352,7 +379,7 @@ class TierView(View[Result]):
         self._has_failed = self._has_failed or bool(shipment.failures)
         blocking = shipment.eligibility.blocking
         if blocking is not None:
-            self._stops.setdefault(blocking.reason.value, blocking.hint)
+            self._stops.setdefault(blocking.reason, (shipment.topic_partition, blocking))
 
     def totals(self) -> Row:
         """Return the totals; where the run was cut short, with what is in the store of unfinished partitions."""
@@ -360,21 +387,23 @@ class TierView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do about each reason for a stop."""
+        yield from summed_note(self._shown or ())
         yield self._sum()
         yield from _unsettled(self._orders)
         yield from self._unchanged()
-        for reason, hint in self._stops.items():
-            yield f"{reason}: {hint}."
-        if self._totals["shipped"] and not self._unfinished and not self._to.startswith("memory:"):
-            yield f"Next: `resnap verify {shlex.quote(self._to)}`; `install` or `announce` frees local disk."
+        for topic_partition, stop in self._stops.values():
+            yield from stop_lines(row_of(RefusalRow, stop), topic_partition)
+        if self._has_failed or self._unfinished or self.is_cut_short:
+            yield "Next: the same command again, once any errors named here are repaired; it ships the rest."
+        else:
+            yield from _next_of(self._scope, self._to, shipped=self._totals["shipped"] + self._totals["already"])
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], self._totals["already"]
         if self._unfinished:
             return (
                 f"{some(shipped + self._unfinished, 'segment')} shipped, each verified;"
-                f" {human_count(self._unfinished)} of them are of partitions that the run did not finish. The same"
-                " command again does the rest."
+                f" {human_count(self._unfinished)} of them are of partitions that the run did not finish."
             )
         if not shipped:
             is_through = self._is_through and not self.is_cut_short
@@ -393,7 +422,7 @@ class TierView(View[Result]):
         if known:
             segments = sum(len(order.left.candidates.segments) for order, _ in known)
             refused = [cached.results.refused for _, cached in known]
-            since = instant(max(one.made_ms for one in refused if one is not None))
+            since = second(max(one.made_ms for one in refused if one is not None))
             yield (
                 f"{some(segments, 'segment')} of {some(len(known), 'partition')}"
                 f" {agreeing(segments, 'waits as it did', 'wait as they did')}: nothing has changed since {since}, and"
@@ -401,16 +430,12 @@ class TierView(View[Result]):
             )
 
 
-_TOPICS: Final = 50
-"""Most topics that a dry run shows."""
-
-
 class DryTierView(DryRunView):
     """What would be shipped, at most."""
 
-    def __init__(self, to: str) -> None:
+    def __init__(self, scope: Scope, to: str) -> None:
         super().__init__()
-        self._to = to
+        self._scope, self._to = scope, to
         self._orders: Sequence[TierOrder] = ()
         self._segments: list[int] = []
         self._topics: dict[str, list[int]] = {}
@@ -429,12 +454,13 @@ class DryTierView(DryRunView):
 
     def table_head(self) -> Row:
         """Return what would be shipped of each topic, those of which it is most first."""
-        most = sorted(self._topics.items(), key=lambda one: (-sum(one[1]), one[0]))
-        head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:_TOPICS]}
-        if len(most) > _TOPICS:
-            rest = [size for _, sizes in most[_TOPICS:] for size in sizes]
+        left = [(topic, sizes) for topic, sizes in self._topics.items() if sizes]
+        most = sorted(left, key=lambda one: (-sum(one[1]), one[0]))
+        head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:MOST_ROWS]}
+        if len(most) > MOST_ROWS:
+            rest = [size for _, sizes in most[MOST_ROWS:] for size in sizes]
             what = f"{some(len(rest), 'segment')}, {human_bytes(sum(rest))}"
-            head[f"{some(len(most) - _TOPICS, 'more topic')}"] = what
+            head[f"{some(len(most) - MOST_ROWS, 'more topic')}"] = what
         return head
 
     def totals(self) -> Row:
@@ -447,22 +473,20 @@ class DryTierView(DryRunView):
         if self._topics and not self._segments:
             if not any(order.left.failures for order in self._orders):
                 yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
+                yield from _next_of(self._scope, self._to, shipped=sum(order.left.already for order in self._orders))
             return
+        if nothing := sum(not sizes for sizes in self._topics.values()):
+            yield f"Not shown: {some(nothing, 'topic')} of which nothing is left to ship."
         what = f"up to {some(len(self._segments), 'segment')} ({human_bytes(sum(self._segments))})"
         yield f"would write {what} into {self._to}. Nothing was written."
         yield AND_DO_IT
-
-
-def view_of(request: Asked, context: Context) -> View[Any]:
-    """Return how the results of this run are shown."""
-    return DryTierView(request.to) if context.settings.dry_run else TierView(request.to)
 
 
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE),
     request=Asked,
     run=run,
-    view=view_of,
+    view=lambda request, context: (DryTierView if context.settings.dry_run else TierView)(request.scope, request.to),
     to="to",
     carries_out_plans=True,
     rows=(PlanRow, ShipmentRow),

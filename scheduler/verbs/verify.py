@@ -20,7 +20,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
-from resnap.scheduler.job.reports import chain_row, incomplete_warning
+from resnap.scheduler.job.reports import MOST_ROWS, chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
@@ -33,7 +33,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.urls import is_store_url, open_store
-from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
+from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import nothing_in
 from resnap.tiering.staged import check_staged
@@ -315,12 +315,16 @@ class StoreView(View[Result]):
     def __init__(self) -> None:
         self._checks: Sequence[StoreCheck] = ()
         self._chains: list[Chain] = []
+        self._shown = self._not_shown = 0
+        """Segments that people see, and that they see no row of, as there are too many."""
+        self._has_faults = False
         self._counts = dict.fromkeys(
             ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent", UNFIT), 0
         )
 
     def rows(self, result: Result) -> Iterable[Row]:
         """Return the row of a segment; that of a partition is for the service."""
+        self._has_faults = self._has_faults or bool(result.faults)
         row = self.row(result)
         return () if row is None or "unfitSnapshots" in row else (row,)
 
@@ -342,8 +346,11 @@ class StoreView(View[Result]):
         return None
 
     def table_rows(self, result: Result) -> list[Row]:
-        """Return the row of a segment that is not as it should be, or not wholly known to be."""
-        return [row for row in self.rows(result) if row["result"] != "ok" or row["undecided"]]
+        """Return the row of a segment that is not as it should be, or not wholly known to be, unless these are many."""
+        rows = [row for row in self.rows(result) if row["result"] != "ok" or row["undecided"]]
+        shown = rows[: MOST_ROWS - self._shown]
+        self._shown, self._not_shown = self._shown + len(shown), self._not_shown + len(rows) - len(shown)
+        return shown
 
     def _segment(self, verified: VerifiedSegment) -> Row | None:
         self._counts["segments"] += verified.was_read
@@ -372,7 +379,11 @@ class StoreView(View[Result]):
             )
             for what in (attrgetter("topic_id"), attrgetter("layout"))
         )
-        for one in self._chains:
+        whole = [one for one in self._chains if not (one.gaps or one.overlaps)]
+        are_summed = len(self._chains) > MOST_ROWS
+        if self._not_shown:
+            yield f"Not shown: {some(self._not_shown, 'more segment')}; `--output json` has each."
+        for one in (one for one in self._chains if not are_summed or one not in whole):
             of = f", topic id {one.topic_id}" if ids[one.topic_partition] > 1 and one.topic_id else ""
             of += f", layout {one.layout}" if layouts[one.topic_partition] > 1 else ""
             gaps = f", {some(len(one.gaps), 'gap')}" if one.gaps else ""
@@ -381,8 +392,11 @@ class StoreView(View[Result]):
                 f"{one.topic_partition}{of}: offsets [{one.start}, {one.end}) in {some(one.segments, 'segment')}"
                 f"{gaps}{overlaps}."
             )
+        if are_summed:
+            segments = some(sum(one.segments for one in whole), "segment")
+            yield f"{some(len(whole), 'partition')} without a gap, in {segments}; `--output json` has each."
         if count := sum(check.resumed for check in self._checks):
-            begun = instant(self._checks[0].journal.begun_ms)
+            begun = second(self._checks[0].journal.begun_ms)
             yield f"The run of {begun}, which was interrupted, had read back {some(count, 'segment')}."
         counts = self._counts
         differ = counts["snapshotsDifferent"]
@@ -391,6 +405,10 @@ class StoreView(View[Result]):
             f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')} "
             f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
+        if self._has_faults or self.is_cut_short:
+            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+        else:
+            yield "Next: nothing is left to do: the store holds what its manifests and a replay say."
 
 
 def _store_in(sources: Sequence[str], context: Context) -> str | None:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from resnap.scheduler.api.problems import MEDIA_TYPE
+from resnap.scheduler.api.request_context import context_in
+from resnap.scheduler.web.pages import menu_of
 from resnap.scheduler.web.rendering import render
 
 if TYPE_CHECKING:
@@ -47,13 +50,17 @@ def with_error_pages(app: ASGIApp) -> ASGIApp:
             else:
                 problem += message.get("body", b"")
                 if not message.get("more_body"):
-                    await _page(problem, start)(scope, receive, send)
+                    await _page(problem, start, Request(scope))(scope, receive, send)
 
         await app(scope, receive, send_on)
 
     return answer
 
 
-def _page(problem: bytes, start: Message) -> HTMLResponse:
+def _page(problem: bytes, start: Message, request: Request) -> HTMLResponse:
+    who = context_in(request.scope).principal
+    menu = {} if who is None else menu_of(request, who, request.app.state.services)
     headers = {name: value for name, value in Headers(raw=start["headers"]).items() if name not in _OF_THE_BODY}
-    return HTMLResponse(render("error.html", {"problem": json.loads(problem)}), start["status"], headers=headers)
+    return HTMLResponse(
+        render("error.html", {**menu, "problem": json.loads(problem)}), start["status"], headers=headers
+    )

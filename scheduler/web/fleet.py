@@ -11,7 +11,7 @@ from resnap.scheduler.job.kafka_releases import fault_rows_if
 from resnap.scheduler.output.answer import answer_of, why_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.web.commands import Command
-from resnap.scheduler.web.pages import Context, link, turned
+from resnap.scheduler.web.pages import Context, glob_of, link, turned
 from resnap.scheduler.web.words import VERDICTS
 from resnap.tiering.judging.readiness import Verdict
 
@@ -36,6 +36,7 @@ def show_fleet(
     counts, status = counts_of(collected), collected.status
     values = {
         "answer": answer_of(topics_by_verdict(status.topics), silent=len(status.silent)),
+        "rows_of": lambda topic: f"{link('/fleet', topic=glob_of(topic))}#topics",
         "collected_ms": collected.at_ms,
         "counts": counts,
         "kinds": VERDICTS,

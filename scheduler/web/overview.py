@@ -104,6 +104,7 @@ def show_overview(
     values = {
         **(_topics(services, wanted, listing) if is_whole else _partitions(services, wanted, asked, listing)),
         "answer": answer_of(topics, unread=unread, is_seen=bool(sources)),
+        "partitions_of": partitions_of,
         "way": way_of(counts, waiting, len(topics[Verdict.READY]), unread),
         "waiting": _waiting(services, waiting),
         "counts": counts,

@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
-from resnap.scheduler.access.roles import Role
+from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import tagged
 from resnap.scheduler.api.paging import Page
 from resnap.scheduler.runs.scans import ScannedPartition
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, curl, plan_file
 from resnap.scheduler.web.rendering import in_path, render
 
@@ -29,13 +30,7 @@ class PageContext:
     def page(self, template: str, values: Mapping[str, object]) -> Response:
         """Return a page with its ETag, or 304 where the browser has it already."""
         common = {
-            "here": self.request.url.path,
-            "who": self.who,
-            "has_fleet": bool(self.services.settings.fleet),
-            "may_audit": self.who.role.covers(Role.ADMIN),
-            "signs_out": self.services.access.auth == "token",
-            "host": socket.gethostname(),
-            "version": self.request.app.version,
+            **menu_of(self.request, self.who, self.services),
             "now_ms": self.services.clock.now_ms(),
             "link": link,
             "partition_link": lambda seen: link(partition_path(seen), source=seen.source),
@@ -71,6 +66,19 @@ class PageContext:
     def plan(self, plan_id: str) -> Command:
         """Return the request that puts a plan into a file, for the shell command to carry out."""
         return self.api(f"/v1/plans/{plan_id}/file", "take the plan as a file", words=("-o", plan_file(plan_id)))
+
+
+def menu_of(request: Request, who: Principal, services: Services) -> dict[str, object]:
+    """Return what the head of every page shows to a known caller."""
+    return {
+        "here": request.url.path,
+        "who": who,
+        "has_fleet": bool(services.settings.fleet),
+        "may_audit": who.role.covers(Role.ADMIN),
+        "signs_out": services.access.auth == "token",
+        "host": socket.gethostname(),
+        "version": request.app.version,
+    }
 
 
 Context: TypeAlias = Annotated[PageContext, Depends()]

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.output.answer import MOST_NAMED
 from resnap.scheduler.web import words
 from resnap.storage.words import human_bytes, human_duration, instant, some
 
@@ -71,7 +72,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.globals.update(asset=lambda name: ASSETS[name].url, words=words)
+    made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED)
     made.filters.update(bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some)
     made.filters.update(moment=words.moment, instant=instant, in_path=in_path)
     return made

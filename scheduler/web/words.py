@@ -9,7 +9,7 @@ from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.output.rendering import plain_text
 from resnap.scheduler.runs.run import RunState
-from resnap.storage.words import human_bytes, human_count, instant, some
+from resnap.storage.words import human_bytes, human_count, instant, second, some
 from resnap.tiering.judging.readiness import Verdict, day_of
 from resnap.tiering.judging.refusal import UnblockedBy
 
@@ -74,7 +74,7 @@ def waits_for(judgement: Judgement) -> str:
 
 def moment(at_ms: int) -> str:
     """Return a time for people, in UTC, to the second."""
-    return instant(at_ms - at_ms % 1000).replace("T", " ").replace(".000Z", " UTC")
+    return second(at_ms).replace("T", " ").replace("Z", " UTC")
 
 
 def ago(at_ms: int, now_ms: int) -> str:

@@ -237,7 +237,8 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
         if not _holds_partitions(path, names):
             raise NoLogDirError(
                 f"{path} is neither a Kafka log dir nor a partition's directory",
-                hint="give an entry of the broker's log.dirs, with its disk mounted, or one <topic>-<partition> in it",
+                hint="give an entry of the broker's log.dirs, with its disk mounted, or one <topic>-<partition> in it;"
+                f" a store is given as a URL, which of this directory is {path.as_uri()}",
             )
     return load_log_dir(path, topics=topics)
 

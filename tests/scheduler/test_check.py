@@ -263,7 +263,7 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     assert (row["verdicts"], "high-watermark" in row["notChecked"]) == ({"blocked": 1}, True)
     shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
     assert "Nothing to ship: no segment is eligible." in shipped.out
-    assert "hw-unknown: give --high-watermark" in shipped.out
+    assert "  -> give --high-watermark" in shipped.out
 
 
 def test_a_check_that_was_cut_short_calls_nothing_ready(

@@ -88,7 +88,7 @@ def test_a_log_dir_without_a_lock_file_is_free(tmp_path: Path) -> None:
 
 
 def test_a_sound_machine_has_nothing_to_fail() -> None:
-    found = findings(Settings(producer_id_expiration_ms=86_400_000))
+    found = findings(Settings(producer_id_expiration_ms=86_400_000, kafka_version="3.9.1"))
     assert [finding.check for finding in found] == [
         "python",
         "numpy",
@@ -113,6 +113,12 @@ def test_an_unknown_expiration_is_a_warning_that_names_the_setting() -> None:
     finding = the(findings(), "expiration")
     assert finding.health is Health.WARN
     assert "--producer-id-expiration-ms" in str(finding.remedy)
+
+
+def test_faults_that_are_not_checked_are_no_good_news() -> None:
+    finding = the(findings(), "kafka")
+    assert (finding.health, "are not checked" in finding.detail) == (Health.WARN, True)
+    assert "--bootstrap-server" in str(finding.remedy)
 
 
 def test_a_version_whose_base_is_not_certain_is_a_warning() -> None:

@@ -44,13 +44,15 @@ def test_objects_that_no_manifest_names_are_listed_and_deleted_only_on_request(c
     assert files_of(store) == before
     listed = {row["key"] for row in ran.document["garbage"]}
     told = command("gc", store.as_uri())
-    _, to_paste = told.out.split("Nothing was deleted. To delete them: resnap ")
+    _, to_paste = told.out.split("Nothing was deleted.\nNext: to delete them: resnap ")
     done = command(*shlex.split(to_paste))
     assert done.code == 0
     assert "Deleted 6 objects" in done.out
     assert before.keys() - files_of(store).keys() == listed
     assert check_store(files_of(store))
+    assert "\nNext: `resnap verify " in done.out
     assert "0 objects" in command("gc", store.as_uri(), "--delete").out
+    assert command("gc", store.as_uri()).out.endswith("Nothing was deleted.\nNext: nothing is left to do.\n")
 
 
 def test_the_command_that_deletes_what_is_listed_repeats_a_promise(command: Resnap, store: Path) -> None:

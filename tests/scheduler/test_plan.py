@@ -326,5 +326,5 @@ def test_snapshots_of_brokers_before_2_4_1_are_called_so(
 def test_people_read_times_and_spans_as_dates_and_days(command: Resnap, broker_log: Path) -> None:
     flags = ("--topic", "payments", "--producer-id-expiration-ms", "604800000")
     first, second = command("plan", broker_log, *flags, "--as-of", "2026-01-02T03:04:05Z").out.splitlines()[:2]
-    assert first.split() == ["as", "of", "2026-01-02T03:04:05.000Z"]
+    assert first.split() == ["as", "of", "2026-01-02T03:04:05Z"]
     assert second.split("  ")[-1].strip() == "7 days (flag --producer-id-expiration-ms)"

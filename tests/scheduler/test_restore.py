@@ -171,6 +171,7 @@ def test_a_dry_run_names_the_directory_that_is_to_be_made_and_reports_no_bytes_a
     assert "restore: " not in dry.err
     rows = [line for line in dry.out.splitlines() if line.startswith("payments ")]
     assert [row.split()[-1] for row in rows] == [str(tmp_path / "new")] * 2
+    assert all("  would be restored  " in row for row in rows)
     assert dry.out.splitlines()[-1] == "Next: the same command without --dry-run."
     assert not (tmp_path / "new").exists()
     ran = command("restore", store.as_uri(), "--into", tmp_path / "new")

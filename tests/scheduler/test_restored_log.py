@@ -117,6 +117,9 @@ def restored_beside_a_state_log(command: Resnap, log_dir: Path, tmp_path: Path, 
     write_segment(tmp_path / "new", 0, [(0, "ledger", step(8, TransactionState.EMPTY, producer_epoch=4))])
     if cluster != "unknown":
         shutil.copy(log_dir / "meta.properties", tmp_path / "new")
+    dry = command("restore", (tmp_path / "store").as_uri(), "--into", tmp_path / "new", "--dry-run")
+    assert "read_committed" not in dry.err, "what to do about it is for the run to say"
+    assert "Open transactions at the end of payments-1, whose end was not shipped" in dry.out
     ran, row = restored(command, tmp_path / "store", tmp_path / "new")
     assert row["openTransactions"] == [{"producerId": 8, "producerEpoch": 4, "coordinatorEpoch": 0, "firstOffset": 791}]
     assert ran.code == 0

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.scheduler.cli import run
+from resnap.scheduler.job.contract import Told
+from resnap.scheduler.verbs.retain import RetainView
 from resnap.storage.errors import StoreAccessError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.names import TopicPartition
@@ -61,9 +63,26 @@ def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path
     ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", *JSON)
     assert (ran.code, ran.document["summary"]["dryRun"]) == (0, True)
     assert ran.document["summary"]["deleted"] > 2
-    assert command("retain", store.as_uri(), "--retention-bytes", "20KiB").out.endswith("give --delete.\n")
-    assert command("retain", store.as_uri(), "--retention-bytes", "1GiB").out.endswith("Nothing is to be deleted.\n")
+    shown = command("retain", store.as_uri(), "--retention-bytes", "20KiB").out
+    assert shown.endswith("Nothing was deleted.\nNext: the same command with --delete.\n")
+    nothing = command("retain", store.as_uri(), "--retention-bytes", "1GiB").out
+    assert nothing.endswith("Next: nothing is left to do, until more is beyond the retention.\n")
     assert tree(store) == before
+
+
+def test_many_partitions_are_summed_up_by_topic_without_their_offsets() -> None:
+    manifests = {str(number): stored(a_manifest(partition=number)) for number in range(51)}
+    view = RetainView("file:///store", dry_run=True)
+    for one in retention_of(manifests, Limits(age_ms=1, log_bytes=None), now_ms=2_000_000_000_000):
+        assert [*view.table_rows(Told(what=one))] == []
+    (row,) = view.rest()
+    assert {key: row[key] for key in ("topic", "partition", "deleted", "kept", "newStartOffset")} == {
+        "topic": "orders", "partition": "* (51)", "deleted": 51, "kept": 0, "newStartOffset": None,
+    }  # fmt: skip
+    assert view.columns[-1].cell(row) == "-", "no id"
+    said = [*view.closing()]
+    assert said[0] == "Summed up by topic: 51 partitions; `--output json` has each."
+    assert said[-1] == "Next: the same command with --delete."
 
 
 def test_what_a_dry_run_shows_is_what_goes_with_all_its_objects_and_nothing_else(command: Resnap, store: Path) -> None:

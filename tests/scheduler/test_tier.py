@@ -196,7 +196,11 @@ def test_each_stop_is_reported_with_its_reason_and_what_to_do(
         told = [one["baseOffset"] for one in (*row["shipped"], *row["refused"])]
         assert sorted(told) == segments
     again = command(*arguments)
-    assert "above-last-stable-offset: run again when the transaction has ended" in again.out
+    assert "above-last-stable-offset: payments-0: " in again.out
+    assert "  -> run again when the transaction has ended" in again.out
+    stops = [line.split("  ")[-1].strip() for line in again.out.splitlines() if line.startswith("legacy-0 ")]
+    assert stops == ["leader-epochs-unknown at 0"], "the sentence is below the table"
+    assert again.out.splitlines()[-1].startswith("Next: `resnap verify ")
 
 
 def test_without_a_high_watermark_nothing_is_shipped_until_it_is_given(
@@ -239,10 +243,10 @@ def test_a_dry_run_writes_nothing_and_ends_in_totals(command: Resnap, broker_log
     before = tree(tmp_path)
     ran = command(*arguments)
     assert ran.code == 0
-    *topics, last, following = ran.out.splitlines()
+    *topics, others, last, following = ran.out.splitlines()
     shipped = {line.split()[0]: line.split(maxsplit=1)[1] for line in topics}
-    assert shipped.keys() == {"payments", "dash-ed.topic_1", "orders", "legacy", "compacted"}
-    assert shipped["compacted"] == "0 segments, 0 B"
+    assert shipped.keys() == {"payments", "dash-ed.topic_1", "orders", "legacy"}
+    assert others == "Not shown: 1 topic of which nothing is left to ship.", "compacted"
     assert all(text.split()[-1] in {"B", "KiB"} for text in shipped.values())
     assert last.endswith("Nothing was written.")
     assert following == "Next: the same command without --dry-run."
@@ -264,7 +268,9 @@ def test_a_dry_run_of_what_is_there_already_has_nothing_to_ship(
     arguments = ("tier", broker_log, "--topic", "orders", "--to", store, *ROLL)
     assert command(*arguments).code == 0
     told = command(*arguments, "--dry-run").out
-    assert told.splitlines()[-1] == f"Nothing to ship: no segment is eligible that is not in {store} already."
+    nothing, then = told.splitlines()[-2:]
+    assert nothing == f"Nothing to ship: no segment is eligible that is not in {store} already."
+    assert then.startswith("Next: `resnap verify ")
 
 
 def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log: Path, tmp_path: Path) -> None:

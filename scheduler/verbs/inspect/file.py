@@ -16,6 +16,7 @@ from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import opened_file
 from resnap.storage.errors import FormatError, UsageError, in_file
 from resnap.storage.sources.files import Sources
+from resnap.storage.words import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -205,6 +206,12 @@ class InspectView(View["Opened | Told[Row]"]):
     def head(self) -> Row:
         """Return facts about the file."""
         return self._opened.answer.head
+
+    def table_head(self) -> Row:
+        """Return the same, with the size in words."""
+        size = self._opened.answer.head["sizeBytes"]
+        words = {"sizeBytes": ("size", bytes_text(size))}
+        return dict(words.get(key, (key, value)) for key, value in self.head().items())
 
     def totals(self) -> Row:
         """Return what the entries came to; of a file without entries, the facts about it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -106,6 +107,9 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
         (["scan", "-o", "json"], "--output json"),
         (["ls", "/data"], "`resnap scan LOG_DIR`"),
         (["status"], "`resnap check LOG_DIR`"),
+        (["help", "check"], "`resnap check --help`"),
+        (["regenerate", "/data", "--output-dir", "x"], "--into DIR"),
+        (["tier", "/data"], "such as `resnap tier /var/lib/kafka --to s3://"),
         (["verify", "s3a://bucket/prefix", "--engine", "local"], "write s3://BUCKET"),
     ],
 )
@@ -115,6 +119,19 @@ def test_what_other_tools_take_is_answered_by_what_resnap_takes(
     ran = command(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert meant in next(line for line in ran.err.splitlines() if line.startswith("hint: "))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_of_many_errors_people_see_the_first_of_each_class_and_how_many_more_there_are(*, as_json: bool) -> None:
+    said = io.StringIO()
+    failures = Failures(said)
+    failures.settle(as_json=as_json, verbose=False, quiet=False)
+    failures.report_all([*(VerificationError(f"segment {number}") for number in range(52)), StoreError("no store")])
+    lines = said.getvalue().splitlines()
+    assert "no store" in said.getvalue(), "the only one of its class"
+    assert len(lines) == (53 if as_json else 50 + 1 + 1)
+    assert as_json or lines[-1] == "error: 2 more errors like these; --output json has each"
+    assert failures.exit_code() == 1, "those that are not shown count, too"
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])

@@ -59,6 +59,12 @@ def test_a_schedule_whose_store_cannot_be_is_refused(tmp_path: Path, place: str,
     assert "secret" not in str(refused.value)
 
 
+def test_a_wrong_setting_of_a_schedule_is_said_to_come_from_there(tmp_path: Path) -> None:
+    schedule = '[[schedules]]\nname = "a"\nrun = "scan"\nevery = "1h"\nsettings = { as-of = "yesterday" }\n'
+    with pytest.raises(ConfigurationError, match=r"schedule a .*line 5\): as-of \(setting of this run\): expected now"):
+        Services(configuration(tmp_path, schedule), FixedClock(0))
+
+
 @pytest.mark.parametrize(
     ("text", "has_tokens", "said"),
     [

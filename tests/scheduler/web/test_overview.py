@@ -49,9 +49,15 @@ def rows(text: str) -> list[str]:
 def test_the_question_is_answered_in_words_first(service: Whole) -> None:
     text = opened(service, "/")
     assert re.search(r"<h1[^>]*>Can I turn tiering on yet\? <strong>1 of 5 topics</strong></h1>", text)
-    assert "1 of 5 topics can be turned on now: orders." in text
-    assert "3 blocked: dash-ed.topic_1, legacy, payments." in text
-    assert "1 never (Kafka does not tier what is compacted or internal): compacted." in text
+    said = [re.sub("<[^>]*>", "", line) for line in text.splitlines()]
+    assert "1 of 5 topics can be turned on now: orders." in said
+    assert "3 blocked: dash-ed.topic_1, legacy, payments." in said
+    assert "1 never (Kafka does not tier what is compacted or internal): compacted." in said
+    assert '3 blocked: <a class="name" href="/?topic=dash-ed.topic_1#partitions">dash-ed.topic_1</a>, <a' in text
+    assert (
+        '<ul class="counts" aria-label="Partitions by verdict">\n<li class="soft" aria-hidden="true">Partitions<'
+        in text
+    )
     assert re.search(r'<li>wait for retention: <a class="name" href="[^"]*/legacy/0[^"]*">legacy-0</a></li>', text)
     assert "--add-config remote.storage.enable=true --entity-name orders" in text
     assert "READ-ONLY" in text

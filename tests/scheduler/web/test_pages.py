@@ -185,7 +185,9 @@ def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
         text = opened(service, path)
         with service.client("viewer") as client:
             batches = client.get(f"/v1{path}").json()["batches"]
-        assert all(re.search(rf'<td class="num">{one["baseOffset"]}\b', text) for one in batches)
+        assert all(
+            re.search(rf'<td class="num tell" data-tell="offsets">{one["baseOffset"]}\b', text) for one in batches
+        )
         assert f"explain {seen.row['path']} payments-0 {offset} --producer-id {producer_id}" in text
     assert "No batch of it" in opened(service, f"/partitions/payments/0/explain/{offset}?producerId=999999")
 
@@ -221,7 +223,9 @@ def test_schedules_and_for_admins_the_audit(service: Whole, replay: str) -> None
     assert f"resnap tier --to file://{service.directory}/store --as-of roll" in text
     audit = opened(service, "/audit?principal=operator", role="admin")
     assert "POST /v1/replays" in audit
-    assert replay in audit
+    assert f'<a href="/runs/{replay}">' in audit
+    assert '<a href="/audit">Clear</a>' in audit
+    assert ">Clear<" not in opened(service, "/audit", role="admin"), "nothing is filtered"
     assert "Nothing fits." in opened(service, "/audit?principal=nobody", role="admin")
     assert 'href="/audit"' not in text
     assert "Sign out viewer" in text
@@ -237,10 +241,16 @@ def test_errors_are_pages_to_browsers_and_problems_to_programs(service: Whole) -
         ("/partitions/payments/1/snapshots/1", 404, "has no snapshot at 1"),
         ("/?topic=<script>&cursor=<script>", 422, "not a cursor"),
     ):
-        assert said in opened(service, path, status=status)
+        text = opened(service, path, status=status)
+        assert said in text
+        assert '<li><a href="/topics">Topics</a></li>' in text
         with service.client("viewer") as client:
             assert client.get(path).headers["content-type"] == "application/problem+json"
             assert client.get("/v1/nowhere", headers={"Accept": "text/html"}).json()["code"] == "not-found"
+    with service.client() as client:
+        client.headers.pop("Authorization", None)
+        unknown = client.get("/nowhere", headers={"Accept": "text/html"})
+    assert (unknown.status_code, "/topics" in unknown.text) == (404, False), "an unknown caller sees no menu"
 
 
 def boundary(offset: int, state: str = "present", *, made: bool = False) -> ScannedBoundary:
