@@ -114,7 +114,7 @@ def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(s
     with service.client("viewer") as client:
         told = client.get(f"/v1/partitions/payments/0/snapshots/{last}").json()
     for entry in told["entries"]:
-        assert f'<th scope="row" class="num">{entry["producerId"]}</th>' in there
+        assert f'<th scope="row" class="num tell" data-tell="producer">{entry["producerId"]}</th>' in there
 
 
 def test_a_partition_of_several_sources_is_asked_about(service: Whole) -> None:
