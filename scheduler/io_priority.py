@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from typing import Final, Literal, TypeAlias
-
-IoPriority: TypeAlias = Literal["normal", "low", "idle"]
+from typing import Final, Literal
 
 _SYSTEM_CALLS: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 """Number of ``ioprio_set``, for which C libraries have no function."""
@@ -23,7 +21,7 @@ _VALUES: Final[dict[str, int]] = {"low": 2 << _CLASS_SHIFT | 7, "idle": 3 << _CL
 """The last of the levels of ``best-effort``, and the class that reads when no other process does."""
 
 
-def set_io_priority(priority: IoPriority) -> bool:
+def set_io_priority(priority: Literal["normal", "low", "idle"]) -> bool:
     """Set the priority of this thread and of those it starts; return whether the system took it."""
     call = _SYSTEM_CALLS.get(platform.machine())
     if priority == "normal" or call is None or platform.system() != "Linux":

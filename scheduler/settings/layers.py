@@ -48,11 +48,7 @@ def flag_layer(flags: Mapping[str, object], of_run: Mapping[str, object] | None 
     """Return the flags that were given, and over them ``of_run``; None and empty stand for those that were not."""
     given = {name: (value, f"{FLAG_ORIGIN} {DECLARED[name].flag}") for name, value in flags.items()}
     given |= {name: (value, RUN_ORIGIN) for name, value in (of_run or {}).items()}
-    return {
-        name: _given(name, value, origin)
-        for name, (value, origin) in given.items()
-        if value is not None and value != []
-    }
+    return {name: _given(name, value, origin) for name, (value, origin) in given.items() if value not in (None, [])}
 
 
 def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:

@@ -5,9 +5,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from resnap.scheduler.io_priority import IoPriority
 from resnap.scheduler.settings.declaration import Setting, SettingGroup, Size, from_text
-from resnap.scheduler.settings.values import parse_size
+from resnap.scheduler.settings.values import IoPriority, parse_size
 from resnap.storage.layouts.segment_form import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, LayoutName
 
 PARALLEL: Final = 4

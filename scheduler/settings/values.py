@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Form: TypeAlias = Literal["table", "json", "ndjson", "dump-log"]
 """Forms of an answer."""
+IoPriority: TypeAlias = Literal["normal", "low", "idle"]
 _ZONE_EXPECTED: Final = "expected a time with its zone, such as 2026-01-31T12:00:00Z or 2026-01-31T13:00:00+01:00"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhdw]))+")

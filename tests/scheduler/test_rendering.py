@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.replay.watching import Progress
+from resnap.scheduler.job.reports import summed_by_topic
 from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, show_progress
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import TABLE_BLOCK, Answer, Column, Output, OutputClosedError
@@ -375,3 +376,18 @@ def test_a_terminal_shows_two_columns_of_one_value_each_in_its_way() -> None:
     columns = [Column(key="shipped", title="NUMBER", show=lambda _: "31"), Column(key="shipped", title="KINDS")]
     text = rendered("table", Answer(columns=columns, rows=[{"shipped": "kept"}]), is_terminal=True)
     assert text.split() == ["NUMBER", "KINDS", *[one for one in text.split() if set(one) == {"\u2500"}], "31", "kept"]
+
+
+def test_too_many_partitions_are_one_row_a_topic_with_numbers_and_chosen_lists_added_up() -> None:
+    rows = [
+        {"topic": f"t{number % 2}", "partition": number, "already": 2, "shipped": [number], "refused": ["x"],
+         "startOffset": 7, "blocking": None, "topicId": None}
+        for number in range(51)
+    ]  # fmt: skip
+    assert summed_by_topic(rows[:50], "shipped", "shipped") == rows[:50]
+    first, second = summed_by_topic(rows, "shipped", "shipped")
+    assert first == {
+        "topic": "t0", "partition": "* (26)", "already": 52, "shipped": [*range(0, 51, 2)], "refused": None,
+        "startOffset": None, "blocking": None, "topicId": None,
+    }  # fmt: skip
+    assert (second["topic"], second["already"]) == ("t1", 50)

@@ -399,6 +399,7 @@ def test_people_see_the_segments_that_are_not_as_they_should_be(command: Resnap,
     ran = command(*flags)
     assert (ran.code, ".manifest" in ran.out) == (0, False)
     assert f"{len(manifest_paths(store))} segments read back" in ran.out
+    assert ran.out.endswith("Next: nothing is left to do: the store holds what its manifests and a replay say.\n")
     wrong = manifest_paths(store)[2]
     next(store.rglob(f"{wrong.stem.partition('-')[0]}*.log")).write_bytes(b"")
     ran = command(*flags)
