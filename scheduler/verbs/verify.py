@@ -379,11 +379,11 @@ class StoreView(View[Result]):
             )
             for what in (attrgetter("topic_id"), attrgetter("layout"))
         )
-        whole = [one for one in self._chains if not (one.gaps or one.overlaps)]
+        broken = [one for one in self._chains if one.gaps or one.overlaps]
         are_summed = len(self._chains) > MOST_ROWS
         if self._not_shown:
             yield f"Not shown: {some(self._not_shown, 'more segment')}; `--output json` has each."
-        for one in (one for one in self._chains if not are_summed or one not in whole):
+        for one in broken if are_summed else self._chains:
             of = f", topic id {one.topic_id}" if ids[one.topic_partition] > 1 and one.topic_id else ""
             of += f", layout {one.layout}" if layouts[one.topic_partition] > 1 else ""
             gaps = f", {some(len(one.gaps), 'gap')}" if one.gaps else ""
@@ -393,8 +393,8 @@ class StoreView(View[Result]):
                 f"{gaps}{overlaps}."
             )
         if are_summed:
-            segments = some(sum(one.segments for one in whole), "segment")
-            yield f"{some(len(whole), 'partition')} without a gap, in {segments}; `--output json` has each."
+            whole = some(len(self._chains) - len(broken), "partition")
+            yield f"{whole} without a gap or an overlap; `--output json` has each."
         if count := sum(check.resumed for check in self._checks):
             begun = second(self._checks[0].journal.begun_ms)
             yield f"The run of {begun}, which was interrupted, had read back {some(count, 'segment')}."
