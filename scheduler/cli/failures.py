@@ -62,8 +62,6 @@ EXIT_CODES: Final = {
     TERMINATED: "told to end by SIGTERM, otherwise as 130; the service ends with 0",
 }
 OUTPUT_VARIABLE: Final = "RESNAP_OUTPUT"
-MOST_PRINTED: Final = 50
-"""Errors of one class that people see."""
 JSON_FORMS: Final = ("json", "ndjson")
 _DAMAGE_HINT: Final = "take the file from another replica; one that resnap wrote may be deleted, and is made again"
 _WHOLE_HINT: Final = (
@@ -115,16 +113,16 @@ class Failures:
         if self.verbose and not isinstance(error, ResnapError) and not self.as_json:
             self._print("".join(traceback.format_exception(error)).rstrip("\n"))
 
-    def report_all(self, errors: Sequence[ResnapError]) -> None:
-        """Report errors; people see the first ones of each class, and how many more there are."""
+    def report_all(self, errors: Sequence[ResnapError], *, most: int = 50) -> None:
+        """Report errors; people see ``most`` of each class, and how many more there are."""
         shown: Counter[type] = Counter()
         for error in errors:
             shown[type(error)] += 1
-            if self.as_json or self.verbose or shown[type(error)] <= MOST_PRINTED:
+            if self.as_json or self.verbose or shown[type(error)] <= most:
                 self.report(error)
             else:
                 self._codes.append(error.exit_code)
-        more = sum(max(0, count - MOST_PRINTED) for count in shown.values())
+        more = sum(max(0, count - most) for count in shown.values())
         if more and not (self.as_json or self.verbose):
             self._print(f"error: {some(more, 'more error')} like these; --output json has each")
 
